@@ -1,0 +1,29 @@
+"""TensorFlow checkpoints without TensorFlow: the tensor-bundle format, read and written, and BERT's names in it.
+
+The road of one tensor: `find` (which files) → `sstable` (the index's pairs, over `snappy`, `crc32c`) → `wire` (what an
+entry says) → `bundle` (the bytes, checked) → `names` (whose weight it is) → `weights` (turned the hub's way round).
+"""
+
+from bertie.checkpoint.tensorflow.bundle import BundleEntry, BundleReader, list_variables, load_variable
+from bertie.checkpoint.tensorflow.find import bundles_in, find_bundle
+from bertie.checkpoint.tensorflow.names import Mapped, NamePlan, Transform, to_hub, to_tf1
+from bertie.checkpoint.tensorflow.weights import load_tf_checkpoint, save_tf_checkpoint
+from bertie.checkpoint.tensorflow.writer import BundleWriter, write_bundle
+
+__all__ = [
+    "BundleEntry",
+    "BundleReader",
+    "BundleWriter",
+    "Mapped",
+    "NamePlan",
+    "Transform",
+    "bundles_in",
+    "find_bundle",
+    "list_variables",
+    "load_tf_checkpoint",
+    "load_variable",
+    "save_tf_checkpoint",
+    "to_hub",
+    "to_tf1",
+    "write_bundle",
+]

@@ -1,0 +1,229 @@
+"""Sorted string tables: the file format of a checkpoint's `.index`.
+
+TensorFlow's table library is leveldb's (https://github.com/google/leveldb/blob/main/doc/table_format.md):
+
+    data block … data block | meta-index block | index block | footer (48 bytes)
+
+A block is a run of entries, each `shared, unshared, value length` (varints), the key's last `unshared` bytes and the
+value; the first `shared` bytes of a key are those of the key before it. Then come the offsets of the restart points
+(entries with shared = 0; one in sixteen), their count (all u32 little-endian), and a trailer: one byte of compression
+(0 none, 1 snappy) and the masked crc32c of everything before the crc. The index block holds one entry per data block:
+a key not below the block's last, and the block's handle (offset and size, varints). The footer holds the handles of the
+meta-index and the index, zero padding, and the magic number.
+
+Everything read is bounded by the file: handles must lie inside it, in order and apart, and the decoded keys and values
+may not outgrow it by more than a small factor (shared prefixes can otherwise make gigabytes of a megabyte).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from bertie.checkpoint.tensorflow import snappy
+from bertie.checkpoint.tensorflow.crc32c import crc32c, mask, masked_crc32c
+from bertie.checkpoint.tensorflow.wire import Buffer, MalformedError, read_varint, write_varint
+
+MAGIC = 0xDB4775248B80FB57
+FOOTER_BYTES = 48
+_TRAILER_BYTES = 5
+_NO_COMPRESSION, _SNAPPY = 0, 1
+
+# Decoded bytes allowed: this much, and this many times the file. Real indexes need about five times their size,
+# counting what Python itself needs to hold one pair.
+_FREE_BYTES = 16 << 20
+_EXPANSION = 8
+_PAIR_BYTES = 160
+
+
+class _Budget:
+    """Counts decoded bytes, so that a crafted table cannot fill the memory."""
+
+    def __init__(self, file_bytes: int) -> None:
+        self.left = self.limit = _FREE_BYTES + _EXPANSION * file_bytes
+
+    def spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise MalformedError(f"the table decodes to more than {self.limit} bytes")
+
+
+def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
+    """All (key, value) pairs of a table, in key order. Raises MalformedError for anything that is not one."""
+    view = memoryview(data)
+    meta_handle, index_handle = _read_footer(view)
+    budget = _Budget(len(data))
+    _read_block(view, *meta_handle, budget)  # checkpoints put nothing in it; its checksum is worth a look all the same
+    pairs: list[tuple[bytes, bytes]] = []
+    free = 0
+    previous_key: bytes | None = None
+    for separator, value in _block_entries(_read_block(view, *index_handle, budget), budget):
+        (offset, size), _ = _read_handle(value)
+        if offset < free:
+            raise MalformedError(f"the data block at {offset} overlaps the one before it, which ends at {free}")
+        free = offset + size + _TRAILER_BYTES
+        for key, item in _block_entries(_read_block(view, offset, size, budget), budget):
+            if previous_key is not None and key <= previous_key:
+                raise MalformedError(f"the keys are out of order: {key!r} after {previous_key!r}")
+            previous_key = key
+            pairs.append((key, item))
+        if previous_key is not None and previous_key > separator:
+            raise MalformedError(f"the key {previous_key!r} is above its block's index key {separator!r}")
+    return pairs
+
+
+def _read_footer(view: memoryview) -> tuple[tuple[int, int], tuple[int, int]]:
+    if len(view) < FOOTER_BYTES:
+        raise MalformedError(f"the file has {len(view)} bytes; a table's footer alone has {FOOTER_BYTES}")
+    footer = view[-FOOTER_BYTES:]
+    (magic,) = struct.unpack("<Q", footer[-8:])
+    if magic != MAGIC:
+        raise MalformedError(f"the last eight bytes are {magic:#018x}; a table ends in {MAGIC:#018x}")
+    meta_handle, position = _read_handle(footer[:-8])
+    index_handle, position = _read_handle(footer[:-8], position)
+    return meta_handle, index_handle
+
+
+def _read_handle(data: Buffer, position: int = 0) -> tuple[tuple[int, int], int]:
+    """A block's (offset, size), and the position after them."""
+    offset, position = read_varint(data, position)
+    size, position = read_varint(data, position)
+    return (offset, size), position
+
+
+def _read_block(view: memoryview, offset: int, size: int, budget: _Budget) -> Buffer:
+    room = len(view) - FOOTER_BYTES - _TRAILER_BYTES
+    if offset > room or size > room - offset:
+        raise MalformedError(
+            f"a block of {size} bytes at {offset} reaches past the end of the file ({len(view)} bytes)"
+        )
+    (stored,) = struct.unpack("<I", view[offset + size + 1 : offset + size + _TRAILER_BYTES])
+    actual = masked_crc32c(view[offset : offset + size + 1])
+    if stored != actual:
+        raise MalformedError(f"the block at {offset} has crc32c {actual:#010x}, stored is {stored:#010x}")
+    kind = view[offset + size]
+    block = view[offset : offset + size]
+    if kind == _NO_COMPRESSION:
+        return block
+    if kind == _SNAPPY:
+        plain = snappy.decompress(block)
+        budget.spend(len(plain))
+        return plain
+    raise MalformedError(f"the block at {offset} has the compression type {kind}; 0 (none) and 1 (snappy) are known")
+
+
+def _block_entries(block: Buffer, budget: _Budget) -> Iterator[tuple[bytes, bytes]]:
+    if len(block) < 4:
+        raise MalformedError(f"a block has {len(block)} bytes, too few for its restart count")
+    (num_restarts,) = struct.unpack("<I", block[-4:])
+    end = len(block) - 4 * (num_restarts + 1)
+    if end < 0:
+        raise MalformedError(f"a block of {len(block)} bytes claims {num_restarts} restart points")
+    position = 0
+    key = b""
+    while position < end:
+        shared, position = read_varint(block, position)
+        unshared, position = read_varint(block, position)
+        length, position = read_varint(block, position)
+        if shared > len(key):
+            raise MalformedError(f"a key shares {shared} bytes with the one before it, which has {len(key)}")
+        if unshared > end - position or length > end - position - unshared:
+            raise MalformedError(f"an entry of {unshared} + {length} bytes reaches past the end of its block")
+        budget.spend(shared + unshared + length + _PAIR_BYTES)
+        key = key[:shared] + bytes(block[position : position + unshared])
+        position += unshared
+        yield key, bytes(block[position : position + length])
+        position += length
+
+
+class _BlockBuilder:
+    def __init__(self, restart_interval: int) -> None:
+        self._interval = restart_interval
+        self._out = bytearray()
+        self._restarts = [0]
+        self._since_restart = 0
+        self._last_key = b""
+
+    def add(self, key: bytes, value: bytes) -> None:
+        shared = 0
+        if self._since_restart < self._interval:
+            limit = min(len(key), len(self._last_key))
+            while shared < limit and key[shared] == self._last_key[shared]:
+                shared += 1
+        else:
+            self._restarts.append(len(self._out))
+            self._since_restart = 0
+        for number in (shared, len(key) - shared, len(value)):
+            self._out += write_varint(number)
+        self._out += key[shared:] + value
+        self._last_key = key
+        self._since_restart += 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the block as it stands, without its trailer."""
+        return len(self._out) + 4 * (len(self._restarts) + 1)
+
+    @property
+    def empty(self) -> bool:
+        return not self._out
+
+    def finish(self) -> bytes:
+        restarts = struct.pack(f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts))
+        return bytes(self._out) + restarts
+
+
+def write_table(items: Iterable[tuple[bytes, bytes]], *, block_size: int = 262144, restart_interval: int = 16) -> bytes:
+    """A table of `items`, whose keys must ascend. The defaults are TensorFlow's; blocks are not compressed."""
+    out = bytearray()
+    index = _BlockBuilder(1)
+    block = _BlockBuilder(restart_interval)
+    last_key: bytes | None = None
+    pending: tuple[bytes, bytes] | None = None  # last key and handle of a block whose index entry awaits the next key
+    for key, value in items:
+        if last_key is not None and key <= last_key:
+            raise ValueError(f"keys must ascend: {key!r} after {last_key!r}")
+        if pending is not None:
+            index.add(_separator(pending[0], key), pending[1])
+            pending = None
+        block.add(key, value)
+        last_key = key
+        if block.size >= block_size:
+            pending = key, _append_block(out, block.finish())
+            block = _BlockBuilder(restart_interval)
+    if not block.empty and last_key is not None:
+        pending = last_key, _append_block(out, block.finish())
+    meta_handle = _append_block(out, _BlockBuilder(restart_interval).finish())
+    if pending is not None:
+        index.add(_successor(pending[0]), pending[1])
+    handles = meta_handle + _append_block(out, index.finish())
+    out += handles.ljust(FOOTER_BYTES - 8, b"\x00") + struct.pack("<Q", MAGIC)
+    return bytes(out)
+
+
+def _append_block(out: bytearray, block: bytes) -> bytes:
+    """Append the block and its trailer; the handle that finds it again."""
+    handle = write_varint(len(out)) + write_varint(len(block))
+    kind = bytes([_NO_COMPRESSION])
+    out += block + kind + struct.pack("<I", mask(crc32c(kind, crc32c(block))))
+    return handle
+
+
+def _separator(low: bytes, high: bytes) -> bytes:
+    """A short key k with low <= k < high, as leveldb chooses it."""
+    position = 0
+    while position < min(len(low), len(high)) and low[position] == high[position]:
+        position += 1
+    if position < min(len(low), len(high)):
+        byte = low[position]
+        if byte < 0xFF and byte + 1 < high[position]:
+            return low[:position] + bytes([byte + 1])
+    return low
+
+
+def _successor(key: bytes) -> bytes:
+    """A short key not below `key`."""
+    for position, byte in enumerate(key):
+        if byte != 0xFF:
+            return key[:position] + bytes([byte + 1])
+    return key

@@ -1,0 +1,88 @@
+"""Keys and values a decoder has already computed, so that the next token costs one token.
+
+Per layer the cache holds the self-attention's keys and values, which grow, and the cross-attention's, computed once
+from the encoder's states. All are `[batch, heads, length, head]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertie.errors import InputError
+
+KeyValue = tuple[Tensor, Tensor]
+
+
+@dataclass
+class LayerCache:
+    """One layer's keys and values."""
+
+    own: KeyValue | None = None
+    cross: KeyValue | None = None
+
+    def append(self, k: Tensor, v: Tensor) -> KeyValue:
+        """Add new keys and values behind the old; returns all of them."""
+        if self.own is not None:
+            k, v = torch.cat([self.own[0], k], dim=-2), torch.cat([self.own[1], v], dim=-2)
+        self.own = (k, v)
+        return self.own
+
+
+class KeyValueCache:
+    """All layers' caches. A model fills the one it is given and returns it.
+
+    `cache[layer]` reads like the legacy tuple: (keys, values) or (keys, values, cross keys, cross values).
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        self.layers = [LayerCache() for _ in range(num_layers)]
+
+    @property
+    def length(self) -> int:
+        """How many positions are held."""
+        own = self.layers[0].own
+        return 0 if own is None else own[0].shape[-2]
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep these batch rows, in this order: what beam search does after every step."""
+        for layer in self.layers:
+            if layer.own is not None:
+                layer.own = (layer.own[0].index_select(0, rows), layer.own[1].index_select(0, rows))
+            if layer.cross is not None:
+                layer.cross = (layer.cross[0].index_select(0, rows), layer.cross[1].index_select(0, rows))
+
+    @classmethod
+    def from_legacy(cls, past: Sequence[Sequence[Tensor | None]]) -> KeyValueCache:
+        """Read the older tuple of tuples, 2 or 4 tensors to a layer (some writers put None for the latter two)."""
+        cache = cls(len(past))
+        for number, (layer, given) in enumerate(zip(cache.layers, past, strict=True)):
+            tensors = [tensor for tensor in given if tensor is not None]
+            if len(tensors) not in (2, 4) or any(t.dim() != 4 for t in tensors):
+                raise InputError(
+                    f"past_key_values[{number}] holds {len(tensors)} tensors of "
+                    f"{[t.dim() for t in tensors]} dimensions; it takes 2 or 4 of [batch, heads, length, head]."
+                )
+            layer.own = (tensors[0], tensors[1])
+            layer.cross = (tensors[2], tensors[3]) if len(tensors) == 4 else None
+        return cache
+
+    def to_legacy(self) -> tuple[tuple[Tensor, ...], ...]:
+        """The older tuple of tuples."""
+        return tuple(self[number] for number in range(len(self)))
+
+    def __getitem__(self, number: int) -> tuple[Tensor, ...]:
+        layer = self.layers[number]
+        return (layer.own or ()) + (layer.cross or ())
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        return iter(self.to_legacy())

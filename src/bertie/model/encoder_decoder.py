@@ -1,0 +1,196 @@
+"""Two BERTs joined into the classic Transformer: one reads, the other writes (Vaswani et al. 2017; Rothe et al. 2020).
+
+The decoder is a BERT with causal attention and, in every layer, attention to the encoder's states. When the two are not
+equally wide, the states pass through one Linear between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertie.config import BertConfig
+from bertie.errors import ConfigError, InputError
+from bertie.model.bert import BertModel
+from bertie.model.generation import CausalStepper, Generation, Stepper
+from bertie.model.heads import BertLMHeadModel
+from bertie.model.losses import IGNORED, class_labels, cross_entropy
+from bertie.model.outputs import ModelOutput, Seq2SeqOutput
+
+
+class BertEncoderDecoder(nn.Module, Generation):
+    """An encoder `BertModel` and a decoder `BertLMHeadModel` with cross-attention.
+
+    >>> enc = BertModel(BertConfig.preset("tiny", vocab_size=50))
+    >>> dec = BertLMHeadModel(BertConfig.preset("tiny", vocab_size=60, is_decoder=True, add_cross_attention=True))
+    >>> model = BertEncoderDecoder.from_encoder_decoder(enc, dec, decoder_start_token_id=1, pad_token_id=0)
+    >>> model(torch.tensor([[4, 5, 6]]), labels=torch.tensor([[7, 8]])).logits.shape
+    torch.Size([1, 2, 60])
+    """
+
+    def __init__(self, encoder: BertModel, decoder: BertLMHeadModel) -> None:
+        super().__init__()
+        if not (decoder.config.is_decoder and decoder.config.add_cross_attention):
+            raise ConfigError(
+                f"The decoder has is_decoder={decoder.config.is_decoder} and "
+                f"add_cross_attention={decoder.config.add_cross_attention}; both must be true.",
+                "BertEncoderDecoder.from_encoder_decoder() turns any BERT into such a decoder.",
+            )
+        self.encoder = encoder
+        self.decoder = decoder
+        if encoder.config.hidden_size != decoder.config.hidden_size:
+            self.enc_to_dec_proj = nn.Linear(encoder.config.hidden_size, decoder.config.hidden_size)
+            nn.init.normal_(self.enc_to_dec_proj.weight, std=decoder.config.initializer_range)
+            nn.init.zeros_(self.enc_to_dec_proj.bias)
+
+    @classmethod
+    def from_encoder_decoder(
+        cls,
+        encoder: BertModel,
+        decoder: BertModel | BertLMHeadModel,
+        *,
+        decoder_start_token_id: int | None = None,
+        pad_token_id: int | None = None,
+        eos_token_id: int | None = None,
+    ) -> BertEncoderDecoder:
+        """Join two models. A decoder that is an ordinary BERT is made one; its cross-attention is new."""
+        decoder = _as_decoder(decoder)
+        for name, value in (
+            ("decoder_start_token_id", decoder_start_token_id),
+            ("pad_token_id", pad_token_id),
+            ("eos_token_id", eos_token_id),
+        ):
+            if value is not None:
+                setattr(decoder.config, name, value)
+        return cls(encoder, decoder)
+
+    @property
+    def config(self) -> BertConfig:
+        """The decoder's config, which says how to start, end and pad what is written."""
+        return self.decoder.config
+
+    def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None = None, **inputs: Any) -> ModelOutput:
+        """Run the encoder; its last states come as wide as the decoder takes them."""
+        output: ModelOutput = self.encoder(input_ids, attention_mask, return_dict=True, **inputs)
+        return output
+
+    def _projected(self, states: Tensor) -> Tensor:
+        return self.enc_to_dec_proj(states) if hasattr(self, "enc_to_dec_proj") else states
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        *,
+        encoder_outputs: ModelOutput | None = None,
+        labels: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        inputs_embeds: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """With `labels` and no `decoder_input_ids`, the decoder reads the labels shifted right."""
+        if encoder_outputs is None:
+            encoder_outputs = self.encode(
+                input_ids,
+                attention_mask,
+                inputs_embeds=inputs_embeds,
+                token_type_ids=token_type_ids,
+                output_attentions=output_attentions,
+                output_hidden_states=output_hidden_states,
+            )
+        if decoder_input_ids is None:
+            if labels is None:
+                raise InputError("Neither decoder_input_ids nor labels was given.", "Give one: the decoder reads it.")
+            decoder_input_ids = self.shift_right(labels)
+            if decoder_attention_mask is None:
+                decoder_attention_mask = (decoder_input_ids != self.config.pad_token_id).long()
+        output = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_hidden_states=self._projected(encoder_outputs.last_hidden_state),
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            use_cache=False if labels is not None else use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        loss = None
+        if labels is not None:
+            flat = class_labels(
+                "labels",
+                labels,
+                output.logits.shape[:-1],
+                output.logits.shape[-1],
+                check_values=self.decoder.check_inputs,
+            )
+            loss = cross_entropy(output.logits.flatten(0, -2), flat)
+        result = Seq2SeqOutput(
+            loss,
+            output.logits,
+            output.past_key_values,
+            output.hidden_states,
+            output.attentions,
+            output.cross_attentions,
+            encoder_outputs.last_hidden_state,
+            encoder_outputs.hidden_states,
+            encoder_outputs.attentions,
+        )
+        return result if (self.config.return_dict if return_dict is None else return_dict) else result.to_tuple()
+
+    def shift_right(self, labels: Tensor) -> Tensor:
+        """What the decoder reads while it learns to write `labels`: a start token, then all but the last."""
+        start, pad = self.config.decoder_start_token_id, self.config.pad_token_id
+        if start is None or pad is None:
+            missing = "decoder_start_token_id" if start is None else "pad_token_id"
+            raise ConfigError(
+                f"config.{missing} of the decoder is not set, so labels cannot be shifted.",
+                f"Set model.config.{missing} (with a BERT vocabulary: [CLS] to start, [PAD] to pad).",
+            )
+        shifted = labels.roll(1, dims=-1)
+        shifted[:, 0] = start
+        return shifted.masked_fill(shifted == IGNORED, pad)
+
+    def resize_token_embeddings(self, num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> None:
+        raise InputError(
+            "A BertEncoderDecoder has two vocabularies.",
+            "Resize one of them: model.encoder.resize_token_embeddings(…) or model.decoder.…",
+        )
+
+    def _stepper(
+        self, input_ids: Tensor, attention_mask: Tensor | None, num_copies: int, use_cache: bool, extra: dict[str, Any]
+    ) -> Stepper:
+        decoder_input_ids = extra.pop("decoder_input_ids", None)
+        start = self.config.decoder_start_token_id
+        if decoder_input_ids is None:
+            if start is None:
+                raise ConfigError(
+                    "config.decoder_start_token_id of the decoder is not set.",
+                    "Set model.config.decoder_start_token_id, or give decoder_input_ids.",
+                )
+            decoder_input_ids = torch.full((len(input_ids), 1), start, device=input_ids.device)
+        states = self._projected(self.encode(input_ids, attention_mask, **extra).last_hidden_state)
+        extra = {"encoder_hidden_states": states, "encoder_attention_mask": attention_mask}
+        return CausalStepper(self.decoder, decoder_input_ids, None, num_copies, use_cache, extra)
+
+
+def _as_decoder(model: BertModel | BertLMHeadModel) -> BertLMHeadModel:
+    """The same weights in a BertLMHeadModel with cross-attention, whose new parts start fresh."""
+    config = model.config
+    if isinstance(model, BertLMHeadModel) and config.is_decoder and config.add_cross_attention:
+        return model
+    decoder = BertLMHeadModel(config.replace(is_decoder=True, add_cross_attention=True))
+    weights = model.state_dict()
+    if isinstance(model, BertModel):
+        weights = {f"bert.{name}": tensor for name, tensor in weights.items() if not name.startswith("pooler.")}
+    decoder.load_state_dict(weights, strict=False)
+    decoder.tie_weights()
+    return decoder.to(model.dtype).to(model.device)

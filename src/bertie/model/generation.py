@@ -1,0 +1,345 @@
+"""Writing text with a decoder, one token at a time: greedy, sampling, beam search.
+
+`generate()` is the same for a `BertLMHeadModel` and a `BertEncoderDecoder`; they differ only in how the next token's
+logits are had, which is a `Stepper`. With a cache a step costs one token; without, the whole text again, and the result
+is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bertie.errors import InputError
+
+_HIDDEN = float("-inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """How to choose tokens and when to stop; checked when made."""
+
+    max_length: int
+    min_length: int = 0
+    do_sample: bool = False
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+    eos_token_ids: tuple[int, ...] = ()
+    pad_token_id: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("num_beams", self.num_beams, 1),
+            ("num_return_sequences", self.num_return_sequences, 1),
+            ("top_k", self.top_k, 0),
+        ):
+            if value < least:
+                raise InputError(f"{name} is {value}; it takes a whole number of at least {least}.")
+        for name, number in (("temperature", self.temperature), ("repetition_penalty", self.repetition_penalty)):
+            if not number > 0:
+                raise InputError(f"{name} is {number}; it takes a number above 0.")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p is {self.top_p}; it takes a probability above 0, up to 1.")
+        if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
+            raise InputError(
+                f"num_return_sequences is {self.num_return_sequences} with {self.num_beams} beams.",
+                "Use at least as many beams, or do_sample=True.",
+            )
+        if self.num_beams > 1 and self.do_sample:
+            raise InputError(
+                "num_beams and do_sample were both asked for.",
+                "Beam search looks for the likeliest text; sampling draws one. Choose one of them.",
+            )
+
+
+class Stepper(Protocol):
+    """Gives the logits of the next token; remembers what it has seen."""
+
+    prompts: Tensor  # [rows, length]
+    mask: Tensor  # [rows, length] 1 for the prompts' real tokens
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """`[rows, length]` (all tokens so far) → `[rows, vocabulary]`."""
+
+    def reorder(self, rows: Tensor) -> None:
+        """From now on, row i continues what row rows[i] was."""
+
+
+class Generation:
+    """Gives a model `generate()`; the model provides `_stepper()`."""
+
+    config: Any
+    training: bool
+
+    def _stepper(
+        self, input_ids: Tensor, attention_mask: Tensor | None, num_copies: int, use_cache: bool, extra: dict[str, Any]
+    ) -> Stepper:
+        """A stepper over `num_copies` of every prompt."""
+        return CausalStepper(self, input_ids, attention_mask, num_copies, use_cache, extra)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        max_length: int | None = None,
+        max_new_tokens: int | None = None,
+        min_length: int = 0,
+        min_new_tokens: int | None = None,
+        do_sample: bool = False,
+        num_beams: int = 1,
+        num_return_sequences: int = 1,
+        temperature: float = 1.0,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        length_penalty: float = 1.0,
+        early_stopping: bool = False,
+        eos_token_id: int | Sequence[int] | None = None,
+        pad_token_id: int | None = None,
+        use_cache: bool = True,
+        generator: torch.Generator | None = None,
+        **extra: Any,
+    ) -> Tensor:
+        """Continue every prompt; returns `[rows, length]` ids, prompt included, filled up with the padding id.
+
+        Prompts of different lengths are padded on the *left*, with an `attention_mask`. `temperature`, `top_k` (0: all)
+        and `top_p` shape sampling; `length_penalty` above 0 favours longer beams; `early_stopping` ends a beam search
+        as soon as there are `num_beams` finished texts. The length counts the prompt (20 if nothing is said).
+        """
+        was_training = self.training
+        self.eval()  # type: ignore[attr-defined]
+        try:
+            num_copies = num_beams if num_beams > 1 else num_return_sequences
+            stepper = self._stepper(input_ids, attention_mask, num_copies, use_cache, extra)
+            start = stepper.prompts.shape[1]
+            pad = self.config.pad_token_id if pad_token_id is None else pad_token_id
+            options = GenerationOptions(
+                max_length=_total(start, max_length, max_new_tokens, self._position_limit()),
+                min_length=max(min_length, start + (min_new_tokens or 0)),
+                do_sample=do_sample,
+                num_beams=num_beams,
+                num_return_sequences=num_return_sequences,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                repetition_penalty=repetition_penalty,
+                length_penalty=length_penalty,
+                early_stopping=early_stopping,
+                eos_token_ids=_as_ids(self.config.eos_token_id if eos_token_id is None else eos_token_id),
+                pad_token_id=0 if pad is None else pad,
+            )
+            if options.num_beams > 1:
+                return _beam_search(stepper, options)
+            return _one_by_one(stepper, options, generator)
+        finally:
+            self.train(was_training)  # type: ignore[attr-defined]
+
+    def _position_limit(self) -> int:
+        limit: int = self.config.max_position_embeddings
+        return limit
+
+
+class CausalStepper:
+    """Steps a decoder-only model over left-padded prompts."""
+
+    def __init__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        num_copies: int,
+        use_cache: bool,
+        extra: dict[str, Any],
+    ) -> None:
+        if not model.config.is_decoder:
+            raise InputError("generate() needs a decoder.", "Load the model with is_decoder=True.")
+        if input_ids.dim() != 2 or 0 in input_ids.shape:
+            raise InputError(
+                f"input_ids has shape {list(input_ids.shape)}; it takes [batch, length] with a prompt in it."
+            )
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
+        if mask.shape != input_ids.shape:
+            raise InputError(f"attention_mask has shape {list(mask.shape)}; it takes {list(input_ids.shape)}.")
+        if bool((mask[:, -1] == 0).any()):
+            raise InputError(
+                "A prompt ends in padding: attention_mask is 0 at its last token.",
+                "Pad prompts on the left to generate.",
+            )
+        self.model, self.extra = model, {k: _repeated(v, num_copies) for k, v in extra.items()}
+        self.prompts = input_ids.repeat_interleave(num_copies, dim=0)
+        self.mask = mask.repeat_interleave(num_copies, dim=0)
+        self.padded = bool((mask == 0).any())
+        self.use_cache, self.cache, self.done = use_cache, None, 0
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        new = tokens.shape[1] - self.mask.shape[1]
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), new)], dim=1)
+        inputs: dict[str, Any] = {}
+        if self.padded:
+            # Padding takes no position: a prompt means the same however far it was padded.
+            positions = (self.mask.cumsum(-1) - 1).clamp(min=0)
+            inputs = {"attention_mask": self.mask, "position_ids": positions[:, self.done :]}
+        output = self.model(
+            tokens[:, self.done :], past_key_values=self.cache, use_cache=self.use_cache, **inputs, **self.extra
+        )
+        if self.use_cache:
+            self.cache, self.done = output.past_key_values, tokens.shape[1]
+        logits: Tensor = output.logits[:, -1]
+        return logits.float()
+
+    def reorder(self, rows: Tensor) -> None:
+        if self.cache is not None:
+            self.cache.reorder(rows)
+
+
+# -- choosing tokens -------------------------------------------------------------------------------------------------
+
+
+def _one_by_one(step: Stepper, options: GenerationOptions, generator: torch.Generator | None) -> Tensor:
+    """Greedy or sampled: the next token of every row, until all have ended."""
+    tokens, seen = step.prompts, step.mask.bool()
+    eos = torch.tensor(options.eos_token_ids, dtype=torch.long, device=tokens.device)
+    running = torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
+    while tokens.shape[1] < options.max_length and bool(running.any()):
+        scores = _adjusted(step(tokens), tokens, seen, options)
+        if options.do_sample:
+            scores = _shaped(scores, options)
+            chosen = torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=generator)[:, 0]
+        else:
+            chosen = scores.argmax(dim=-1)
+        chosen = torch.where(running, chosen, options.pad_token_id)
+        tokens = torch.cat([tokens, chosen[:, None]], dim=1)
+        running = running & ~torch.isin(chosen, eos)
+    return tokens
+
+
+@dataclass
+class _Beams:
+    """One text's search: what is still running, and the best finished texts, each as (score, tokens)."""
+
+    running: list[tuple[float, list[int]]]
+    finished: list[tuple[float, list[int]]]
+    can_improve: bool = True
+
+
+def _beam_search(step: Stepper, options: GenerationOptions) -> Tensor:
+    """Keep the `num_beams` likeliest beginnings of every text, until none can beat the finished ones.
+
+    A finished text's score is its log-probability over length^length_penalty, the length being what was generated.
+    """
+    prompts, seen = step.prompts, step.mask.bool()
+    width, start = options.num_beams, prompts.shape[1]
+    # All beams of a text start alike; only the first may be continued, or they would stay alike.
+    texts = [
+        _Beams([(0.0 if beam == 0 else -1e9, prompts[row + beam].tolist()) for beam in range(width)], [])
+        for row in range(0, len(prompts), width)
+    ]
+    # Enough candidates that `width` go on even if as many end.
+    num_candidates = max(2, 1 + len(options.eos_token_ids)) * width
+    length, tokens = start, prompts
+    while True:
+        scores = _adjusted(torch.log_softmax(step(tokens), dim=-1), tokens, seen, options)
+        running_scores = torch.tensor([[score for score, _ in text.running] for text in texts], device=scores.device)
+        totals = scores.view(len(texts), width, -1) + running_scores[:, :, None]
+        vocabulary = totals.shape[-1]
+        best, flat = totals.flatten(1).topk(min(num_candidates, width * vocabulary), dim=-1)
+        length += 1
+        rows, any_open = [], False
+        for number, (text, values, places) in enumerate(zip(texts, best.tolist(), flat.tolist(), strict=True)):
+            origins = [place // vocabulary for place in places]
+            continued = [
+                (value, [*text.running[origin][1], place % vocabulary])
+                for value, place, origin in zip(values, places, origins, strict=True)
+            ]
+            ends = [length >= options.max_length or words[-1] in options.eos_token_ids for _, words in continued]
+            full = options.early_stopping and len(text.finished) == width
+            if text.can_improve and not full:
+                ended = [
+                    (value / (length - start) ** options.length_penalty, words)
+                    for (value, words), end in zip(continued[:width], ends, strict=False)
+                    if end
+                ]
+                text.finished = sorted(text.finished + ended, key=lambda scored: -scored[0])[:width]
+            order = sorted(range(len(continued)), key=lambda i: ends[i])[:width]  # those that go on, best first
+            text.running = [continued[i] for i in order]
+            rows += [number * width + origins[i] for i in order]
+            if len(text.finished) == width:
+                best_possible = text.running[0][0] / (length - start) ** options.length_penalty
+                text.can_improve = text.can_improve and best_possible > text.finished[-1][0]
+            any_open = any_open or not all(ends)
+        improvable = any(text.can_improve for text in texts)
+        all_full = options.early_stopping and all(len(text.finished) == width for text in texts)
+        if not any_open or not improvable or all_full:
+            break
+        step.reorder(torch.tensor(rows, device=prompts.device))
+        tokens = torch.tensor([words for text in texts for _, words in text.running], device=prompts.device)
+    chosen = [words for text in texts for _, words in text.finished[: options.num_return_sequences]]
+    longest = max(map(len, chosen))
+    filled = [words + [options.pad_token_id] * (longest - len(words)) for words in chosen]
+    return torch.tensor(filled, device=prompts.device)
+
+
+def _adjusted(scores: Tensor, tokens: Tensor, seen: Tensor, options: GenerationOptions) -> Tensor:
+    """Apply the minimum length and the repetition penalty; prompt tokens not `seen` are padding, not used words."""
+    if options.repetition_penalty != 1:
+        used = torch.zeros_like(scores, dtype=torch.bool)
+        real = torch.ones_like(tokens, dtype=torch.bool)
+        real[:, : seen.shape[1]] = seen
+        used.scatter_reduce_(1, tokens, real, reduce="amax", include_self=True)
+        penalised = torch.where(scores < 0, scores * options.repetition_penalty, scores / options.repetition_penalty)
+        scores = torch.where(used, penalised, scores)
+    if options.eos_token_ids and tokens.shape[1] < options.min_length:
+        scores = scores.index_fill(1, torch.tensor(options.eos_token_ids, device=scores.device), _HIDDEN)
+    return scores
+
+
+def _shaped(scores: Tensor, options: GenerationOptions) -> Tensor:
+    """Temperature, then the k likeliest, then the likeliest that make up top_p."""
+    scores = scores / options.temperature
+    if 0 < options.top_k < scores.shape[-1]:
+        least = scores.topk(options.top_k, dim=-1).values[:, -1:]
+        scores = scores.masked_fill(scores < least, _HIDDEN)
+    if options.top_p < 1:
+        ascending, order = scores.sort(dim=-1)
+        unlikely = torch.softmax(ascending, dim=-1).cumsum(dim=-1) <= 1 - options.top_p
+        unlikely[:, -1] = False  # the likeliest always stays
+        scores = scores.masked_fill(unlikely.scatter(1, order, unlikely), _HIDDEN)
+    return scores
+
+
+def _total(start: int, max_length: int | None, max_new_tokens: int | None, limit: int) -> int:
+    total = start + max_new_tokens if max_new_tokens is not None else (20 if max_length is None else max_length)
+    if max_length is None and max_new_tokens is None and start >= total:
+        total = start + 20
+    if total <= start:
+        raise InputError(
+            f"max_length is {total}, but the prompt has {start} tokens already.", "Raise it, or use max_new_tokens."
+        )
+    if total > limit:
+        raise InputError(
+            f"Asked for {total} tokens in all; the model has {limit} positions (config.max_position_embeddings).",
+            f"Ask for at most {limit - start} new tokens here.",
+        )
+    return total
+
+
+def _as_ids(value: int | Sequence[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _repeated(value: Any, times: int) -> Any:
+    return value.repeat_interleave(times, dim=0) if isinstance(value, Tensor) and value.dim() > 1 else value

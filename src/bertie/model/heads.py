@@ -1,0 +1,508 @@
+"""The prediction heads and the `BertFor…` classes: what people put on top of BERT, and the losses that train it.
+
+Every class takes what `BertModel` takes (padded or packed) plus its labels, and returns a typed output with `loss`
+first. A head is a few lines; the parameter names are the hub's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from bertie.config import BertConfig
+from bertie.errors import InputError
+from bertie.model.activations import activation
+from bertie.model.bert import BertModel
+from bertie.model.cache import KeyValueCache
+from bertie.model.generation import Generation
+from bertie.model.inputs import WantedMaps
+from bertie.model.losses import IGNORED, class_labels, classification_loss, cross_entropy, span_loss
+from bertie.model.outputs import (
+    BertForPreTrainingOutput,
+    CausalLMOutput,
+    LogitsOutput,
+    ModelOutput,
+    Output,
+    QuestionAnsweringOutput,
+)
+from bertie.model.pretrained import BertPreTrainedModel
+
+
+class BertInputs(TypedDict, total=False):
+    """What every head passes on to `BertModel` besides the three usual tensors."""
+
+    position_ids: Tensor | None
+    head_mask: Tensor | None
+    inputs_embeds: Tensor | None
+    encoder_hidden_states: Tensor | None
+    encoder_attention_mask: Tensor | None
+    past_key_values: KeyValueCache | Sequence[Sequence[Tensor | None]] | None
+    use_cache: bool | None
+    output_attentions: WantedMaps | None
+    output_hidden_states: bool | None
+    cu_seqlens: Tensor | None
+
+
+# -- heads -----------------------------------------------------------------------------------------------------------
+
+
+class BertPredictionHeadTransform(nn.Module):
+    """One more dense layer before the vocabulary."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.transform_act_fn = activation(config.hidden_act)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        transformed: Tensor = self.LayerNorm(self.transform_act_fn(self.dense(hidden_states)))
+        return transformed
+
+
+class BertLMPredictionHead(nn.Module):
+    """A score for every word of the vocabulary; the decoder's matrix is the word embeddings', its bias its own."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.transform = BertPredictionHeadTransform(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.bias = self.decoder.bias  # checkpoints know it by both names
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        logits: Tensor = self.decoder(self.transform(hidden_states))
+        return logits
+
+
+class BertOnlyMLMHead(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.predictions = BertLMPredictionHead(config)
+
+    def forward(self, sequence_output: Tensor) -> Tensor:
+        logits: Tensor = self.predictions(sequence_output)
+        return logits
+
+
+class BertOnlyNSPHead(nn.Module):
+    """Does B follow A? Class 0 says yes, class 1 says B is random."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, pooled_output: Tensor) -> Tensor:
+        logits: Tensor = self.seq_relationship(pooled_output)
+        return logits
+
+
+class BertPreTrainingHeads(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.predictions = BertLMPredictionHead(config)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, sequence_output: Tensor, pooled_output: Tensor) -> tuple[Tensor, Tensor]:
+        return self.predictions(sequence_output), self.seq_relationship(pooled_output)
+
+
+# -- models ----------------------------------------------------------------------------------------------------------
+
+
+class HeadModel(BertPreTrainedModel):
+    """A BertModel as `self.bert` with something on top."""
+
+    bert: BertModel
+
+    def _give(self, output: Output, return_dict: bool | None) -> Any:
+        return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
+
+
+class LanguageModel(HeadModel):
+    """A HeadModel whose head `self.cls` scores the vocabulary."""
+
+    cls: nn.Module
+
+    @property
+    def _predictions(self) -> BertLMPredictionHead:
+        return self.cls.predictions  # type: ignore[return-value]
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self._predictions.decoder
+
+    def set_output_embeddings(self, decoder: nn.Linear) -> None:
+        self._predictions.decoder = decoder
+        self._predictions.bias = decoder.bias
+
+    def _masked_lm(
+        self,
+        states: Tensor,
+        labels: Tensor | None,
+        masked_positions: Tensor | None,
+        sparse_logits: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits and loss; at the masked positions only, when those are named or `sparse_logits` is asked for.
+
+        Pretraining predicts 15 % of the tokens: the vocabulary-wide product at the others is wasted work.
+        """
+        if labels is not None and labels.shape != states.shape[:-1] and masked_positions is None:
+            raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(states.shape[:-1])}.")
+        if masked_positions is not None:
+            if labels is not None and labels.shape != masked_positions.shape:
+                labels = _at_positions(labels, masked_positions, "labels")
+            states = _at_positions(states, masked_positions, "masked_positions")
+        elif sparse_logits:
+            if labels is None:
+                raise InputError(
+                    "sparse_logits was asked for without labels or masked_positions.",
+                    "Give one of them: they say where logits are wanted.",
+                )
+            states, labels = states[labels != IGNORED], labels[labels != IGNORED]
+        logits = self._predictions(states)
+        if labels is None:
+            return logits, None
+        labels = class_labels("labels", labels, logits.shape[:-1], logits.shape[-1], check_values=self.check_inputs)
+        return logits, cross_entropy(logits.flatten(0, -2), labels)
+
+
+class BertForPreTraining(LanguageModel):
+    """Both pretraining heads: masked words and next sentence. Either label alone gives a loss too."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config)
+        self.cls = BertPreTrainingHeads(config)
+        self.init_weights()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        next_sentence_label: Tensor | None = None,
+        masked_positions: Tensor | None = None,
+        sparse_logits: bool = False,
+        return_dict: bool | None = None,
+        **inputs: Unpack[BertInputs],
+    ) -> Any:
+        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        logits, loss = self._masked_lm(outputs.last_hidden_state, labels, masked_positions, sparse_logits)
+        relationship: Tensor = self.cls.seq_relationship(outputs.pooler_output)  # type: ignore[operator]
+        if next_sentence_label is not None:
+            next_loss = classification_loss(
+                relationship, next_sentence_label, "single_label_classification", check_values=self.check_inputs
+            )
+            loss = next_loss if loss is None else loss + next_loss
+        return self._give(
+            BertForPreTrainingOutput(loss, logits, relationship, outputs.hidden_states, outputs.attentions), return_dict
+        )
+
+
+class BertForMaskedLM(LanguageModel):
+    """Predicts the words behind [MASK].
+
+    `masked_positions` (`[batch, predictions]`, or `[predictions]` token numbers of a packed batch) limits the logits to
+    those places; `sparse_logits=True` to the places whose label is not −100.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.cls = BertOnlyMLMHead(config)
+        self.init_weights()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        masked_positions: Tensor | None = None,
+        sparse_logits: bool = False,
+        return_dict: bool | None = None,
+        **inputs: Unpack[BertInputs],
+    ) -> Any:
+        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        logits, loss = self._masked_lm(outputs.last_hidden_state, labels, masked_positions, sparse_logits)
+        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+
+
+class BertLMHeadModel(LanguageModel, Generation):
+    """Predicts the next word: BERT as a decoder (`is_decoder=True`). `generate()` is in generation.py."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.cls = BertOnlyMLMHead(config)
+        self.init_weights()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[BertInputs],
+    ) -> Any:
+        if labels is not None and inputs.get("past_key_values") is None:
+            inputs["use_cache"] = False
+        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        logits: Tensor = self.cls(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            if labels.shape != logits.shape[:-1]:
+                raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(logits.shape[:-1])}.")
+            following = _next_labels(labels, inputs.get("cu_seqlens"))
+            following = class_labels(
+                "labels", following, logits.shape[:-1], logits.shape[-1], check_values=self.check_inputs
+            )
+            loss = cross_entropy(logits.flatten(0, -2), following)
+        return self._give(
+            CausalLMOutput(
+                loss,
+                logits,
+                outputs.past_key_values,
+                outputs.hidden_states,
+                outputs.attentions,
+                outputs.cross_attentions,
+            ),
+            return_dict,
+        )
+
+
+class BertForNextSentencePrediction(HeadModel):
+    """Does the second segment follow the first? Logits `[batch, 2]`: 0 follows, 1 random."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config)
+        self.cls = BertOnlyNSPHead(config)
+        self.init_weights()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[BertInputs],
+    ) -> Any:
+        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        logits: Tensor = self.cls(outputs.pooler_output)
+        loss = None
+        if labels is not None:
+            loss = classification_loss(logits, labels, "single_label_classification", check_values=self.check_inputs)
+        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+
+
+class BertForSequenceClassification(HeadModel):
+    """Labels (or a number) for a text or a pair.
+
+    What kind of problem it is comes from `config.problem_type`, or from `num_labels` and the labels' dtype each time;
+    the config is never written to.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config)
+        self.dropout = nn.Dropout(config.head_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.init_weights()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        class_weights: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        return_dict: bool | None = None,
+        **inputs: Unpack[BertInputs],
+    ) -> Any:
+        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        logits: Tensor = self.classifier(self.dropout(outputs.pooler_output))
+        loss = None
+        if labels is not None:
+            loss = classification_loss(
+                logits,
+                labels,
+                self.config.problem_type,
+                class_weights=class_weights,
+                label_smoothing=label_smoothing,
+                check_values=self.check_inputs,
+            )
+        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+
+
+class BertForMultipleChoice(HeadModel):
+    """Scores every choice by itself and lets them compete: `[batch, choices, length]` → `[batch, choices]`.
+
+    A packed batch holds the choices of one question after the other; say how many there are with `num_choices`.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config)
+        self.dropout = nn.Dropout(config.head_dropout)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.init_weights()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        num_choices: int | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[BertInputs],
+    ) -> Any:
+        if inputs.get("cu_seqlens") is None:
+            given = input_ids if input_ids is not None else inputs.get("inputs_embeds")
+            if given is not None:
+                num_choices = _num_choices(given, 3 if input_ids is not None else 4)
+            input_ids, attention_mask, token_type_ids = map(_flat, (input_ids, attention_mask, token_type_ids))
+            inputs["position_ids"] = _flat(inputs.get("position_ids"))
+            inputs["inputs_embeds"] = _flat(inputs.get("inputs_embeds"))
+        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        scores: Tensor = self.classifier(self.dropout(outputs.pooler_output))
+        if num_choices is None or len(scores) % num_choices:
+            raise InputError(
+                f"num_choices is {num_choices} for a packed batch of {len(scores)} texts.",
+                "Give how many choices every question has; the texts are question after question.",
+            )
+        logits = scores.view(-1, num_choices)
+        loss = None
+        if labels is not None:
+            loss = classification_loss(logits, labels, "single_label_classification", check_values=self.check_inputs)
+        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+
+
+class BertForTokenClassification(HeadModel):
+    """A label for every token."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.dropout = nn.Dropout(config.head_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.init_weights()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        class_weights: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        return_dict: bool | None = None,
+        **inputs: Unpack[BertInputs],
+    ) -> Any:
+        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        logits: Tensor = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            labels = class_labels("labels", labels, logits.shape[:-1], logits.shape[-1], check_values=self.check_inputs)
+            loss = cross_entropy(
+                logits.flatten(0, -2), labels, class_weights=class_weights, label_smoothing=label_smoothing
+            )
+        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+
+
+class BertForQuestionAnswering(HeadModel):
+    """Where in the text the answer starts and where it ends.
+
+    `start_positions` and `end_positions` count from each text's first token; one outside the window is left out of the
+    loss. The logits of a packed batch are `[tokens]`, and its loss has no padding to compete with.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
+        self.init_weights()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        *,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        return_dict: bool | None = None,
+        **inputs: Unpack[BertInputs],
+    ) -> Any:
+        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        start, end = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            cu_seqlens = inputs.get("cu_seqlens")
+            losses = [
+                span_loss(_rectangle(logits, cu_seqlens), positions)
+                for logits, positions in ((start, start_positions), (end, end_positions))
+            ]
+            loss = (losses[0] + losses[1]) / 2
+        return self._give(
+            QuestionAnsweringOutput(loss, start, end, outputs.hidden_states, outputs.attentions), return_dict
+        )
+
+
+# -- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def _at_positions(values: Tensor, positions: Tensor, name: str) -> Tensor:
+    """`[B, S, …]` at `[B, P]` → `[B, P, …]`; packed `[T, …]` at `[P]` → `[P, …]`."""
+    if positions.dim() == 1:
+        return values[positions]
+    if positions.dim() != 2 or values.dim() < 2 or positions.shape[0] != values.shape[0]:
+        raise InputError(
+            f"{name}: positions of shape {list(positions.shape)} do not fit values of shape {list(values.shape)}; "
+            "they take [batch, predictions], or [predictions] for a packed batch."
+        )
+    rows = torch.arange(len(values), device=values.device)[:, None]
+    return values[rows, positions]
+
+
+def _next_labels(labels: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """Every token's label is the token after it; the last of a text has none."""
+    following = labels.roll(-1, dims=-1)
+    if cu_seqlens is None:
+        following[:, -1] = IGNORED
+    else:
+        following[cu_seqlens[1:].long() - 1] = IGNORED
+    return following
+
+
+def _num_choices(given: Tensor, dims: int) -> int:
+    if given.dim() != dims:
+        raise InputError(f"The input has shape {list(given.shape)}; multiple choice takes [batch, choices, length, …].")
+    return given.shape[1]
+
+
+def _flat(x: Tensor | None) -> Tensor | None:
+    """`[batch, choices, …]` → `[batch·choices, …]`."""
+    return None if x is None else x.flatten(0, 1)
+
+
+def _rectangle(logits: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """Packed `[T]` logits as `[texts, longest]`, with −inf where a text has ended."""
+    if cu_seqlens is None:
+        return logits
+    texts = torch.tensor_split(logits, cu_seqlens[1:-1].cpu().long())
+    return nn.utils.rnn.pad_sequence(list(texts), batch_first=True, padding_value=float("-inf"))

@@ -1,0 +1,174 @@
+"""Reading what callers pass to `BertModel`: packing, caches, masks, wanted maps; refusing what cannot be meant."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from torch import Tensor
+
+from bertie.errors import InputError
+from bertie.model import checks
+from bertie.model.cache import KeyValueCache
+from bertie.model.masks import attention_bias, sees_all
+from bertie.ops.attention import AttentionPlan
+from bertie.ops.packing import Packing
+
+if TYPE_CHECKING:
+    from bertie.model.bert import BertModel
+
+# output_attentions: no, all of them, or some (layer, head) pairs only
+WantedMaps: TypeAlias = bool | Sequence[tuple[int, int]]
+
+
+def read_packing(input_ids: Tensor | None, inputs_embeds: Tensor | None, cu_seqlens: Tensor | None) -> Packing | None:
+    """None for a padded batch."""
+    given = checks.one_of_ids_or_embeds(input_ids, inputs_embeds)
+    dims = given.dim() if input_ids is not None else given.dim() - 1
+    if cu_seqlens is not None:
+        if dims != 1:
+            raise InputError(f"cu_seqlens was given, but the input has shape {list(given.shape)}, not [tokens].")
+        return Packing.from_cu_seqlens(cu_seqlens, num_tokens=given.shape[0], device=given.device)
+    if dims != 2 or 0 in given.shape[:2]:
+        raise InputError(
+            f"The input has shape {list(given.shape)}; it takes [batch, length"
+            f"{'' if input_ids is not None else ', hidden'}], none of them 0.",
+            "For one text use input_ids[None]; for texts packed end to end also give cu_seqlens."
+            if dims == 1
+            else None,
+        )
+    return None
+
+
+def read_cache(
+    model: BertModel,
+    past: KeyValueCache | Sequence[Sequence[Tensor | None]] | None,
+    use_cache: bool | None,
+    packing: Packing | None,
+) -> KeyValueCache | None:
+    """The cache to fill: the one given, a new one, or none."""
+    config = model.config
+    if past is not None and not config.is_decoder:
+        raise InputError("past_key_values was given to an encoder.", "Only a decoder (is_decoder=True) has a cache.")
+    if packing is not None and (past is not None or use_cache):
+        raise InputError("A packed batch cannot use a cache.", "Pad the batch to decode step by step.")
+    if use_cache is None:
+        use_cache = config.use_cache
+    if past is None and (not use_cache or not config.is_decoder or packing is not None):
+        return None
+    if model.is_gradient_checkpointing and model.training:
+        if not model._said_no_cache:
+            warnings.warn("Gradient checkpointing recomputes layers, so use_cache is off.", stacklevel=4)
+            model._said_no_cache = True
+        return None
+    cache = KeyValueCache(config.num_hidden_layers) if past is None else past
+    if not isinstance(cache, KeyValueCache):
+        cache = KeyValueCache.from_legacy(cache)
+    if len(cache) != config.num_hidden_layers:
+        raise InputError(f"past_key_values holds {len(cache)} layers; the model has {config.num_hidden_layers}.")
+    return cache
+
+
+def check(
+    model: BertModel,
+    input_ids: Tensor | None,
+    token_type_ids: Tensor | None,
+    position_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    packing: Packing | None,
+    past: int,
+) -> None:
+    """Shapes always; values when `model.check_inputs` is on."""
+    config, embeddings = model.config, model.embeddings
+    if inputs_embeds is not None and inputs_embeds.shape[-1] != config.hidden_size:
+        raise InputError(
+            f"inputs_embeds has shape {list(inputs_embeds.shape)}; its last size must be "
+            f"config.hidden_size ({config.hidden_size})."
+        )
+    given = checks.one_of_ids_or_embeds(input_ids, inputs_embeds)
+    shape = tuple(given.shape if inputs_embeds is None else given.shape[:-1])
+    checks.shape_like("token_type_ids", token_type_ids, shape, batch_may_be_one=packing is None)
+    checks.shape_like("position_ids", position_ids, shape, batch_may_be_one=packing is None)
+    if position_ids is None or not embeddings.absolute:
+        length = shape[-1] if packing is None else packing.max_length
+        checks.fits_positions(length, past, config.max_position_embeddings)
+    if not model.check_inputs:
+        return
+    if input_ids is not None:
+        checks.ids_below("input_ids", input_ids, embeddings.word_embeddings.num_embeddings, "vocab_size")
+    if token_type_ids is not None:
+        checks.ids_below("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size")
+    if position_ids is not None and embeddings.absolute:
+        checks.ids_below("position_ids", position_ids, config.max_position_embeddings, "max_position_embeddings")
+
+
+def self_plan(
+    model: BertModel, hidden_states: Tensor, mask: Tensor | None, packing: Packing | None, past: int
+) -> AttentionPlan:
+    """What self-attention has to respect."""
+    causal = model.config.is_decoder and not sees_all(mask)
+    if packing is None:
+        num_keys = past + hidden_states.shape[1]
+        return AttentionPlan(bias=_bias(model, "attention_mask", mask, hidden_states, num_keys), causal=causal)
+    _refuse_with_packing("attention_mask", mask)
+    return AttentionPlan(causal=causal, packing=packing)
+
+
+def cross_plan(
+    model: BertModel, hidden_states: Tensor, states: Tensor | None, mask: Tensor | None, packing: Packing | None
+) -> AttentionPlan:
+    """What cross-attention has to respect; the encoder's states are checked here."""
+    if states is None:
+        return AttentionPlan()
+    hidden_size = model.config.hidden_size
+    if not model.config.add_cross_attention:
+        raise InputError(
+            "encoder_hidden_states was given, but this model has no cross-attention.",
+            "Make it with BertConfig(is_decoder=True, add_cross_attention=True).",
+        )
+    if packing is not None:
+        _refuse_with_packing("encoder_hidden_states", states)
+    if states.dim() != 3 or states.shape[0] != hidden_states.shape[0] or states.shape[2] != hidden_size:
+        raise InputError(
+            f"encoder_hidden_states has shape {list(states.shape)}; it takes "
+            f"[{hidden_states.shape[0]}, length, {hidden_size}]."
+        )
+    return AttentionPlan(bias=_bias(model, "encoder_attention_mask", mask, hidden_states, states.shape[1]))
+
+
+def wanted_maps(model: BertModel, wanted: WantedMaps | None) -> WantedMaps:
+    """The pairs that were asked for, once each, refused where there is no such head."""
+    config = model.config
+    if wanted is None:
+        return config.output_attentions
+    if isinstance(wanted, bool):
+        return wanted
+    pairs = list(dict.fromkeys((int(layer), int(head)) for layer, head in wanted))
+    for layer, head in pairs:
+        if not 0 <= layer < config.num_hidden_layers or head not in model.encoder.layer[layer].attention.self.heads:
+            gone = head in config.pruned_heads.get(layer, [])
+            raise InputError(
+                f"output_attentions asks for layer {layer}, head {head}, "
+                f"{'which is pruned' if gone else 'which is not there'}.",
+                f"Layers are 0 to {config.num_hidden_layers - 1}, heads 0 to {config.num_attention_heads - 1}.",
+            )
+    return pairs
+
+
+def _bias(model: BertModel, name: str, mask: Tensor | None, hidden_states: Tensor, num_keys: int) -> Tensor | None:
+    return attention_bias(
+        mask,
+        name=name,
+        batch=hidden_states.shape[0],
+        num_heads=model.config.num_attention_heads,
+        num_queries=hidden_states.shape[1],
+        num_keys=num_keys,
+        dtype=hidden_states.dtype,
+        check_values=model.check_inputs,
+    )
+
+
+def _refuse_with_packing(name: str, value: Tensor | None) -> None:
+    if value is not None:
+        raise InputError(f"{name} was given with a packed batch.", f"Pad the batch, or leave {name} out.")

@@ -1,0 +1,89 @@
+"""The losses of the heads. Each averages over what is labelled; a batch with nothing labelled has loss 0, not NaN."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertie.errors import InputError
+from bertie.model import checks
+
+IGNORED = -100
+
+
+def cross_entropy(
+    logits: Tensor, labels: Tensor, *, class_weights: Tensor | None = None, label_smoothing: float = 0.0
+) -> Tensor:
+    """`[rows, classes]` and `[rows]` → the mean over the rows whose label is not −100."""
+    weights = None if class_weights is None else class_weights.to(logits)
+    total = F.cross_entropy(
+        logits, labels, weight=weights, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction="sum"
+    )
+    kept = labels != IGNORED
+    if weights is None:
+        return total / kept.sum().clamp(min=1)
+    mass = (weights[labels.clamp(min=0)] * kept).sum()
+    return total / torch.where(mass > 0, mass, 1.0)
+
+
+def classification_loss(
+    logits: Tensor,
+    labels: Tensor,
+    problem_type: str | None,
+    *,
+    class_weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    check_values: bool = True,
+) -> Tensor:
+    """Regression (MSE), one label (cross-entropy) or several (BCE), as `problem_type` says or the labels imply."""
+    num_labels = logits.shape[-1]
+    if class_weights is not None and list(class_weights.shape) != [num_labels]:
+        raise InputError(f"class_weights has shape {list(class_weights.shape)}; it takes [{num_labels}].")
+    if problem_type is None:
+        if num_labels == 1:
+            problem_type = "regression"
+        else:
+            floating = labels.is_floating_point() or labels.dtype == torch.bool
+            problem_type = "multi_label_classification" if floating else "single_label_classification"
+    if problem_type == "regression":
+        if labels.numel() != logits.numel():
+            raise InputError(f"labels has shape {list(labels.shape)}; for regression it takes {list(logits.shape)}.")
+        return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
+    if problem_type == "multi_label_classification":
+        if labels.shape != logits.shape:
+            raise InputError(
+                f"labels has shape {list(labels.shape)}; with several labels to a text it takes {list(logits.shape)}, "
+                "1.0 where a label applies."
+            )
+        targets = labels.to(logits.dtype)
+        if label_smoothing:
+            targets = targets * (1 - label_smoothing) + 0.5 * label_smoothing
+        return F.binary_cross_entropy_with_logits(logits, targets, weight=class_weights)
+    labels = class_labels("labels", labels, logits.shape[:-1], num_labels, check_values=check_values)
+    return cross_entropy(logits, labels, class_weights=class_weights, label_smoothing=label_smoothing)
+
+
+def class_labels(
+    name: str, labels: Tensor, shape: torch.Size | tuple[int, ...], num_classes: int, *, check_values: bool
+) -> Tensor:
+    """Labels flattened to `[rows]`, refused unless there is one per row and each names a class or is −100."""
+    rows = 1
+    for size in shape:
+        rows *= size
+    if labels.numel() != rows:
+        raise InputError(f"{name} has shape {list(labels.shape)}; it takes {list(shape)}.")
+    if labels.is_floating_point():
+        raise InputError(f"{name} has dtype {labels.dtype}; class labels are whole numbers (torch.long).")
+    if check_values:
+        checks.labels_in_range(name, labels, num_classes)
+    return labels.flatten().long()
+
+
+def span_loss(logits: Tensor, positions: Tensor) -> Tensor:
+    """`[texts, length]` and `[texts]` → cross-entropy over the positions, leaving out those outside the window."""
+    positions = positions.flatten()
+    if len(positions) != len(logits):
+        raise InputError(f"There are {len(positions)} answer positions for {len(logits)} texts.")
+    inside = (positions >= 0) & (positions < logits.shape[1])
+    return cross_entropy(logits, positions.masked_fill(~inside, IGNORED))

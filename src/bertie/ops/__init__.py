@@ -1,0 +1,17 @@
+"""Operations the model is built from: the one attention seam, relative positions and the packed layout."""
+
+from bertie.ops.attention import AttentionPlan, attention, attention_probabilities
+from bertie.ops.backends import BACKENDS, choose_backend, packed_kernel
+from bertie.ops.packing import Packing
+from bertie.ops.relative import RelativePositions
+
+__all__ = [
+    "BACKENDS",
+    "AttentionPlan",
+    "Packing",
+    "RelativePositions",
+    "attention",
+    "attention_probabilities",
+    "choose_backend",
+    "packed_kernel",
+]

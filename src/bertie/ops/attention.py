@@ -1,0 +1,178 @@
+"""The one attention seam: every attention in Bertie goes through `attention(q, k, v, plan, …)`.
+
+    context = softmax((q·kᵀ + relative) / √head + bias) · v × head mask
+
+Padding, causality, relative positions, head masks, packed batches and attention maps are arguments here, not reasons to
+take another road: the kernel that computes the context is the same with and without them. Two identities make that
+possible. A head mask multiplies a head's probabilities by one number, so it can multiply that head's context instead;
+and relative scores are a bias like any other (see relative.py). Maps are computed beside the context, from the same
+scores, for the heads that were asked for.
+
+Legend of shapes: B batch, N heads, Q queries, K keys, H head width, T tokens of a packed batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertie.ops.backends import PaddedKernel, causal_bias, hidden_value, packed_kernel, sdpa, varlen
+from bertie.ops.packing import Group, Packing
+from bertie.ops.relative import RelativePositions, chunks_within, num_scores
+
+# Relative scores are made for as many batch items at a time as have this many of them.
+_RELATIVE_ENTRIES = 2**22
+
+# Maps of one layer: [B, N', Q, K], or one [N', length, length] per text of a packed batch.
+Maps = Tensor | tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """What one attention has to respect besides q, k and v. The default is plain attention over everything."""
+
+    bias: Tensor | None = None  # [B|1, N|1, Q|1, K], added to the scores; very negative where a key is hidden
+    causal: bool = False  # query i sees keys up to its own position; the queries are the last Q of the K positions
+    packing: Packing | None = None  # q, k, v are [T, N, H] and a text sees itself only
+    head_mask: Tensor | None = None  # [N], multiplies each head
+    maps: bool | tuple[int, ...] = False  # which heads' probabilities to give back: none, all, or these
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    *,
+    relative: RelativePositions | None = None,
+    dropout: float = 0.0,
+    kernel: PaddedKernel = sdpa,
+) -> tuple[Tensor, Maps | None]:
+    """q `[B, N, Q, H]`, k and v `[B, N, K, H]` → context `[B, N, Q, H]` and the maps asked for.
+
+    With `plan.packing` all of them are `[T, N, H]`.
+    """
+    if plan.packing is None:
+        context = _padded(q, k, v, plan, relative=relative, dropout=dropout, kernel=kernel)
+        maps: Maps | None = attention_probabilities(q, k, plan, relative=relative) if plan.maps is not False else None
+        if plan.head_mask is not None:
+            context = context * plan.head_mask[:, None, None].to(context.dtype)
+        return context, maps
+
+    if kernel is sdpa and packed_kernel(q, plain=relative is None, dropout=dropout):
+        context = varlen(q, k, v, packing=plan.packing, causal=plan.causal)
+    else:
+        context = _packed_by_groups(q, k, v, plan, plan.packing, relative=relative, dropout=dropout, kernel=kernel)
+    maps = _packed_maps(q, k, plan, plan.packing, relative=relative) if plan.maps is not False else None
+    if plan.head_mask is not None:
+        context = context * plan.head_mask[:, None].to(context.dtype)
+    return context, maps
+
+
+def attention_probabilities(
+    q: Tensor, k: Tensor, plan: AttentionPlan, *, relative: RelativePositions | None = None
+) -> Tensor:
+    """The true probabilities `[B, N', Q, K]` of the heads `plan.maps` names: what the context is the average by.
+
+    They are taken before dropout and carry the head mask.
+    """
+    head_mask, bias = plan.head_mask, plan.bias
+    if not isinstance(plan.maps, bool):
+        heads = list(plan.maps)
+        q, k = q[:, heads], k[:, heads]
+        head_mask = head_mask[heads] if head_mask is not None else None
+        bias = bias[:, heads] if bias is not None and bias.shape[1] > 1 else bias
+    scale = 1 / math.sqrt(q.shape[-1])
+    scores = scale * q @ k.transpose(-1, -2)
+    if relative is not None:
+        scores = scores + relative.scores(q, k, scale=scale)
+    for hidden in (bias, _causal(q, k, plan)):
+        scores = scores if hidden is None else scores + hidden
+    probabilities = torch.softmax(scores, dim=-1)
+    return probabilities if head_mask is None else probabilities * head_mask[:, None, None].to(q.dtype)
+
+
+def _causal(q: Tensor, k: Tensor, plan: AttentionPlan) -> Tensor | None:
+    if not plan.causal or q.shape[-2] == 1:  # the last position sees everything
+        return None
+    return causal_bias(q.shape[-2], k.shape[-2], dtype=q.dtype, device=q.device)
+
+
+def _padded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    *,
+    relative: RelativePositions | None,
+    dropout: float,
+    kernel: PaddedKernel,
+) -> Tensor:
+    if q.shape[1] == 0:  # every head of this layer is pruned
+        return q
+    if plan.causal and plan.bias is None and relative is None and q.shape[2] == k.shape[2]:
+        return kernel(q, k, v, bias=None, causal=True, dropout=dropout)
+    bias, causal = plan.bias, _causal(q, k, plan)
+    if causal is not None:
+        bias = causal if bias is None else torch.minimum(bias, causal)
+    if relative is None:
+        return kernel(q, k, v, bias=bias, causal=False, dropout=dropout)
+
+    # Relative scores are as large as the probabilities a fused kernel avoids; they live a few batch items at a time.
+    scale = 1 / math.sqrt(q.shape[-1])
+    contexts = []
+    for items in chunks_within(_RELATIVE_ENTRIES, batch=q.shape[0], per_item=num_scores(q, k)):
+        scores = relative.scores(q[items], k[items], scale=scale)
+        if bias is not None:
+            scores = scores + (bias[items] if bias.dim() == 4 and bias.shape[0] > 1 else bias)
+        contexts.append(kernel(q[items], k[items], v[items], bias=scores, causal=False, dropout=dropout))
+        del scores
+    return contexts[0] if len(contexts) == 1 else torch.cat(contexts)
+
+
+def _packed_by_groups(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    packing: Packing,
+    *,
+    relative: RelativePositions | None,
+    dropout: float,
+    kernel: PaddedKernel,
+) -> Tensor:
+    """Run the padded kernel once per group of texts of similar length."""
+    if packing.is_rectangle:
+        q, k, v = (x.view(packing.num_texts, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
+        flat = AttentionPlan(causal=plan.causal)
+        context = _padded(q, k, v, flat, relative=relative, dropout=dropout, kernel=kernel)
+        return context.transpose(1, 2).flatten(0, 1)
+    rows = []
+    for group in packing.groups:
+        gq, gk, gv = (x[group.tokens].transpose(1, 2) for x in (q, k, v))  # [texts, N, length, H]
+        group_plan = AttentionPlan(bias=_padding_bias(group, q.dtype), causal=plan.causal)
+        context = _padded(gq, gk, gv, group_plan, relative=relative, dropout=dropout, kernel=kernel).transpose(1, 2)
+        rows.append(context.flatten(0, 1) if group.keep is None else context[group.keep])
+    return torch.cat(rows)[packing.ungroup]
+
+
+def _padding_bias(group: Group, dtype: torch.dtype) -> Tensor | None:
+    if group.keep is None:
+        return None
+    bias = torch.zeros(group.keep.shape, dtype=dtype, device=group.keep.device)
+    return bias.masked_fill(~group.keep, hidden_value(dtype))[:, None, None, :]
+
+
+def _packed_maps(
+    q: Tensor, k: Tensor, plan: AttentionPlan, packing: Packing, *, relative: RelativePositions | None
+) -> tuple[Tensor, ...]:
+    """One `[N', length, length]` map per text."""
+    alone = AttentionPlan(causal=plan.causal, head_mask=plan.head_mask, maps=plan.maps)
+    maps = []
+    for start, length in zip(packing.starts, packing.lengths, strict=True):
+        text_q, text_k = (x[start : start + length].transpose(0, 1)[None] for x in (q, k))
+        maps.append(attention_probabilities(text_q, text_k, alone, relative=relative)[0])
+    return tuple(maps)

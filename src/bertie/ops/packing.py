@@ -1,0 +1,145 @@
+"""The packed layout: many texts end to end in one `[tokens, …]` tensor, with no padding between them.
+
+`Packing` says where each text lies. Everything that acts on the last axis (Linear, LayerNorm, GELU) needs no more
+than the tensor itself; only positions, pooling and attention ask a `Packing`.
+
+Attention over a packed batch without a kernel of its own is done in *groups*: texts of similar length are gathered
+into one padded rectangle each, so a batch of 1- and 512-token texts never becomes a 512-wide rectangle of padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from bertie.errors import InputError
+
+# A group holds texts down to this fraction of its longest one: at most a quarter of its rows are padding.
+_SHORTEST_IN_GROUP = 0.75
+_ALWAYS_TOGETHER = 16  # texts this short cost less as padding than as one more kernel launch
+
+
+@dataclass(frozen=True)
+class Group:
+    """Texts that share one rectangle `[texts, length]`."""
+
+    tokens: Tensor  # [texts, length] where in the packed tensor each cell comes from; padding repeats the first token
+    keep: Tensor | None  # [texts, length] bool, or None where the rectangle has no padding
+    texts: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where each text of a packed batch lies.
+
+    >>> Packing.of([3, 1]).cu_seqlens.tolist()
+    [0, 3, 4]
+    """
+
+    lengths: tuple[int, ...]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @classmethod
+    def of(cls, lengths: list[int] | tuple[int, ...], *, device: torch.device | str = "cpu") -> Packing:
+        return cls(tuple(lengths), torch.device(device))
+
+    @classmethod
+    def from_cu_seqlens(cls, cu_seqlens: Tensor, *, num_tokens: int, device: torch.device) -> Packing:
+        """Read cumulative lengths `[0, n₁, n₁+n₂, …, tokens]`, refusing any that do not describe `num_tokens`."""
+        if cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2:
+            raise InputError(
+                f"cu_seqlens has shape {list(cu_seqlens.shape)} and dtype {cu_seqlens.dtype}; "
+                "it takes whole numbers [0, n1, n1+n2, …], one more than there are texts."
+            )
+        ends = cu_seqlens.tolist()
+        lengths = tuple(b - a for a, b in pairwise(ends))
+        if ends[0] != 0 or ends[-1] != num_tokens or min(lengths) < 1:
+            raise InputError(
+                f"cu_seqlens goes from {ends[0]} to {ends[-1]} with a shortest text of {min(lengths)} tokens, "
+                f"over {num_tokens} packed tokens.",
+                "It must start at 0, rise at every step and end at the number of packed tokens.",
+            )
+        return cls(lengths, device)
+
+    @property
+    def num_texts(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.lengths)
+
+    @cached_property
+    def max_length(self) -> int:
+        return max(self.lengths)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        return [0, *accumulate(self.lengths)][:-1]
+
+    @cached_property
+    def cu_seqlens(self) -> Tensor:
+        return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.device)
+
+    @cached_property
+    def first_tokens(self) -> Tensor:
+        """`[texts]`: where each text's first token ([CLS]) is."""
+        return torch.tensor(self.starts, device=self.device)
+
+    @cached_property
+    def position_ids(self) -> Tensor:
+        """`[tokens]`: positions that start again at 0 with every text."""
+        return torch.cat([torch.arange(length) for length in self.lengths]).to(self.device)
+
+    @cached_property
+    def text_ids(self) -> Tensor:
+        """`[tokens]`: which text each token belongs to."""
+        return torch.repeat_interleave(torch.arange(self.num_texts), torch.tensor(self.lengths)).to(self.device)
+
+    @cached_property
+    def is_rectangle(self) -> bool:
+        """All texts equally long: the packed tensor is a padded one without padding, only viewed differently."""
+        return len(set(self.lengths)) == 1
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        order = sorted(range(self.num_texts), key=lambda text: -self.lengths[text])
+        members: list[list[int]] = []
+        for text in order:
+            longest = self.lengths[members[-1][0]] if members else 0
+            length = self.lengths[text]
+            if members and (length >= _SHORTEST_IN_GROUP * longest or longest <= _ALWAYS_TOGETHER):
+                members[-1].append(text)
+            else:
+                members.append([text])
+        return tuple(self._group(texts) for texts in members)
+
+    def _group(self, texts: list[int]) -> Group:
+        lengths = torch.tensor([self.lengths[text] for text in texts])
+        starts = torch.tensor([self.starts[text] for text in texts])
+        column = torch.arange(int(lengths[0]))
+        keep = column < lengths[:, None]
+        tokens = torch.where(keep, starts[:, None] + column, starts[:, None])
+        return Group(
+            tokens=tokens.to(self.device),
+            keep=None if bool(keep.all()) else keep.to(self.device),
+            texts=tuple(texts),
+            lengths=tuple(lengths.tolist()),
+        )
+
+    @cached_property
+    def ungroup(self) -> Tensor:
+        """`[tokens]`: for every packed token, its row among all groups' real rows laid end to end."""
+        kept = [g.tokens.flatten() if g.keep is None else g.tokens[g.keep] for g in self.groups]
+        return torch.argsort(torch.cat(kept))
+
+    def pad(self, x: Tensor, value: float = 0.0) -> Tensor:
+        """`[tokens, …]` → `[texts, longest, …]`, the rest filled with `value`."""
+        rectangle = x.new_full((self.num_texts, self.max_length, *x.shape[1:]), value)
+        rectangle[self.text_ids, self.position_ids] = x
+        return rectangle

@@ -1,0 +1,81 @@
+"""Relative positions (Shaw et al. 2018, https://arxiv.org/abs/1803.02155; Huang et al. 2020 for the second kind).
+
+Each layer has a table of vectors r, one for every distance `query position − key position`, and adds to the score of
+query i and key j the product q_i·r(i−j), and for `relative_key_query` also k_j·r(i−j).
+
+Written down directly that needs a `[queries, keys, head]` tensor. But r depends on the distance alone, so one product
+of q with the Q+K−1 distances in play holds every number that is needed, shifted by one column per row:
+
+    q·R   distances →  +2 +1  0 −1 −2          score of (i, j)
+          row 0         .  .  a  b  c           a b c
+          row 1         .  d  e  f  .     →     d e f
+          row 2         g  h  i  .  .           g h i
+
+Reading row i from column Q−1−i on is a view with a row stride one shorter: no copy, no gather.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_BLOCK = 64  # rows of one product with the table
+
+
+@dataclass(frozen=True)
+class RelativePositions:
+    """One layer's distance table, and whether keys look at it too (`relative_key_query`)."""
+
+    table: Tensor  # [2·max_position − 1, head]; the row of distance d is d + max_position − 1
+    with_keys: bool
+
+    def scores(self, q: Tensor, k: Tensor, *, scale: float = 1.0) -> Tensor:
+        """`[…, Q, head]`, `[…, K, head]` → `[…, Q, K]`, what relative positions add to q·k, times `scale`.
+
+        The queries are the last Q of the K positions, as they are when keys come from a cache.
+        """
+        scores = self._by_rows(q, k.shape[-2], first=k.shape[-2] - q.shape[-2], sign=1, scale=scale)
+        if self.with_keys:
+            # Seen from key j, query i is at distance −(j−i): the same walk through the table, in the other direction.
+            by_key = self._by_rows(k, q.shape[-2], first=q.shape[-2] - k.shape[-2], sign=-1, scale=scale)
+            scores += by_key.transpose(-1, -2)
+        return scores
+
+    def _by_rows(self, x: Tensor, width: int, *, first: int, sign: int, scale: float) -> Tensor:
+        """`[…, rows, head]` → `[…, rows, width]`: row i times the vectors of the distances sign·(first + i − column).
+
+        Rows go in blocks, since a block of b rows needs only b+width−1 distances: about half the work of all at once.
+        """
+        zero = len(self.table) // 2
+        blocks = []
+        for start in range(0, x.shape[-2], _BLOCK):
+            rows = x[..., start : start + _BLOCK, :]
+            farthest, nearest = first + start + rows.shape[-2] - 1, first + start - (width - 1)
+            if sign > 0:
+                distances = self.table[zero + nearest : zero + farthest + 1].flip(0)
+            else:
+                distances = self.table[zero - farthest : zero - nearest + 1]
+            blocks.append(_skewed(rows @ (scale * distances).to(x.dtype).T, width))
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-2)
+
+
+def _skewed(products: Tensor, width: int) -> Tensor:
+    """Read `[…, rows, rows+width−1]` so that row i starts at column rows−1−i: a `[…, rows, width]` view."""
+    rows, columns = products.shape[-2:]
+    if rows == 1:
+        return products
+    flat = products.flatten(-2)[..., rows - 1 : rows - 1 + rows * (columns - 1)]
+    return flat.view(*flat.shape[:-1], rows, columns - 1)[..., :width]
+
+
+def chunks_within(limit: int, *, batch: int, per_item: int) -> list[slice]:
+    """Split a batch so that one chunk of it needs at most `limit` score entries (never less than one item)."""
+    step = max(1, limit // max(1, per_item))
+    return [slice(start, min(batch, start + step)) for start in range(0, batch, step)]
+
+
+def num_scores(q: Tensor, k: Tensor) -> int:
+    """How many scores one batch item has."""
+    return q.shape[1] * q.shape[2] * k.shape[2]

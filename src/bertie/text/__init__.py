@@ -1,0 +1,26 @@
+"""Text in: WordPiece tokenizing, vocabularies, and windows over long documents. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from bertie.text.encoding import BatchEncoding, CharSpan, EncodedRow, TokenSpan
+from bertie.text.learning import train_vocabulary
+from bertie.text.tokenizer import BertTokenizer
+from bertie.text.vocabulary import read_vocabulary
+from bertie.text.windows import Window, WindowedDocument, max_context_windows, split_document
+from bertie.text.wordpiece import Token, WordPieceTokenizer
+
+__all__ = [
+    "BatchEncoding",
+    "BertTokenizer",
+    "CharSpan",
+    "EncodedRow",
+    "Token",
+    "TokenSpan",
+    "Window",
+    "WindowedDocument",
+    "WordPieceTokenizer",
+    "max_context_windows",
+    "read_vocabulary",
+    "split_document",
+    "train_vocabulary",
+]

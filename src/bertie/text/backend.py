@@ -1,0 +1,187 @@
+"""Making and calling the Rust tokenizer, with every failure of it turned into a `TokenizerError`.
+
+Rust reports errors as bare `Exception`s, and bugs as a `PanicException` that is no `Exception` at all and would end a
+server thread. Neither may leave this file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import WordPiece
+
+from bertie.errors import BertieError, TokenizerError
+from bertie.text.encoding import RustEncoding
+from bertie.text.wordpiece import WORD_LIMIT, replace_surrogates
+
+
+@contextmanager
+def rust_errors(cause: str, remedy: str | None = None) -> Iterator[None]:
+    """Errors and panics of the Rust library inside the block become `TokenizerError(f"{cause}: …")`."""
+    try:
+        yield
+    except (BertieError, MemoryError):
+        raise
+    except Exception as error:
+        raise TokenizerError(f"{cause}: {error}", remedy) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{cause}: the tokenizers library failed: {error}", remedy) from None
+
+
+def build_backend(
+    vocab: Mapping[str, int],
+    *,
+    do_lower_case: bool,
+    strip_accents: bool | None,
+    tokenize_chinese_chars: bool,
+    unk_token: str,
+    cls_token: str,
+    sep_token: str,
+    special_tokens: Sequence[str],
+    never_split: Sequence[str],
+    max_input_chars_per_word: int = WORD_LIMIT,
+    wordpieces_prefix: str = "##",
+) -> Tokenizer:
+    """BERT's tokenizer over a vocabulary: `[CLS] A [SEP]`, `[CLS] A [SEP] B [SEP]`, type ids 0 and 1."""
+    for role, token in (("unknown", unk_token), ("classification", cls_token), ("separator", sep_token)):
+        if token not in vocab:
+            raise TokenizerError(
+                f"The vocabulary ({len(vocab)} tokens) has no {token!r}, the {role} token.",
+                "Is it a BERT vocabulary? If the token has another name, pass it: unk_token=, cls_token=, sep_token=.",
+            )
+    with rust_errors("The vocabulary cannot be used"):
+        backend = Tokenizer(
+            WordPiece(
+                dict(vocab),
+                unk_token=unk_token,
+                max_input_chars_per_word=max_input_chars_per_word,
+                continuing_subword_prefix=wordpieces_prefix,
+            )
+        )
+        backend.normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=tokenize_chinese_chars,
+            strip_accents=strip_accents,
+            lowercase=do_lower_case,
+        )
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece(prefix=wordpieces_prefix)
+        set_template(backend, cls_token=cls_token, sep_token=sep_token)
+        backend.add_special_tokens(
+            [AddedToken(t, normalized=False, special=True) for t in special_tokens if t in vocab]
+        )
+    keep_whole(backend, never_split)
+    return backend
+
+
+def set_template(backend: Tokenizer, *, cls_token: str, sep_token: str) -> None:
+    """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, type ids 0 for the first part and 1 for the second."""
+    with rust_errors(f"{cls_token!r} and {sep_token!r} cannot frame a text"):
+        backend.post_processor = processors.TemplateProcessing(
+            single=[f"{cls_token}:0", "$A:0", f"{sep_token}:0"],
+            pair=[f"{cls_token}:0", "$A:0", f"{sep_token}:0", "$B:1", f"{sep_token}:1"],
+            special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys((cls_token, sep_token))],
+        )
+
+
+def keep_whole(backend: Tokenizer, never_split: Sequence[str]) -> None:
+    """Make words of the vocabulary immune to lower-casing and splitting wherever they stand as words of their own."""
+    missing = [word for word in never_split if backend.token_to_id(word) is None]
+    if missing:
+        raise TokenizerError(
+            f"never_split holds words that are not in the vocabulary: {', '.join(map(repr, missing[:5]))}. "
+            "Kept whole, each could only become [UNK].",
+            "Leave them out, or give the model new tokens with add_tokens().",
+        )
+    known = {added.content for added in backend.get_added_tokens_decoder().values()}
+    backend.add_tokens([AddedToken(w, single_word=True, normalized=False) for w in never_split if w not in known])
+
+
+def parse_backend(text: str, *, source: str) -> Tokenizer:
+    """A `tokenizer.json`. Truncation and padding stored in it are dropped: those are arguments of each call here."""
+    with rust_errors(
+        f"{source} is not a tokenizer this version can read", "Get the file again, or use vocab.txt instead."
+    ):
+        backend = Tokenizer.from_str(text)
+        backend.no_truncation()
+        backend.no_padding()
+        unk = backend.model.unk_token if isinstance(backend.model, WordPiece) else None
+        if backend.post_processor is not None:
+            _check_template(json.loads(backend.post_processor.__getstate__()), source)
+    if unk is not None and backend.token_to_id(unk) is None:
+        raise TokenizerError(
+            f"{source}: model.vocab has no {unk!r}, which model.unk_token names.", "Add it, or get the file again."
+        )
+    return backend
+
+
+def _check_template(processor: dict[str, Any], source: str) -> None:
+    """A template may name only tokens it defines; Rust finds out when it encodes, and panics."""
+    for part in processor.get("processors", ()):
+        _check_template(part, source)
+    if processor.get("type") == "TemplateProcessing":
+        named = {
+            piece["SpecialToken"]["id"]
+            for key in ("single", "pair")
+            for piece in processor[key]
+            if "SpecialToken" in piece
+        }
+        unknown = sorted(named - set(processor["special_tokens"]))
+        if unknown:
+            raise TokenizerError(
+                f"{source}: post_processor names the special token {unknown[0]!r} and does not define it.",
+                "Get the file again, or use vocab.txt instead.",
+            )
+
+
+def copy_backend(backend: Tokenizer) -> Tokenizer:
+    """An independent copy: changing it cannot disturb a thread that is encoding with the original."""
+    with rust_errors("The tokenizer cannot be copied"):
+        return Tokenizer.from_str(backend.to_str())
+
+
+def encode_all(
+    backend: Tokenizer, inputs: list[Any], *, add_special_tokens: bool, is_split_into_words: bool, offsets: bool
+) -> list[RustEncoding]:
+    """Whole rows for texts or pairs of texts. Without `offsets`, ids, type ids and sequence ids are all they hold."""
+    encode = backend.encode_batch if offsets else backend.encode_batch_fast
+    with rust_errors("The text could not be tokenized"):
+        try:
+            rows: list[RustEncoding] = encode(inputs, is_split_into_words, add_special_tokens)
+        except (TypeError, UnicodeEncodeError):
+            _check_inputs(inputs, is_split_into_words)
+            # Only lone surrogates are left to blame; looking for them first would cost every caller.
+            rows = encode([_encodable(item) for item in inputs], is_split_into_words, add_special_tokens)
+    return rows
+
+
+def _encodable(item: Any) -> Any:
+    if isinstance(item, str):
+        return replace_surrogates(item)
+    return type(item)(_encodable(part) for part in item)
+
+
+def _check_inputs(inputs: list[Any], is_split_into_words: bool) -> None:
+    def is_text(item: Any) -> bool:
+        if is_split_into_words:
+            return isinstance(item, (list, tuple)) and all(isinstance(word, str) for word in item)
+        return isinstance(item, str)
+
+    for index, item in enumerate(inputs):
+        if not is_text(item) and not (isinstance(item, (tuple, list)) and len(item) == 2 and all(map(is_text, item))):
+            wanted = "a list of words" if is_split_into_words else "a string"
+            raise TokenizerError(
+                f"Text {index} is {_describe(item)}; wanted {wanted}, or a pair of them.",
+                "Pass str, not bytes, numbers or None; words already split need is_split_into_words=True.",
+            )
+
+
+def _describe(item: Any) -> str:
+    shown = repr(item)
+    return f"{type(item).__name__} {shown[:60]}{'…' * (len(shown) > 60)}"

@@ -1,0 +1,193 @@
+"""From files, or from a vocabulary and settings, to the parts of a tokenizer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, normalizers
+
+from bertie.errors import TokenizerError
+from bertie.text.arguments import NO_LIMIT
+from bertie.text.backend import build_backend, keep_whole, parse_backend, rust_errors
+from bertie.text.folder import SPECIAL_ROLES, TokenizerFiles
+from bertie.text.truncation import Side
+from bertie.text.vocabulary import check_case_matches, guess_lower_case, read_vocabulary
+from bertie.text.wordpiece import WORD_LIMIT
+
+DEFAULT_SPECIAL = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+
+
+@dataclass(frozen=True)
+class TokenizerParts:
+    """Everything a `BertTokenizer` is made of. A special token the vocabulary does not have is None."""
+
+    backend: Tokenizer
+    special: Mapping[str, str | None]
+    additional_special_tokens: tuple[str, ...] = ()
+    never_split: tuple[str, ...] = ()
+    model_max_length: int = NO_LIMIT
+    padding_side: Side = "right"
+    truncation_side: Side = "right"
+    clean_up_tokenization_spaces: bool | None = None
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Settings given by the caller; None means: what the files say, or the default."""
+
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+    never_split: Sequence[str] | None = None
+    model_max_length: int | None = None
+    max_input_chars_per_word: int | None = None
+    padding_side: Side | None = None
+    truncation_side: Side | None = None
+    special: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def parts_from_vocabulary(
+    vocab: Mapping[str, int],
+    settings: Mapping[str, Any],
+    *,
+    check_case: bool,
+    name: str = "",
+    source: str = "this vocabulary",
+) -> TokenizerParts:
+    """BERT's own tokenizer over a vocabulary. `settings` may leave anything out."""
+    do_lower_case = settings.get("do_lower_case")
+    if do_lower_case is None:
+        do_lower_case = guess_lower_case(vocab, name)
+    elif check_case:
+        check_case_matches(vocab, do_lower_case, name=name, source=source)
+    special = {role: settings.get(role) or default for role, default in DEFAULT_SPECIAL.items()}
+    backend = build_backend(
+        vocab,
+        do_lower_case=do_lower_case,
+        strip_accents=settings.get("strip_accents"),
+        tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        unk_token=special["unk_token"],
+        cls_token=special["cls_token"],
+        sep_token=special["sep_token"],
+        special_tokens=list(special.values()),
+        never_split=settings.get("never_split") or (),
+        max_input_chars_per_word=settings.get("max_input_chars_per_word", WORD_LIMIT),
+    )
+    return _parts(backend, settings)
+
+
+def parts_from_files(files: TokenizerFiles, overrides: Overrides, *, check_case: bool) -> TokenizerParts:
+    """A folder's tokenizer.
+
+    `tokenizer.json` is the tokenizer when it is there; what another file or the caller states is laid over it, and what
+    nobody states stays as it is there.
+    """
+    given = {key: getattr(overrides, key) for key in Overrides.__dataclass_fields__ if key != "special"}
+    given.update(overrides.special)
+    settings = {**files.settings, **{key: value for key, value in given.items() if value is not None}}
+    if files.tokenizer_json is None:
+        assert files.vocab_file is not None  # read_tokenizer_files gives one of the two
+        vocab = read_vocabulary(files.vocab_file)
+        settings["never_split"] = _known_words(settings, vocab, files, strict=overrides.never_split is not None)
+        parts = parts_from_vocabulary(vocab, settings, check_case=check_case, name=files.name, source=files.source)
+    else:
+        backend = parse_backend(files.tokenizer_json, source=f"{files.source} (tokenizer.json)")
+        _apply_normalizer(backend, settings, files, check_case=check_case)
+        if "max_input_chars_per_word" in settings and hasattr(backend.model, "max_input_chars_per_word"):
+            backend.model.max_input_chars_per_word = settings["max_input_chars_per_word"]
+        vocab = backend.get_vocab(with_added_tokens=True)
+        settings["never_split"] = _known_words(settings, vocab, files, strict=overrides.never_split is not None)
+        keep_whole(backend, settings["never_split"])
+        parts = _parts(backend, settings)
+    _add_missing(parts.backend, files, settings)
+    return parts
+
+
+def _parts(backend: Tokenizer, settings: Mapping[str, Any]) -> TokenizerParts:
+    special: dict[str, str | None] = {}
+    for role in SPECIAL_ROLES:
+        token = settings.get(role) or DEFAULT_SPECIAL[role]
+        special[role] = token if backend.token_to_id(token) is not None else None
+    with rust_errors("The special tokens cannot be used"):
+        backend.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in special.values() if t])
+    return TokenizerParts(
+        backend=backend,
+        special=special,
+        additional_special_tokens=tuple(token.content for token in settings.get("additional_special_tokens", ())),
+        never_split=tuple(settings.get("never_split") or ()),
+        model_max_length=settings.get("model_max_length", NO_LIMIT),
+        padding_side=settings.get("padding_side", "right"),
+        truncation_side=settings.get("truncation_side", "right"),
+        clean_up_tokenization_spaces=settings.get("clean_up_tokenization_spaces"),
+    )
+
+
+def _apply_normalizer(
+    backend: Tokenizer, settings: Mapping[str, Any], files: TokenizerFiles, *, check_case: bool
+) -> None:
+    """Lay explicit settings over the normalizer of a `tokenizer.json`, and check its case."""
+    old = backend.normalizer
+    if not isinstance(old, normalizers.BertNormalizer):
+        return  # another tokenizer than BERT's: it is used as it is
+    new = {
+        "lowercase": settings.get("do_lower_case", old.lowercase),
+        "strip_accents": settings.get("strip_accents", old.strip_accents),
+        "handle_chinese_chars": settings.get("tokenize_chinese_chars", old.handle_chinese_chars),
+    }
+    if any(getattr(old, key) != value for key, value in new.items()):
+        backend.normalizer = normalizers.BertNormalizer(clean_text=old.clean_text, **new)
+    if check_case:
+        vocab = backend.get_vocab(with_added_tokens=False)
+        check_case_matches(vocab, new["lowercase"], name=files.name, source=files.source)
+
+
+def _known_words(
+    settings: Mapping[str, Any], vocab: Mapping[str, int], files: TokenizerFiles, *, strict: bool
+) -> list[str]:
+    """never_split words, less those a *file* lists that the vocabulary does not have: those only ever gave [UNK]."""
+    words = list(settings.get("never_split") or ())
+    missing = [word for word in words if word not in vocab]
+    if missing and not strict:
+        warnings.warn(
+            f"{files.source}: never_split words that are not in the vocabulary are ignored: {missing[:5]}", stacklevel=4
+        )
+        return [word for word in words if word in vocab]
+    return words
+
+
+def _add_missing(backend: Tokenizer, files: TokenizerFiles, settings: Mapping[str, Any]) -> None:
+    """Tokens beyond the vocabulary that other files list, each with the id it is listed under."""
+    with rust_errors(f"{files.source}: the added tokens cannot be used"):
+        for index, token in files.added:
+            known = backend.token_to_id(token.content)
+            if known is None:
+                if has_holes(backend):
+                    raise TokenizerError(
+                        f"{files.source}: the vocabulary has unused ids, so tokens cannot be added to it."
+                    )
+                backend.add_tokens([token])
+                known = backend.token_to_id(token.content)
+            elif known == index and known not in backend.get_added_tokens_decoder():
+                backend.add_tokens([token])
+            if known != index:
+                raise TokenizerError(
+                    f"{files.source}: the added token {token.content!r} is listed with id {index}, but has {known}.",
+                    "The added tokens' ids should go on where vocab.txt ends. Correct the file or get it again.",
+                )
+        extra = settings.get("additional_special_tokens", ())
+        backend.add_special_tokens([token for token in extra if backend.token_to_id(token.content) is not None])
+
+
+def has_holes(backend: Tokenizer) -> bool:
+    """True when ids are not 0 … n-1 (a token on two lines of vocab.txt): Rust would give a new token an id in use."""
+    vocab = backend.get_vocab(with_added_tokens=True)
+    return max(vocab.values(), default=-1) + 1 != len(vocab)

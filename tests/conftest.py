@@ -1,0 +1,32 @@
+"""Shared by all tests: fixed seeds, no network, and where optional real data is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# The same examples on every run and machine; a failure is reproduced by running the test again.
+hypothesis.settings.register_profile("bertie", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("bertie")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    import torch
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data sets, where a checkout has them beside it."""
+    folder = Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the real data sets (../shared/data) are not on this machine")
+    return folder

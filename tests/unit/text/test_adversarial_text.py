@@ -1,0 +1,38 @@
+"""Text made to be slow takes time in proportion to its length. The 10 MB version is tests/scripts/tokenizer_adversarial.py."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from bertie.text import BertTokenizer, WordPieceTokenizer
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "漢", ".", "b"]
+
+
+def best_of(runs: int, tokenizer: BertTokenizer, text: str) -> float:
+    best = float("inf")
+    for _ in range(runs):
+        started = time.perf_counter()
+        tokenizer(text, truncation=True, max_length=512, stride=128, return_overflowing_tokens=True)
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", "\u0301", "\u0301\u0323", "漢", "\ud800", ".", " ", "[MASK]", "a\udfffb "], ids=ascii
+)
+def test_time_grows_linearly(unit: str) -> None:
+    tokenizer = BertTokenizer(VOCAB)
+    small, large = unit * (40_000 // len(unit)), unit * (320_000 // len(unit))
+    # Eight times the text: quadratic time would be 64 times as long. Very short times are all noise.
+    assert best_of(2, tokenizer, large) < 24 * max(best_of(3, tokenizer, small), 0.004)
+
+
+def test_the_reference_is_linear_too() -> None:
+    reference = WordPieceTokenizer({token: index for index, token in enumerate(VOCAB)})
+    for unit in ("a", "\u0301\u0323", "漢", "\ud800"):
+        started = time.perf_counter()
+        reference.tokenize(unit * 20_000)
+        assert time.perf_counter() - started < 3
