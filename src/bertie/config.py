@@ -101,7 +101,7 @@ class BertConfig:
         if self.label2id is None:
             self.label2id = {label: i for i, label in self.id2label.items()}
         else:
-            self.label2id = {str(label): int(i) for label, i in self.label2id.items()}
+            self.label2id = _read_label_ids(self.label2id)
         self.__dict__["_made"] = True
         self.validate()
 
@@ -174,8 +174,8 @@ class BertConfig:
             merged.pop("num_labels", None)  # written by some tools beside id2label; the labels themselves are the truth
         names = {f.name for f in fields(cls)} - {"extra"}
         known = {key: value for key, value in merged.items() if key in names}
-        unknown = {key: value for key, value in merged.items() if key not in names and key != "extra"}
-        return cls(**known, extra=dict(merged.get("extra", {})) | unknown)
+        unknown = {key: value for key, value in merged.items() if key not in names}
+        return cls(**known, extra=unknown)
 
     @classmethod
     def from_json_file(cls, path: str | os.PathLike[str], **overrides: Any) -> BertConfig:
@@ -362,12 +362,19 @@ def _read_labels(value: Any) -> dict[int, str]:
     """`id2label` with its keys made whole numbers (JSON has only string keys)."""
     try:
         return {int(key): str(label) for key, label in value.items()}
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, OverflowError):
         raise ConfigError(f"config.id2label is {value!r:.200}; it takes an object {{id: label}}.") from None
+
+
+def _read_label_ids(value: Any) -> dict[str, int]:
+    try:
+        return {str(label): int(i) for label, i in value.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise ConfigError(f"config.label2id is {value!r:.200}; it takes an object {{label: id}}.") from None
 
 
 def _read_pruned_heads(value: Any) -> dict[int, list[int]]:
     try:
         return {int(layer): sorted({int(head) for head in heads}) for layer, heads in (value or {}).items()}
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, OverflowError):
         raise ConfigError(f"config.pruned_heads is {value!r:.200}; it takes an object {{layer: [heads]}}.") from None

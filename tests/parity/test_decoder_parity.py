@@ -10,9 +10,9 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity.oracle import TINY, check_same, check_same_gradients, difference, ids, pair, scalar
 
 import bertie
+from parity.oracle import TINY, check_same, check_same_gradients, difference, ids, pair, scalar
 
 POSITIONS = ["absolute", "relative_key", "relative_key_query"]
 DECODER: dict[str, Any] = {"is_decoder": True}

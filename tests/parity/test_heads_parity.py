@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity.oracle import TINY, check_same, check_same_gradients, difference, ids, pair, scalar
 from torch import Tensor
+
+from parity.oracle import TINY, check_same, check_same_gradients, difference, ids, pair, scalar
 
 BATCH, LENGTH, CHOICES = 4, 9, 3
 VOCAB = TINY["vocab_size"]

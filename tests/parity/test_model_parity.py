@@ -9,12 +9,12 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity.oracle import TINY, check_same, check_same_gradients, difference, ids, pair, scalar
 from torch import Tensor
 from transformers.models.bert import modeling_bert
 
 import bertie
 from bertie.ops import AttentionPlan
+from parity.oracle import TINY, check_same, check_same_gradients, difference, ids, pair, scalar
 
 POSITIONS = ["absolute", "relative_key", "relative_key_query"]
 MASKS = ["none", "2-D", "3-D"]

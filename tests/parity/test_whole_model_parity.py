@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parity.oracle import TINY, check_same, check_same_gradients, difference, ids, pair, scalar
 from transformers.activations import ACT2FN
 
 import bertie
 from bertie.config import ACTIVATIONS as NAMES
 from bertie.model.activations import ACTIVATIONS, activation
+from parity.oracle import TINY, check_same, check_same_gradients, difference, ids, pair, scalar
 
 
 @pytest.mark.parametrize("name", NAMES)

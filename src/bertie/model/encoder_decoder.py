@@ -111,7 +111,7 @@ class BertEncoderDecoder(nn.Module, Generation):
                 raise InputError("Neither decoder_input_ids nor labels was given.", "Give one: the decoder reads it.")
             decoder_input_ids = self.shift_right(labels)
             if decoder_attention_mask is None:
-                decoder_attention_mask = (decoder_input_ids != self.config.pad_token_id).long()
+                decoder_attention_mask = torch.ne(decoder_input_ids, self.config.pad_token_id or 0).long()
         output = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,

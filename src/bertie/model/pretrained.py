@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bertie.config import BertConfig
 from bertie.errors import ConfigError, InputError
+from bertie.model.loading import PretrainedIO
 from bertie.model.masks import as_bias
 from bertie.model.surgery import resized_distances, resized_positions, resized_rows
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from bertie.model.bert import BertModel
 
 
-class BertPreTrainedModel(nn.Module):
+class BertPreTrainedModel(PretrainedIO, nn.Module):
     """Base of `BertModel` and of the classes with heads, which hold it as `self.bert`."""
 
     base_model_prefix = "bert"

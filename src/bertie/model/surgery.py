@@ -59,8 +59,9 @@ def kept_features(linear: nn.Linear, index: Tensor, *, dim: int) -> nn.Linear:
     """A Linear with only some of its outputs (dim 0) or inputs (dim 1)."""
     index = index.to(linear.weight.device)
     weight = linear.weight.detach().index_select(dim, index).contiguous()
-    # Made on the meta device: its own initialisation would be thrown away.
-    smaller = nn.Linear(weight.shape[1], weight.shape[0], bias=linear.bias is not None, device="meta")
+    # A stand-in on the meta device: its own initialisation would be thrown away, and none exists for 0 features.
+    smaller = nn.Linear(1, 1, bias=linear.bias is not None, device="meta")
+    smaller.out_features, smaller.in_features = weight.shape
     smaller.weight = nn.Parameter(weight, requires_grad=linear.weight.requires_grad)
     if linear.bias is not None:
         bias = linear.bias.detach()

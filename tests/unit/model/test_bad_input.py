@@ -1,0 +1,148 @@
+"""Every mistake gets a typed error with the numbers in it, before a kernel sees it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import bertie
+from bertie.errors import BertieError, ConfigError, InputError
+from unit.model.plain import TINY, some_ids, tiny
+
+IDS = torch.ones(2, 5, dtype=torch.long)
+STATES = torch.zeros(2, 4, 24)
+CROSS = {"is_decoder": True, "add_cross_attention": True}
+
+# what is wrong, class, config, inputs, what the message must say
+MISTAKES: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
+    ("both", "BertModel", {}, {"input_ids": IDS, "inputs_embeds": torch.zeros(2, 5, 24)}, "Both input_ids and inputs"),
+    ("neither", "BertModel", {}, {}, "Neither input_ids nor inputs_embeds"),
+    ("id too high", "BertModel", {}, {"input_ids": IDS.index_fill(1, torch.tensor([3]), 61)}, "61 at [0, 3]; it takes 0 to 60"),
+    ("id negative", "BertModel", {}, {"input_ids": IDS - 2}, "holds -1 at [0, 0]"),
+    ("float ids", "BertModel", {}, {"input_ids": IDS.float()}, "dtype torch.float32"),
+    ("one dimension", "BertModel", {}, {"input_ids": IDS[0]}, "shape [5]; it takes [batch, length]"),
+    ("no tokens", "BertModel", {}, {"input_ids": IDS[:, :0]}, "shape [2, 0]"),
+    ("too long", "BertModel", {}, {"input_ids": torch.ones(1, 21).long()}, "21 tokens long; the model has 20 positions"),
+    ("embeds width", "BertModel", {}, {"inputs_embeds": torch.zeros(2, 5, 25)}, "shape [2, 5, 25]; its last size must be config.hidden_size (24)"),
+    ("type too high", "BertModel", {}, {"input_ids": IDS, "token_type_ids": IDS + 1}, "token_type_ids holds 2"),
+    ("type shape", "BertModel", {}, {"input_ids": IDS, "token_type_ids": IDS[:, :3]}, "token_type_ids has shape [2, 3]; it takes [2, 5]"),
+    ("position too high", "BertModel", {}, {"input_ids": IDS, "position_ids": IDS * 20}, "position_ids holds 20 at [0, 0]; it takes 0 to 19"),
+    ("position shape", "BertModel", {}, {"input_ids": IDS, "position_ids": IDS[:, :2]}, "position_ids has shape [2, 2]"),
+    ("mask length", "BertModel", {}, {"input_ids": IDS, "attention_mask": torch.ones(2, 6)}, "attention_mask has shape [2, 6]; with a batch of 2, 5 queries and 5 keys it takes [2, 5]"),
+    ("mask rank", "BertModel", {}, {"input_ids": IDS, "attention_mask": torch.ones(5)}, "attention_mask has shape [5]"),
+    ("mask heads", "BertModel", {}, {"input_ids": IDS, "attention_mask": torch.ones(2, 2, 5, 5)}, "attention_mask has shape [2, 2, 5, 5]"),
+    ("additive mask", "BertModel", {}, {"input_ids": IDS, "attention_mask": torch.full((2, 5), -1e4)}, "from -10000 to -10000; it takes 1 (keep) and 0 (drop)"),
+    ("head mask", "BertModel", {}, {"input_ids": IDS, "head_mask": torch.ones(4)}, "head_mask has shape [4]; it takes [3]"),
+    ("head mask layers", "BertModel", {}, {"input_ids": IDS, "head_mask": torch.ones(3, 3)}, "head_mask has shape [3, 3]; it takes [3] (every layer alike) or [2, 3]"),
+    ("cross on encoder", "BertModel", {}, {"input_ids": IDS, "encoder_hidden_states": STATES}, "this model has no cross-attention"),
+    ("cross on plain decoder", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "encoder_hidden_states": STATES}, "this model has no cross-attention"),
+    ("cross width", "BertModel", CROSS, {"input_ids": IDS, "encoder_hidden_states": STATES[..., :3]}, "encoder_hidden_states has shape [2, 4, 3]; it takes [2, length, 24]"),
+    ("cross batch", "BertModel", CROSS, {"input_ids": IDS, "encoder_hidden_states": STATES[:1]}, "encoder_hidden_states has shape [1, 4, 24]"),
+    ("cross mask", "BertModel", CROSS, {"input_ids": IDS, "encoder_hidden_states": STATES, "encoder_attention_mask": torch.ones(2, 5)}, "encoder_attention_mask has shape [2, 5]"),
+    ("cache on encoder", "BertModel", {}, {"input_ids": IDS, "past_key_values": bertie.KeyValueCache(2)}, "given to an encoder"),
+    ("cache of another model", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": bertie.KeyValueCache(3)}, "holds 3 layers; the model has 2"),
+    ("legacy of a wrong shape", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": [[torch.zeros(2)] * 3] * 2}, "past_key_values[0] holds 3 tensors"),
+    ("maps layer", "BertModel", {}, {"input_ids": IDS, "output_attentions": [(2, 0)]}, "layer 2, head 0, which is not there"),
+    ("maps head", "BertModel", {"pruned_heads": {1: [2]}}, {"input_ids": IDS, "output_attentions": [(1, 2)]}, "layer 1, head 2, which is pruned"),
+    ("packed rectangle", "BertModel", {}, {"input_ids": IDS, "cu_seqlens": torch.tensor([0, 5])}, "not [tokens]"),
+    ("packed ends", "BertModel", {}, {"input_ids": IDS[0], "cu_seqlens": torch.tensor([0, 4])}, "from 0 to 4"),
+    ("packed empty text", "BertModel", {}, {"input_ids": IDS[0], "cu_seqlens": torch.tensor([0, 2, 2, 5])}, "shortest text of 0 tokens"),
+    ("packed mask", "BertModel", {}, {"input_ids": IDS[0], "attention_mask": IDS[0], "cu_seqlens": torch.tensor([0, 5])}, "attention_mask was given with a packed batch"),
+    ("packed cache", "BertModel", {"is_decoder": True}, {"input_ids": IDS[0], "use_cache": True, "cu_seqlens": torch.tensor([0, 5])}, "cannot use a cache"),
+    ("packed ends kind", "BertModel", {}, {"input_ids": IDS[0], "cu_seqlens": torch.tensor([0.0, 5.0])}, "dtype torch.float32"),
+    ("mlm label", "BertForMaskedLM", {}, {"input_ids": IDS, "labels": IDS * 61}, "labels holds 61 at [0, 0]; it takes 0 to 60 or -100"),
+    ("mlm label shape", "BertForMaskedLM", {}, {"input_ids": IDS, "labels": IDS[:, :2]}, "labels has shape [2, 2]; it takes [2, 5]"),
+    ("sparse without labels", "BertForMaskedLM", {}, {"input_ids": IDS, "sparse_logits": True}, "sparse_logits was asked for without"),
+    ("positions shape", "BertForMaskedLM", {}, {"input_ids": IDS, "masked_positions": torch.zeros(3, 1).long()}, "positions of shape [3, 1]"),
+    ("nsp label", "BertForNextSentencePrediction", {}, {"input_ids": IDS, "labels": torch.tensor([0, 2])}, "labels holds 2 at [1]; it takes 0 to 1"),
+    ("class label", "BertForSequenceClassification", {"num_labels": 3}, {"input_ids": IDS, "labels": torch.tensor([0, 3])}, "labels holds 3 at [1]; it takes 0 to 2"),
+    ("negative class", "BertForSequenceClassification", {"num_labels": 3}, {"input_ids": IDS, "labels": torch.tensor([0, -1])}, "labels holds -1 at [1]"),
+    ("class count", "BertForSequenceClassification", {"num_labels": 3}, {"input_ids": IDS, "labels": torch.tensor([0])}, "labels has shape [1]; it takes [2]"),
+    ("multi-label shape", "BertForSequenceClassification", {"num_labels": 3}, {"input_ids": IDS, "labels": torch.ones(2)}, "labels has shape [2]; with several labels to a text it takes [2, 3]"),
+    ("regression shape", "BertForSequenceClassification", {"num_labels": 1}, {"input_ids": IDS, "labels": torch.ones(3)}, "for regression it takes [2, 1]"),
+    ("class weights", "BertForSequenceClassification", {"num_labels": 3}, {"input_ids": IDS, "labels": torch.tensor([0, 1]), "class_weights": torch.ones(2)}, "class_weights has shape [2]; it takes [3]"),
+    ("tag", "BertForTokenClassification", {"num_labels": 3}, {"input_ids": IDS, "labels": IDS * 3}, "labels holds 3 at [0, 0]"),
+    ("float tag", "BertForTokenClassification", {"num_labels": 3}, {"input_ids": IDS, "labels": IDS.float()}, "class labels are whole numbers"),
+    ("choices", "BertForMultipleChoice", {}, {"input_ids": IDS}, "takes [batch, choices, length"),
+    ("packed choices", "BertForMultipleChoice", {}, {"input_ids": IDS[0], "cu_seqlens": torch.tensor([0, 2, 5])}, "num_choices is None for a packed batch of 2"),
+    ("choice label", "BertForMultipleChoice", {}, {"input_ids": IDS[:, None], "labels": torch.tensor([0, 1])}, "labels holds 1 at [1]; it takes 0 to 0"),
+    ("answer count", "BertForQuestionAnswering", {}, {"input_ids": IDS, "start_positions": torch.tensor([0]), "end_positions": torch.tensor([0])}, "1 answer positions for 2 texts"),
+    ("next label shape", "BertLMHeadModel", {"is_decoder": True}, {"input_ids": IDS, "labels": IDS[:, :2]}, "labels has shape [2, 2]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "inputs", "message"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES]
+)
+def test_mistake_is_named(name: str, config: dict[str, Any], inputs: dict[str, Any], message: str) -> None:
+    model = tiny(name, **config)
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        model(**inputs)
+    assert isinstance(caught.value, ValueError)
+    assert "\n" not in caught.value.cause
+
+
+def test_checks_of_values_can_be_turned_off_and_shapes_stay_checked() -> None:
+    model = tiny("BertForMaskedLM")
+    model.check_inputs = False
+    assert not model.bert.check_inputs
+    model(some_ids(2, 5), torch.ones(2, 5))
+    with pytest.raises(InputError):
+        model(some_ids(2, 5), torch.ones(2, 6))
+
+
+def test_a_cached_text_may_not_outgrow_the_positions() -> None:
+    model = tiny("BertLMHeadModel", is_decoder=True)
+    past = model(some_ids(1, 18), use_cache=True).past_key_values
+    with pytest.raises(InputError, match="3 tokens long after 18 cached ones; the model has 20 positions"):
+        model(some_ids(1, 3), past_key_values=past)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 3}, "max_length is 3, but the prompt has 5"),
+        ({"max_length": 30}, "30 tokens in all; the model has 20 positions"),
+        ({"num_beams": 0}, "num_beams is 0"),
+        ({"temperature": 0.0, "do_sample": True}, "temperature is 0.0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"num_beams": 2, "do_sample": True}, "Choose one of them"),
+        ({"num_return_sequences": 3}, "num_return_sequences is 3 with 1 beams"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]] * 2)}, "Pad prompts on the left"),
+        ({"attention_mask": torch.ones(2, 4)}, "attention_mask has shape [2, 4]"),
+    ],
+    ids=str,
+)
+def test_generation_mistakes(options: dict[str, Any], message: str) -> None:
+    model = tiny("BertLMHeadModel", is_decoder=True)
+    with pytest.raises(InputError, match=re.escape(message)):
+        model.generate(IDS, **({"max_length": 10} | options))
+
+
+def test_generation_needs_a_decoder_and_a_start() -> None:
+    with pytest.raises(InputError, match="needs a decoder"):
+        tiny("BertLMHeadModel").generate(IDS)
+    pair = bertie.BertEncoderDecoder.from_encoder_decoder(tiny(), tiny())
+    with pytest.raises(ConfigError, match="decoder_start_token_id"):
+        pair.generate(IDS)
+    with pytest.raises(ConfigError, match="decoder_start_token_id"):
+        pair(IDS, labels=IDS)
+    with pytest.raises(InputError, match="Neither decoder_input_ids nor labels"):
+        pair(IDS)
+    with pytest.raises(ConfigError, match="both must be true"):
+        bertie.BertEncoderDecoder(tiny(), tiny("BertLMHeadModel", is_decoder=True))
+
+
+def test_an_unknown_backend_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="'flashy'"):
+        tiny().set_attention_backend("flashy")
+
+
+def test_every_error_is_a_bertie_error() -> None:
+    assert issubclass(InputError, BertieError)
+    with pytest.raises(BertieError):
+        bertie.BertModel(bertie.BertConfig.from_dict(TINY))(IDS * 1000)
