@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import sys
 import unicodedata
+from functools import cache
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizer_cases import NO_DATA, PROSE, VOCABS, fuzz_strings, small_tokenizer
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
@@ -92,11 +95,13 @@ def test_splitting_knows_every_character() -> None:
 
 
 @pytest.mark.skipif(unicodedata.unidata_version > "16", reason="this Python knows word characters that Rust may not")
-def test_word_characters_are_those_of_rust() -> None:
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
+def test_word_characters_are_those_of_rust(step: int) -> None:
     rust = Tokenizer(WordPiece({"[UNK]": 0, "ab": 1}, unk_token="[UNK]"))
     rust.add_tokens([AddedToken("ab", single_word=True, normalized=False)])
-    for start in range(0, len(EVERY_CHARACTER), 100_000):
-        chunk = EVERY_CHARACTER[start : start + 100_000]
+    tried = EVERY_CHARACTER[::step]
+    for start in range(0, len(tried), 100_000):
+        chunk = tried[start : start + 100_000]
         for char, row in zip(chunk, rust.encode_batch_fast([f"{c}ab" for c in chunk]), strict=True):
             assert is_word_character(char) == (row.ids != [0, 1]), f"U+{ord(char):04X}"
 
@@ -112,15 +117,29 @@ def assert_reference_equals(tokenizer: BertTokenizer, reference: WordPieceTokeni
 @pytest.mark.parametrize(("lower", "strip", "chinese"), SETTINGS)
 def test_reference_equals_rust_on_fuzz_strings(lower: bool, strip: bool | None, chinese: bool) -> None:
     vocab = small_tokenizer(lowercase=lower).get_vocab()
-    settings = {
+    options = {
         "do_lower_case": lower,
         "strip_accents": strip,
         "tokenize_chinese_chars": chinese,
         "never_split": ["the"],
     }
-    tokenizer = BertTokenizer(vocab, check_case=False, **settings)
-    reference = WordPieceTokenizer(vocab, **settings)
-    assert_reference_equals(tokenizer, reference, PROSE + fuzz_strings(400, seed=hash((lower, strip, chinese)) % 1000))
+    seed = SETTINGS.index((lower, strip, chinese))
+    tokenizer = BertTokenizer(vocab, check_case=False, **options)
+    reference = WordPieceTokenizer(vocab, **options)
+    assert_reference_equals(tokenizer, reference, PROSE + fuzz_strings(400, seed=seed))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(exclude_categories=[]), max_size=40))
+def test_reference_equals_rust_on_any_text(text: str) -> None:
+    tokenizer, reference = any_text_tokenizers()
+    assert_reference_equals(tokenizer, reference, [text])
+
+
+@cache
+def any_text_tokenizers() -> tuple[BertTokenizer, WordPieceTokenizer]:
+    vocab = small_tokenizer().get_vocab()
+    return BertTokenizer(vocab), WordPieceTokenizer(vocab)
 
 
 def test_reference_equals_rust_with_googles_word_limit() -> None:

@@ -47,8 +47,8 @@ _POOLS = (
     "\ud800\udbff\udc00\udfff",
 )
 _CHUNKS = (
-    "[MASK]", "[CLS]", "[mask]", "[ MASK ]", "[[SEP]]", "the", "The", "[UNK]", "[PAD]", "##ing", "ing", "ΟΔΟΣ", "\u0344",
-    "\u1f82\u0323", "\U0001d15e\u0323", "don't", "e\u0301\u0323", "\u1e69", "한\u11a8", "http://x.y/z?q=1&r=%20",
+    "[MASK]", "[CLS]", "[mask]", "[ MASK ]", "[[SEP]]", "the", "The", "[UNK]", "[PAD]", "##ing", "ing", "ΟΔΟΣ",
+    "\u0344", "\u1f82\u0323", "\U0001d15e\u0323", "don't", "e\u0301\u0323", "\u1e69", "한\u11a8", "http://x.y/z?q=1&r=%20",
 )  # fmt: skip
 
 

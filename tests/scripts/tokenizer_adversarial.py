@@ -2,9 +2,9 @@
 
     python tests/scripts/tokenizer_adversarial.py [--largest 10]
 
-Each kind of text is encoded as one document at 1 MB and at `--largest` MB of UTF-8, ids only and with offsets. "growth" is
-the time per MB at the largest size over the time per MB at 1 MB: 1 is linear. The last line is the worst second per MB of
-the kinds QUALITY names, then the worst growth.
+Each kind of text is encoded as one document at 1 MB and at `--largest` MB of UTF-8, ids only and with offsets.
+"growth" is the time per MB at the largest size over the time per MB at 1 MB: 1 is linear. The last line is the worst
+second per MB of the kinds QUALITY names, then the worst growth.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ def main() -> None:
             once = min(seconds(lambda t=small, o=offsets: tokenizer(t, return_offsets_mapping=o)) for _ in range(3))
             much = seconds(lambda t=large, o=offsets: tokenizer(t, return_offsets_mapping=o)) / largest
             growth = much / once
-            print(
-                f"{name:24s} {'offsets' if offsets else 'ids':8s} {once:6.3f} s/MB  {much:6.3f} s/MB  growth {growth:.2f}"
-            )
+            asked = "offsets" if offsets else "ids"
+            print(f"{name:24s} {asked:8s} {once:6.3f} s/MB  {much:6.3f} s/MB  growth {growth:.2f}")
             if name in NAMED:
                 worst_time = max(worst_time, once, much)
             if once > 0.05:

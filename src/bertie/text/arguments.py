@@ -106,7 +106,7 @@ def gather_inputs(text: Any, text_pair: Any, *, is_split_into_words: bool) -> In
         raise TokenizerError(
             f"Cannot tokenize {type(text).__name__}.", "Pass a string, or a list of strings; decode bytes first."
         )
-    texts = text if isinstance(text, list) else list(text)
+    texts = list(text)  # a copy: words are looked up later, when the caller's list may hold something else
     if text_pair is None:
         paired = bool(texts) and isinstance(texts[0], (tuple, list)) and not is_one(texts[0])
         return Inputs(texts, batched=True, paired=paired)

@@ -18,6 +18,8 @@ from bertie.errors import BertieError, TokenizerError
 from bertie.text.encoding import RustEncoding
 from bertie.text.wordpiece import WORD_LIMIT, replace_surrogates
 
+_LARGEST_WORD_LIMIT = 1000
+
 
 @contextmanager
 def rust_errors(cause: str, remedy: str | None = None) -> Iterator[None]:
@@ -55,6 +57,7 @@ def build_backend(
                 f"The vocabulary ({len(vocab)} tokens) has no {token!r}, the {role} token.",
                 "Is it a BERT vocabulary? If the token has another name, pass it: unk_token=, cls_token=, sep_token=.",
             )
+    check_word_limit(max_input_chars_per_word, "The tokenizer")
     with rust_errors("The vocabulary cannot be used"):
         backend = Tokenizer(
             WordPiece(
@@ -112,6 +115,8 @@ def parse_backend(text: str, *, source: str) -> Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         unk = backend.model.unk_token if isinstance(backend.model, WordPiece) else None
+        if isinstance(backend.model, WordPiece):
+            check_word_limit(backend.model.max_input_chars_per_word, source)
         if backend.post_processor is not None:
             _check_template(json.loads(backend.post_processor.__getstate__()), source)
     if unk is not None and backend.token_to_id(unk) is None:
@@ -119,6 +124,15 @@ def parse_backend(text: str, *, source: str) -> Tokenizer:
             f"{source}: model.vocab has no {unk!r}, which model.unk_token names.", "Add it, or get the file again."
         )
     return backend
+
+
+def check_word_limit(limit: int, source: str) -> None:
+    """The time a word takes grows with the square of its length, so this limit is what keeps long texts linear."""
+    if not 0 < limit <= _LARGEST_WORD_LIMIT:
+        raise TokenizerError(
+            f"{source}: max_input_chars_per_word is {limit}; wanted 1 to {_LARGEST_WORD_LIMIT}.",
+            "BERT's is 100, and was 200 in Google's first release.",
+        )
 
 
 def _check_template(processor: dict[str, Any], source: str) -> None:

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 
 from bertie.errors import TokenizerError
 from bertie.text.arguments import NO_LIMIT
-from bertie.text.backend import build_backend, keep_whole, parse_backend, rust_errors
+from bertie.text.backend import build_backend, check_word_limit, keep_whole, parse_backend, rust_errors
 from bertie.text.folder import SPECIAL_ROLES, TokenizerFiles
 from bertie.text.truncation import Side
 from bertie.text.vocabulary import check_case_matches, guess_lower_case, read_vocabulary
@@ -103,6 +103,7 @@ def parts_from_files(files: TokenizerFiles, overrides: Overrides, *, check_case:
         backend = parse_backend(files.tokenizer_json, source=f"{files.source} (tokenizer.json)")
         _apply_normalizer(backend, settings, files, check_case=check_case)
         if "max_input_chars_per_word" in settings and hasattr(backend.model, "max_input_chars_per_word"):
+            check_word_limit(settings["max_input_chars_per_word"], files.source)
             backend.model.max_input_chars_per_word = settings["max_input_chars_per_word"]
         vocab = backend.get_vocab(with_added_tokens=True)
         settings["never_split"] = _known_words(settings, vocab, files, strict=overrides.never_split is not None)

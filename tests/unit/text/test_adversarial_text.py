@@ -1,4 +1,7 @@
-"""Text made to be slow takes time in proportion to its length. The 10 MB version is tests/scripts/tokenizer_adversarial.py."""
+"""Text made to be slow takes time in proportion to its length.
+
+The 10 MB version is `tests/scripts/tokenizer_adversarial.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "漢", ".", "
 
 
 def best_of(runs: int, tokenizer: BertTokenizer, text: str) -> float:
+    """Processor seconds, which other work on the machine does not stretch much."""
     best = float("inf")
     for _ in range(runs):
-        started = time.perf_counter()
+        started = time.process_time()
         tokenizer(text, truncation=True, max_length=512, stride=128, return_overflowing_tokens=True)
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.process_time() - started)
     return best
 
 
@@ -27,12 +31,12 @@ def test_time_grows_linearly(unit: str) -> None:
     tokenizer = BertTokenizer(VOCAB)
     small, large = unit * (40_000 // len(unit)), unit * (320_000 // len(unit))
     # Eight times the text: quadratic time would be 64 times as long. Very short times are all noise.
-    assert best_of(2, tokenizer, large) < 24 * max(best_of(3, tokenizer, small), 0.004)
+    assert best_of(3, tokenizer, large) < 32 * max(best_of(3, tokenizer, small), 0.01)
 
 
 def test_the_reference_is_linear_too() -> None:
     reference = WordPieceTokenizer({token: index for index, token in enumerate(VOCAB)})
     for unit in ("a", "\u0301\u0323", "漢", "\ud800"):
-        started = time.perf_counter()
+        started = time.process_time()
         reference.tokenize(unit * 20_000)
-        assert time.perf_counter() - started < 3
+        assert time.process_time() - started < 3

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import doctest
+import importlib
 import json
 import pickle
 import subprocess
@@ -53,6 +55,13 @@ def test_text_package_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("module", ["wordpiece", "tokenizer", "truncation", "vocabulary", "windows"])
+def test_examples_in_docstrings_run(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"bertie.text.{module}"))
+    assert result.failed == 0
+    assert result.attempted > 0
+
+
 def test_words_pieces_and_offsets(tokenizer: BertTokenizer) -> None:
     encoding = tokenizer("The cats, sat!", return_offsets_mapping=True)
     assert encoding.tokens() == ["[CLS]", "the", "cat", "##s", ",", "sat", "!", "[SEP]"]
@@ -87,6 +96,21 @@ def test_encodings_pickle_and_copy(tokenizer: BertTokenizer) -> None:
     assert copy.copy(encoding).input_ids == encoding.input_ids
     twin = pickle.loads(pickle.dumps(tokenizer))
     assert twin("the cat!") == tokenizer("the cat!")
+
+
+def test_words_are_those_of_the_call_when_the_list_changes_later(tokenizer: BertTokenizer) -> None:
+    texts = ["the cat", "sat"]
+    encoding = tokenizer(texts)
+    texts[0] = "sat"
+    assert encoding.tokens(0) == ["[CLS]", "the", "cat", "[SEP]"]
+
+
+def test_a_template_of_other_types_is_obeyed(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    for piece in content["post_processor"]["single"]:
+        next(iter(piece.values()))["type_id"] = 1
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert BertTokenizer.from_pretrained(folder, check_case=False)("the cat").token_type_ids == [1, 1, 1, 1]
 
 
 def test_words_are_looked_up_with_the_tokenizer_of_the_call(tokenizer: BertTokenizer) -> None:

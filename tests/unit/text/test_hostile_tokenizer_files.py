@@ -171,6 +171,16 @@ def test_a_tokenizer_json_without_its_unknown_token_is_refused(sound: Path, tmp_
         BertTokenizer.from_pretrained(tmp_path)
 
 
+def test_a_word_limit_that_would_make_tokenizing_quadratic_is_refused(sound: Path, tmp_path: Path) -> None:
+    content = json.loads((sound / "tokenizer.json").read_text())
+    content["model"]["max_input_chars_per_word"] = 10**12
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(TokenizerError, match="max_input_chars_per_word is 1000000000000; wanted 1 to 1000"):
+        BertTokenizer.from_pretrained(tmp_path, check_case=False)
+    with pytest.raises(TokenizerError, match="max_input_chars_per_word is 0"):
+        BertTokenizer(sound / "vocab.txt", max_input_chars_per_word=0, check_case=False)
+
+
 def test_a_template_with_a_token_it_does_not_define_is_refused_before_rust_panics(
     sound: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

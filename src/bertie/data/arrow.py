@@ -1,0 +1,153 @@
+"""Parquet and Arrow files, a batch at a time, through pyarrow (extra `data`), which is imported when first needed.
+
+Arrow files come in two layouts: the file format (also called feather), with an index at its end, and the stream format,
+which `datasets` writes under the name `.arrow`. Both are read; parquet is read and written.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import IO, Any
+
+from bertie.data.source import Opened, PathLike
+from bertie.errors import DataError, MissingExtra
+
+_BATCH_ROWS = 1024
+
+
+def _pyarrow(purpose: str) -> ModuleType:
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingExtra("pyarrow", "data", purpose) from None
+    return pyarrow  # type: ignore[no-any-return]
+
+
+def read_batches(source: Opened, *, kind: str, path: PathLike | None) -> Iterator[dict[str, Any]]:
+    """Rows as dicts of Python values. `path` is the plain file; what comes from a pipe is first put on disk."""
+    pa = _pyarrow(f"Reading {source.name} ({kind})")
+    packed = path is None or not _is_plain(source, path)
+    with _guarded(pa, source.name, kind), _on_disk(source) if packed else _as_is(path) as file:
+        for batch in _parquet(file) if kind == "parquet" else _arrow(pa, source, file):
+            yield from batch.to_pylist()
+
+
+class ParquetRows:
+    """Writes rows to parquet in groups; the first group settles the columns' types."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._pa = _pyarrow(f"Writing {name} (parquet)")
+        self._file = file
+        self._name = name
+        self._rows: list[Mapping[str, Any]] = []
+        self._columns: list[str] = []
+        self._schema: Any = None
+        self._writer: Any = None
+
+    def write(self, values: Mapping[str, Any], columns: Sequence[str]) -> None:
+        self._columns = list(columns)
+        self._rows.append(values)
+        if len(self._rows) == _BATCH_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+
+    def discard(self) -> None:
+        # Left open, it would finish its file when it is collected, long after the file was given up.
+        if self._writer is not None:
+            with suppress(self._pa.ArrowException, OSError, ValueError):
+                self._writer.close()
+
+    def _flush(self) -> None:
+        if not self._rows and self._writer is not None:
+            return
+        import pyarrow.parquet as pq
+
+        arrays = {column: self._array(column) for column in self._columns}
+        table = self._pa.table(arrays)
+        if self._writer is None:
+            self._schema = table.schema
+            self._writer = pq.ParquetWriter(self._file, self._schema)
+        self._writer.write_table(table)
+        self._rows = []
+
+    def _array(self, column: str) -> Any:
+        pa = self._pa
+        values = [row.get(column) for row in self._rows]
+        wanted = self._schema.field(column).type if self._schema is not None else None
+        try:
+            array = pa.array(values, type=wanted)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            now = f"values that are not all {wanted}" if wanted is not None else "values of different types"
+            raise DataError(
+                f"{self._name}: the column {column!r} has {now}: {error}.",
+                "Give it values of one type, or write jsonl.",
+            ) from None
+        # Nothing but None so far: what is most likely to come.
+        return array.cast(pa.string()) if pa.types.is_null(array.type) else array
+
+
+def _is_plain(source: Opened, path: PathLike) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == source.head[:4]
+
+
+@contextmanager
+def _as_is(path: PathLike | None) -> Iterator[IO[bytes]]:
+    with open(str(path), "rb") as file:
+        yield file
+
+
+@contextmanager
+def _on_disk(source: Opened) -> Iterator[IO[bytes]]:
+    # Both formats are read from their end, which a pipe or a compressed file does not offer.
+    with tempfile.TemporaryFile() as file:
+        shutil.copyfileobj(source.stream, file)
+        file.seek(0)
+        yield file
+
+
+@contextmanager
+def _guarded(pa: ModuleType, name: str, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise DataError(
+            f"{name}: cannot be read as {kind}: {reason}.", "It may be cut short, or be of another format: format=…"
+        ) from error
+
+
+def _parquet(file: IO[bytes]) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as table:
+        yield from table.iter_batches(batch_size=_BATCH_ROWS)
+
+
+def _arrow(pa: ModuleType, source: Opened, file: IO[bytes]) -> Iterator[Any]:
+    if source.head.startswith(b"FEA1"):
+        raise DataError(f"{source.name}: feather of version 1, which is no longer read.", "Write it anew with pyarrow.")
+    if source.head.startswith(b"ARROW1"):
+        with pa.ipc.open_file(file) as reader:
+            for index in range(reader.num_record_batches):
+                yield from _slices(reader.get_batch(index))
+    else:
+        with pa.ipc.open_stream(file) as reader:
+            for batch in reader:
+                yield from _slices(batch)
+
+
+def _slices(batch: Any) -> Iterator[Any]:
+    # A feather file may be one batch of millions of rows, and as Python objects they are many times larger.
+    for start in range(0, batch.num_rows, _BATCH_ROWS):
+        yield batch.slice(start, _BATCH_ROWS)

@@ -1,0 +1,205 @@
+"""Extractive questions: SQuAD 1.1 and 2.0 json, and flat rows of the same (Rajpurkar et al. 2016, 2018).
+
+An answer is a text and the character it starts at, and the two must agree: `context[start:start + len(text)] == text`.
+Where they do not, strict reading names the question. `repair=True` moves the answer to the nearest place where its text
+does occur, leaves out one that occurs nowhere if the question has another, and counts both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bertie.data.objects import as_rows
+from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.rows import MAX_JSON_BYTES, Row, known_format, parse_json, read_rows
+from bertie.data.source import PathLike, check_readable, is_regular, opened, source_name, whole_text
+from bertie.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer's text and the character of the context it starts at."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a context. Unlabelled questions have no answers and are not `is_impossible`."""
+
+    id: str
+    title: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...]
+    is_impossible: bool
+
+
+class QuestionReader(Reader[Question]):
+    """Questions; `repaired` counts the answers that were moved, `dropped` those left out, in the latest iteration."""
+
+    repaired: int = 0
+    dropped: int = 0
+
+
+def read_squad(
+    path: PathLike, *, repair: bool = False, encoding: str = "utf-8", skip_bad: bool = False
+) -> QuestionReader:
+    """The questions of a SQuAD json file, or of a jsonl, csv or parquet file of flat rows (see `question_rows`)."""
+    check_readable(path)
+    name = source_name(path)
+    regular = is_regular(path)
+    if regular and known_format(path, None) not in ("json", None):
+        return question_rows(read_rows(path, encoding=encoding, skip_bad=skip_bad), repair=repair)
+
+    def read(bad: BadRows) -> Iterator[Question]:
+        reader.repaired = reader.dropped = 0
+        with opened(path) as source:
+            document = parse_json(whole_text(source, encoding=encoding, limit=MAX_JSON_BYTES), name)
+        placed = _flat(document, name) if isinstance(document, list) else _nested(document, name)
+        yield from _questions(placed, reader, bad, repair)
+
+    reader = QuestionReader(name, read, skip_bad=skip_bad, once=not regular)
+    return reader
+
+
+def question_rows(rows: object, *, repair: bool = False) -> QuestionReader:
+    """Questions out of rows with `question`, `context` and optionally `id`, `title` and `answers`.
+
+    `answers` is a list of `{"text", "answer_start"}`, or, as `datasets` has it, `{"text": […], "answer_start": […]}`.
+    """
+    given = as_rows(rows)
+
+    def read(bad: BadRows) -> Iterator[Question]:
+        reader.repaired = reader.dropped = 0
+        placed: Iterator[_Placed] = ((row.where, {"id": str(row.line), **row.values}, {}) for row in given.reading(bad))
+        yield from _questions(placed, reader, bad, repair)
+
+    reader = QuestionReader(given.name, read, skip_bad=given.skip_bad, once=given.once)
+    return reader
+
+
+# Where a question is, the question itself, and what it has from its paragraph and article.
+_Placed = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+
+
+def _questions(placed: Iterator[_Placed], reader: QuestionReader, bad: BadRows, repair: bool) -> Iterator[Question]:
+    seen: set[str] = set()
+    for where, raw, shared in placed:
+        try:
+            question, moved, dropped = _question(where, raw, shared, repair)
+            if question.id in seen:
+                raise DataError(f"{where}: a second question with the id {question.id!r}.", SKIP_REMEDY)
+        except DataError as error:
+            bad.report(error)
+            continue
+        seen.add(question.id)
+        reader.repaired += moved
+        reader.dropped += dropped
+        yield question
+
+
+def _flat(document: list[Any], name: str) -> Iterator[_Placed]:
+    for number, raw in enumerate(document, start=1):
+        row = Row(raw if isinstance(raw, dict) else {}, number, name, "item")
+        yield row.where, {"id": str(number), **row.values}, {}
+
+
+def _nested(document: Any, name: str) -> Iterator[_Placed]:
+    articles = _list(document, "data", name, "a SQuAD file")
+    for a, article in enumerate(articles):
+        paragraphs = _list(article, "paragraphs", f"{name}, data[{a}]", "an article")
+        for p, paragraph in enumerate(paragraphs):
+            where = f"{name}, data[{a}].paragraphs[{p}]"
+            for q, raw in enumerate(_list(paragraph, "qas", where, "a paragraph")):
+                shared = {"title": article.get("title", ""), "context": paragraph.get("context")}
+                yield f"{where}.qas[{q}]", raw if isinstance(raw, dict) else {}, shared
+
+
+def _list(value: Any, key: str, where: str, what: str) -> list[Any]:
+    found = value.get(key) if isinstance(value, dict) else None
+    if isinstance(found, list):
+        return found
+    keys = ", ".join(map(repr, list(value)[:6])) if isinstance(value, dict) else type(value).__name__
+    raise DataError(
+        f"{where}: {what} has a list called {key!r}; this has: {keys or 'nothing'}.",
+        'SQuAD is {"data": [{"paragraphs": [{"context": …, "qas": […]}]}]}.',
+    )
+
+
+def _question(where: str, raw: Mapping[str, Any], shared: Mapping[str, Any], repair: bool) -> tuple[Question, int, int]:
+    fields = {**shared, **raw}
+    identity = fields.get("id")
+    if not isinstance(identity, str | int):
+        raise DataError(f"{where}: no 'id'.", SKIP_REMEDY)
+    where = f"{where} (question {identity})"
+    for key in ("question", "context"):
+        if not isinstance(fields.get(key), str):
+            raise DataError(f"{where}: {key!r} should be text, and is {fields.get(key)!r:.40}.", SKIP_REMEDY)
+    context = fields["context"]
+    impossible = bool(fields.get("is_impossible", False))
+    answers = []
+    lost: list[DataError] = []
+    moved = 0
+    for text, start in _answers(fields.get("answers"), where):
+        if impossible:
+            raise DataError(f"{where}: marked impossible, and yet it has the answer {text[:40]!r}.", SKIP_REMEDY)
+        try:
+            answer = _placed_answer(text, start, context, where, repair)
+        except DataError as error:
+            lost.append(error)
+            continue
+        moved += answer.start != start
+        answers.append(answer)
+    if lost and not (repair and answers):
+        raise lost[0]
+    title = str(fields.get("title") or "")
+    question = Question(str(identity), title, fields["question"], context, tuple(answers), impossible)
+    return question, moved, len(lost)
+
+
+def _answers(raw: Any, where: str) -> list[tuple[str, int]]:
+    if raw is None:
+        return []
+    if isinstance(raw, dict):
+        found_texts, starts = raw.get("text"), raw.get("answer_start")
+        if not isinstance(found_texts, list) or not isinstance(starts, list) or len(found_texts) != len(starts):
+            raise DataError(f"{where}: 'text' and 'answer_start' should be lists of one length.", SKIP_REMEDY)
+        raw = [{"text": text, "answer_start": start} for text, start in zip(found_texts, starts, strict=True)]
+    if not isinstance(raw, list):
+        raise DataError(f"{where}: 'answers' should be a list, and is {type(raw).__name__}.", SKIP_REMEDY)
+    pairs = []
+    for answer in raw:
+        text, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, dict) else (None, None)
+        if not isinstance(text, str) or not text or isinstance(start, bool) or not isinstance(start, int):
+            raise DataError(f"{where}: an answer is a text and a whole answer_start; got {answer!r:.80}.", SKIP_REMEDY)
+        pairs.append((text, start))
+    return pairs
+
+
+def _placed_answer(text: str, start: int, context: str, where: str, repair: bool) -> Answer:
+    if start >= 0 and context.startswith(text, start):
+        return Answer(text, start)
+    nearest = _nearest(text, start, context)
+    if repair and nearest is not None:
+        return Answer(text, nearest)
+    got = context[max(start, 0) : max(start, 0) + len(text)]
+    there = f"the nearest is at {nearest}" if nearest is not None else "it is nowhere in the context"
+    raise DataError(
+        f"{where}: at character {start} wanted the answer {text[:60]!r}, got {got[:60]!r}; {there}.",
+        "Correct answer_start (in characters, not bytes), or move answers to the nearest place: repair=True."
+        if nearest is not None
+        else SKIP_REMEDY,
+    )
+
+
+def _nearest(text: str, start: int, context: str) -> int | None:
+    """The occurrence of `text` that begins nearest to `start`; the earlier of two as near."""
+    start = min(max(start, 0), len(context))
+    before = context.rfind(text, 0, start + len(text))
+    after = context.find(text, start)
+    found = [place for place in (before, after) if place >= 0]
+    return min(found, key=lambda place: abs(place - start)) if found else None
