@@ -16,11 +16,12 @@ from bertie.errors import ConfigError, InputError
 from bertie.model.bert import BertModel
 from bertie.model.generation import CausalStepper, Generation, Stepper
 from bertie.model.heads import BertLMHeadModel
+from bertie.model.loading import EncoderDecoderIO
 from bertie.model.losses import IGNORED, class_labels, cross_entropy
 from bertie.model.outputs import ModelOutput, Seq2SeqOutput
 
 
-class BertEncoderDecoder(nn.Module, Generation):
+class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
     """An encoder `BertModel` and a decoder `BertLMHeadModel` with cross-attention.
 
     >>> enc = BertModel(BertConfig.preset("tiny", vocab_size=50))

@@ -1,0 +1,213 @@
+"""What is in a folder: which file is the configuration, which are the weights, and what to say when there are none.
+
+In order of preference:
+
+    model.safetensors              one file
+    model.safetensors.index.json   several, named by the index
+    pytorch_model.bin, pytorch_model.bin.index.json
+    bert_model.ckpt.index + .data  a TensorFlow checkpoint (Google's folders; configuration in bert_config.json)
+
+`variant="fp16"` looks for `model.fp16.safetensors` and so on. A sentence-transformers folder keeps the model either in
+the root or in the folder its modules.json names, such as `0_Transformer`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertie.checkpoint.report import listed
+from bertie.checkpoint.shards import inside, read_index
+from bertie.errors import CheckpointError, CheckpointNotFound
+
+CONFIG_NAMES = ("config.json", "bert_config.json")
+WEIGHT_NAMES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+MAX_MODULES_BYTES = 1 << 20
+_VARIANT = re.compile(r"[\w\-]+(\.[\w\-]+)*")
+_SIZES = {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
+
+# Other programs' weights, which people find in the same places.
+FOREIGN = (
+    (".onnx", "ONNX", "an ONNX graph"),
+    (".h5", "Keras HDF5", "TensorFlow's tf_model.h5"),
+    (".msgpack", "Flax", "Flax weights"),
+    (".gguf", "GGUF", "llama.cpp weights"),
+    (".ot", "rust-bert", "rust-bert weights"),
+    (".npz", "NumPy", "NumPy arrays"),
+    (".tflite", "TensorFlow Lite", "a TensorFlow Lite graph"),
+    (".mlmodel", "Core ML", "a Core ML model"),
+    (".xml", "OpenVINO", "an OpenVINO graph"),
+)
+
+
+@dataclass(frozen=True)
+class WeightFiles:
+    """Where the weights are. `format` is safetensors, torch or tensorflow; a prefix stands for TensorFlow's files."""
+
+    format: str
+    files: tuple[Path, ...]
+    index: Path | None = None
+
+
+def with_variant(name: str, variant: str | None) -> str:
+    """`model.safetensors` → `model.fp16.safetensors`; `….index.json` → `….index.fp16.json`, as the hub does."""
+    if variant is None:
+        return name
+    if not isinstance(variant, str) or len(variant) > 64 or not _VARIANT.fullmatch(variant):
+        raise CheckpointError(
+            f"variant is {variant!r:.200}.", "It takes a short word, such as 'fp16': it becomes part of a file's name."
+        )
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}.{variant}.{suffix}"
+
+
+def find_weights(folder: Path, *, variant: str | None = None) -> WeightFiles:
+    """The folder's weights, or an error that says what it holds instead."""
+    for name in WEIGHT_NAMES:
+        path = folder / with_variant(name, variant)
+        if path.is_file():
+            return weights_at(path)
+    if variant is None and any(name.endswith(".index") for name in os.listdir(folder)):
+        from bertie.checkpoint.tensorflow import find_bundle
+
+        return WeightFiles("tensorflow", (Path(find_bundle(folder)),))
+    raise _no_weights(folder, variant)
+
+
+def weights_at(path: Path) -> WeightFiles:
+    """The weights one file stands for: itself, or the files its index names."""
+    if path.name.endswith(".json"):
+        kind = "safetensors" if ".safetensors" in path.name else "torch"
+        files = tuple(path.parent / name for name in read_index(path))
+        return WeightFiles(kind, files, index=path)
+    if path.suffix == ".safetensors":
+        return WeightFiles("safetensors", (path,))
+    if path.suffix in (".bin", ".pt", ".pth"):
+        return WeightFiles("torch", (path,))
+    foreign = next((what for suffix, _, what in FOREIGN if path.suffix == suffix), None)
+    raise CheckpointError(
+        f"{path} is {foreign}, which is not read here." if foreign else f"{path} is not a known kind of weights file.",
+        "Read are .safetensors, .bin, their .index.json, and TensorFlow checkpoints.",
+    )
+
+
+def find_config(folder: Path) -> Path | None:
+    return next((folder / name for name in CONFIG_NAMES if (folder / name).is_file()), None)
+
+
+def model_folder(folder: Path) -> Path:
+    """The folder that holds the transformer itself: this one, or the one its modules.json names."""
+    modules = folder / "modules.json"
+    if find_config(folder) is not None or not modules.is_file():
+        return folder
+    name = transformer_module(modules)
+    if name == "":
+        return folder
+    found = inside(folder, name, named_by=modules)
+    if not found.is_dir():
+        raise CheckpointNotFound(
+            f"{modules} says the transformer is in {name!r}, and there is no such folder.", "Fetch the whole model."
+        )
+    return found
+
+
+def transformer_module(modules: Path) -> str:
+    """The folder of the Transformer module in a sentence-transformers modules.json; '' for the root."""
+    try:
+        if modules.stat().st_size > MAX_MODULES_BYTES:
+            raise ValueError(f"{modules.stat().st_size} bytes are too many")
+        listing = json.loads(modules.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise CheckpointError(f"{modules} is not valid JSON: {error!s:.200}.", "Fetch the file again.") from None
+    for module in listing if isinstance(listing, list) else []:
+        if isinstance(module, dict) and str(module.get("type", "")).endswith(".Transformer"):
+            return str(module.get("path", ""))
+    raise CheckpointError(
+        f"{modules} names no Transformer module.", "Is this a sentence-transformers folder of a BERT?"
+    )
+
+
+def check_model_type(values: Mapping[str, Any], where: str | os.PathLike[str], *, wanted: str = "bert") -> None:
+    """Refuse another architecture by its name. Old configurations name none and pass."""
+    model_type = values.get("model_type", _guessed_type(values))
+    if model_type is None and not values.keys() & _SIZES:
+        inner = _found_inside(values, "architectures")
+        what = f", though something inside it is a {listed([str(name) for name in inner])}" if inner else ""
+        raise CheckpointError(
+            f"{where} does not describe a BERT: it has {listed(list(map(str, values))) or 'no keys'}{what}.",
+            f"A BERT's configuration has model_type 'bert' and {listed(sorted(_SIZES))}.",
+        )
+    if model_type is not None and model_type != wanted:
+        architectures = values.get("architectures")
+        names = architectures if isinstance(architectures, list) else []
+        named = listed([str(name)[:80] for name in names]) or "no architecture named"
+        raise CheckpointError(
+            f"{where} describes a {model_type!r} model ({named}), not a {wanted!r} one.",
+            "Bertie reads models of model_type 'bert' only; near relatives such as DistilBERT, RoBERTa and ELECTRA "
+            "differ in their layers or weights."
+            if wanted == "bert" and model_type != "encoder-decoder"
+            else "A pair of BERTs is loaded with BertEncoderDecoder.from_pretrained, a single one with BertModel's.",
+        )
+
+
+def _found_inside(values: Mapping[str, Any], key: str, *, depth: int = 5) -> list[Any]:
+    """The first list under this key, however a wrapping program nested the configuration."""
+    if isinstance(found := values.get(key), list):
+        return found
+    below = [value for value in values.values() if isinstance(value, Mapping)] if depth else []
+    return next((found for value in below if (found := _found_inside(value, key, depth=depth - 1))), [])
+
+
+def _guessed_type(values: Mapping[str, Any]) -> str | None:
+    """Very old configurations have no model_type; their keys give them away."""
+    if "n_embd" in values:
+        return "gpt2"
+    if "d_model" in values:
+        return "encoder-decoder or XLNet-like"
+    return None
+
+
+def _no_weights(folder: Path, variant: str | None) -> CheckpointError:
+    names = sorted(os.listdir(folder))
+    if not names:
+        return CheckpointNotFound(f"{folder} is an empty folder.", "Give the folder a checkpoint was saved in.")
+    wanted = listed([with_variant(name, variant) for name in WEIGHT_NAMES])
+    if variant is not None:
+        return CheckpointNotFound(
+            f"{folder} holds no weights of the variant {variant!r} (looked for {wanted}).",
+            f"It holds: {listed(names)}.",
+        )
+    foreign = {kind for name in names for suffix, kind, _ in FOREIGN if name.endswith(suffix)}
+    if "onnx" in names and (folder / "onnx").is_dir():
+        foreign.add("ONNX")
+    if foreign:
+        return CheckpointError(
+            f"{folder} holds weights only as {' and '.join(sorted(foreign))}, which is not read here.",
+            "Fetch model.safetensors or pytorch_model.bin of the same model, or convert it with the program it is for.",
+        )
+    stray = [name for name in names if name.endswith((".safetensors", ".bin", ".pt", ".pth"))]
+    data = [name for name in names if ".data-0" in name]
+    if data:
+        return CheckpointNotFound(
+            f"{folder} holds {listed(data)} without the .index file that belongs to it.",
+            "Fetch the .index file too: it says what is in the data.",
+        )
+    if stray:
+        return CheckpointNotFound(
+            f"{folder} holds no weights under the usual names ({wanted}), but it does hold {listed(stray)}.",
+            f"Name the file: from_pretrained({str(folder / stray[0])!r}).",
+        )
+    return CheckpointNotFound(
+        f"{folder} holds no weights (looked for {wanted}, and TensorFlow's bert_model.ckpt.index).",
+        f"It holds: {listed(names)}.",
+    )

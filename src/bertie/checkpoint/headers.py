@@ -1,0 +1,170 @@
+"""The header of a safetensors file: read by us, and everything it claims checked against the file.
+
+    8 bytes         n, the header's length, little-endian
+    n bytes         JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …, "__metadata__": {…}}
+    the rest        the tensors' bytes, end to end, little-endian, row-major
+
+(https://github.com/huggingface/safetensors, "Format".) A hostile or damaged file gives `CorruptCheckpoint`, never a
+crash. No torch is needed to read a header; safe.py makes tensors of what it describes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bertie.errors import CheckpointError, CorruptCheckpoint
+
+# the format's name for a dtype: (torch's name, bytes to an item)
+DTYPES = {
+    "BOOL": ("bool", 1),
+    "U8": ("uint8", 1),
+    "I8": ("int8", 1),
+    "I16": ("int16", 2),
+    "U16": ("uint16", 2),
+    "I32": ("int32", 4),
+    "U32": ("uint32", 4),
+    "I64": ("int64", 8),
+    "U64": ("uint64", 8),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "F32": ("float32", 4),
+    "F64": ("float64", 8),
+}
+MAX_HEADER_BYTES = 100_000_000  # the reference implementation's own limit
+MAX_DIMENSIONS = 32
+REMEDY = "The file is damaged or was not written by safetensors: fetch or save it again."
+
+
+@dataclass(frozen=True)
+class HeaderEntry:
+    """One tensor's kind and place: `start` and `end` count from the beginning of the file, `dtype` is torch's name."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
+    """The tensors a file holds, and its metadata."""
+    with open_weights(Path(path)) as file:
+        return header_of(Path(path), file)
+
+
+def header_of(path: Path, file: BinaryIO) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
+    """The same of a file that is open already."""
+    size = os.fstat(file.fileno()).st_size
+    header = _parsed(path, file, size)
+    return _checked(path, header, base=file.tell(), size=size)
+
+
+def open_weights(path: Path) -> BinaryIO:
+    """Open a file of weights, or say what is there instead."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115  # handed on open
+        beginning = file.read(64)
+        file.seek(0)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if beginning.startswith(b"version https://git-lfs"):
+        file.close()
+        raise CheckpointError(
+            f"{path} is a Git LFS pointer: the note that stands for the weights, not the weights.",
+            "Run `git lfs pull` in the repository it was cloned from, or fetch the file itself.",
+        )
+    if not beginning:
+        file.close()
+        raise CorruptCheckpoint(f"{path} is empty (0 bytes).", "The download or copy did not finish: fetch it again.")
+    if beginning.lstrip()[:9].lower() in (b"<!doctype", b"<html><he", b"<html>\n<h"):
+        file.close()
+        raise CorruptCheckpoint(f"{path} is a web page, not weights.", "Fetch the file itself, not the page about it.")
+    return file
+
+
+def _parsed(path: Path, file: BinaryIO, size: int) -> dict[str, Any]:
+    if size < 8:
+        raise CorruptCheckpoint(f"{path} is {size} bytes long; a safetensors file has at least 8.", REMEDY)
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > MAX_HEADER_BYTES:
+        raise CorruptCheckpoint(f"{path} claims a header of {length} bytes; none is larger than 100 MB.", REMEDY)
+    if length > size - 8:
+        raise CorruptCheckpoint(
+            f"{path} is truncated inside its header: it holds {size} bytes and the header alone claims {length}.",
+            "The download or copy did not finish: fetch it again.",
+        )
+    try:
+        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise CorruptCheckpoint(f"{path}: the header is not valid JSON: {reason}.", REMEDY) from None
+    if not isinstance(header, dict):
+        raise CorruptCheckpoint(f"{path}: the header is a JSON {type(header).__name__}, not an object.", REMEDY)
+    return header
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice[:80]!r} is there twice")
+    return values
+
+
+def _checked(
+    path: Path, header: dict[str, Any], *, base: int, size: int
+) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
+    """The header's entries, once they describe the rest of the file exactly: no gap, no overlap, nothing left over."""
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise CorruptCheckpoint(f"{path}: __metadata__ is not an object of strings.", REMEDY)
+    entries = {name: _entry(path, name, value, base) for name, value in header.items()}
+    position, previous = base, "the header"
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
+        if entry.start != position:
+            how = "overlaps" if entry.start < position else "leaves a gap after"
+            raise CorruptCheckpoint(f"{path}: tensor {name!r} {how} {previous}.", REMEDY)
+        position, previous = entry.end, repr(name)
+    if position > size:
+        raise CorruptCheckpoint(
+            f"{path} is truncated: its header describes {position} bytes and it holds {size}.",
+            "The download or copy did not finish: fetch it again.",
+        )
+    if position < size:
+        raise CorruptCheckpoint(f"{path} holds {size - position} bytes that its header does not describe.", REMEDY)
+    return entries, metadata
+
+
+def _entry(path: Path, name: str, value: Any, base: int) -> HeaderEntry:
+    if not isinstance(value, dict) or not value.keys() >= {"dtype", "shape", "data_offsets"}:
+        raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has no dtype, shape and data_offsets.", REMEDY)
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise CheckpointError(
+            f"{path}: tensor {name[:200]!r} has the dtype {dtype!r:.40}, which is not read here.",
+            f"Known are: {', '.join(DTYPES)}.",
+        )
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(_is_size(length) for length in shape):
+        raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has the shape {shape!r:.80}.", REMEDY)
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(offset) for offset in offsets):
+        raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has the data_offsets {offsets!r:.80}.", REMEDY)
+    begin, end = offsets
+    needed = math.prod(shape) * DTYPES[dtype][1]
+    if end - begin != needed:
+        raise CorruptCheckpoint(
+            f"{path}: tensor {name[:200]!r} of {dtype} {shape} takes {needed} bytes; its place has {end - begin}.",
+            REMEDY,
+        )
+    return HeaderEntry(DTYPES[dtype][0], tuple(shape), base + begin, base + end)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

@@ -1,0 +1,270 @@
+"""Hub names: fetch what a checkpoint needs, and nothing else, through `huggingface_hub` and its cache.
+
+That package is imported only here and only when a hub name is used; its environment (HF_HOME, HF_ENDPOINT, HF_TOKEN,
+HF_HUB_OFFLINE …) applies unchanged. What comes back is the snapshot folder in the cache, which is then read like any
+other folder. The first file fetched fixes the revision of the rest, so that a push in between cannot mix two models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bertie.checkpoint.folder import (
+    CONFIG_NAMES,
+    MAX_MODULES_BYTES,
+    WEIGHT_NAMES,
+    check_model_type,
+    transformer_module,
+    with_variant,
+)
+from bertie.checkpoint.shards import inside, read_json_file
+from bertie.errors import CheckpointError, CheckpointNotFound, MissingExtra
+
+_BUNDLE = ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001")
+_TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_SENTENCE = ("sentence_bert_config.json", "config_sentence_transformers.json")
+
+
+class _AbsentError(Exception):
+    """The repository is there and has no such file (or, offline, the cache has not)."""
+
+
+def fetch(
+    repo_id: str,
+    *,
+    subfolder: str = "",
+    revision: str | None = None,
+    variant: str | None = None,
+    cache_dir: str | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+    force_download: bool = False,
+    wanted_type: str = "bert",
+) -> Path:
+    """Download (or find in the cache) a model's configuration and weights; the folder they lie in."""
+    repository = _Repository(
+        repo_id,
+        revision=revision,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        token=token,
+        force_download=force_download,
+    )
+    config, subfolder = _fetch_config(repository, subfolder)
+    if config.name == "config.json":
+        check_model_type(read_json_file(config), f"{repo_id}/{config.name}", wanted=wanted_type)
+    for name in WEIGHT_NAMES:
+        try:
+            path = repository.get(with_variant(name, variant), subfolder)
+        except _AbsentError:
+            continue
+        if path.name.endswith(".json"):
+            _fetch_shards(repository, path, subfolder)
+        return path.parent
+    try:
+        for name in _BUNDLE:
+            path = repository.get(name, subfolder)
+        return path.parent
+    except _AbsentError:
+        raise repository.no_weights(variant) from None
+
+
+def _fetch_config(repository: _Repository, subfolder: str) -> tuple[Path, str]:
+    for name in CONFIG_NAMES:
+        try:
+            return repository.get(name, subfolder), subfolder
+        except _AbsentError:
+            continue
+    try:  # older sentence-transformers repositories keep the model one folder down
+        modules = repository.get("modules.json", subfolder)
+        name = transformer_module(modules)
+        inside(modules.parent, name, named_by=modules)
+        below = f"{subfolder}/{name}" if subfolder else name
+        return repository.get("config.json", below), below
+    except _AbsentError:
+        raise repository.no_config() from None
+
+
+def _fetch_shards(repository: _Repository, index: Path, subfolder: str) -> None:
+    weight_map = read_json_file(index).get("weight_map")
+    files = dict.fromkeys(weight_map.values()) if isinstance(weight_map, dict) else {}
+    for file in files:
+        if isinstance(file, str):
+            inside(index.parent, file, named_by=index)
+            try:
+                repository.get(file, subfolder)
+            except _AbsentError:
+                continue  # read_index names all that are missing, together
+
+
+def fetch_for_task(repo_id: str, **options: Any) -> Path:
+    """What `fetch` brings, and the small files beside it: the tokenizer's and sentence-transformers' own."""
+    folder = fetch(repo_id, **options)
+    options.pop("variant", None)
+    options.pop("wanted_type", None)
+    subfolder = options.pop("subfolder", "")
+    repository = _Repository(
+        repo_id, **(_DEFAULTS | options | {"revision": _commit(folder) or options.get("revision")})
+    )
+    for name in _TOKENIZER:
+        repository.get_if_there(name, subfolder)
+    modules = repository.get_if_there("modules.json", "")
+    for name in _SENTENCE:
+        repository.get_if_there(name, "")
+    for name in _module_folders(modules):
+        for part in ("config.json", "model.safetensors", "pytorch_model.bin"):
+            repository.get_if_there(part, name)
+    return folder
+
+
+def fetch_tokenizer(repo_id: str, **options: Any) -> Path:
+    """A tokenizer's files alone; the folder they lie in."""
+    repository = _Repository(repo_id, **(_DEFAULTS | options))
+    found = [path for name in _TOKENIZER if (path := repository.get_if_there(name, "")) is not None]
+    if not found:
+        raise CheckpointNotFound(
+            f"{repo_id} is no folder here, and no tokenizer of that name was found on the hub or in its cache.",
+            "Check the spelling, or give a folder with tokenizer.json or vocab.txt.",
+        )
+    return found[0].parent
+
+
+_DEFAULTS: dict[str, Any] = {
+    "revision": None,
+    "cache_dir": None,
+    "local_files_only": False,
+    "token": None,
+    "force_download": False,
+}
+
+
+def _commit(folder: Path) -> str | None:
+    """The commit a cache folder is of: …/snapshots/<commit>/[subfolder]."""
+    parts = folder.parts
+    place = parts.index("snapshots") + 1 if "snapshots" in parts else len(parts)
+    return parts[place] if place < len(parts) else None
+
+
+def _module_folders(modules: Path | None) -> list[str]:
+    """Folders of a sentence-transformers model's modules after the first (pooling, dense …)."""
+    if modules is None:
+        return []
+    try:
+        listing = json.loads(modules.read_bytes()) if modules.stat().st_size <= MAX_MODULES_BYTES else []
+    except (ValueError, RecursionError):
+        return []
+    paths = [module.get("path") for module in listing if isinstance(module, dict)] if isinstance(listing, list) else []
+    return [path for path in paths if isinstance(path, str) and path.replace("_", "").isalnum()]
+
+
+class _Repository:
+    """One model on the hub at one revision."""
+
+    def __init__(self, repo_id: str, *, revision: str | None, **options: Any) -> None:
+        try:
+            import huggingface_hub
+        except ImportError:
+            raise MissingExtra("huggingface_hub", "hub", f"Fetching {repo_id!r} from the hub") from None
+        self._download: Callable[..., str] = huggingface_hub.hf_hub_download
+        self._offline: Callable[[], bool] = lambda: bool(
+            options["local_files_only"] or huggingface_hub.constants.HF_HUB_OFFLINE
+        )
+        self.repo_id = repo_id
+        self.revision = revision
+        self.options = options
+
+    def get(self, name: str, subfolder: str) -> Path:
+        """One file's path in the cache."""
+        from huggingface_hub import errors
+
+        try:
+            path = Path(
+                self._download(self.repo_id, name, subfolder=subfolder or None, revision=self.revision, **self.options)
+            )
+        except errors.LocalEntryNotFoundError as error:
+            raise self._not_cached(name, error) from error
+        except errors.EntryNotFoundError:
+            raise _AbsentError(name) from None
+        except errors.GatedRepoError as error:
+            raise CheckpointError(
+                f"{self.repo_id} on the hub is gated: its owner lets in only people who accepted its terms.",
+                "Accept them on the model's page, then log in (`hf auth login`) or pass token=….",
+            ) from error
+        except errors.RevisionNotFoundError as error:
+            raise CheckpointNotFound(
+                f"{self.repo_id} on the hub has no revision {self.revision!r}.",
+                "Give a branch, a tag or a commit that exists; without revision it is 'main'.",
+            ) from error
+        except errors.RepositoryNotFoundError as error:
+            raise self._not_found() from error
+        except errors.HFValidationError as error:
+            raise CheckpointNotFound(
+                f"{self.repo_id!r} is neither a path that exists nor a hub name.",
+                "Give a folder, a weights file, or a hub name such as 'org/name'.",
+            ) from error
+        except errors.HfHubHTTPError as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CheckpointError(
+                f"The hub refused {self.repo_id}/{name}: {first}.", "Try again later, or give a local folder."
+            ) from error
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.repo_id}/{name} could not be fetched: {error}.",
+                "Check the network and the disk, then try again.",
+            ) from error
+        # …/snapshots/<commit>/[subfolder/]name: from now on that commit and no other
+        folder = path.parents[len(Path(subfolder).parts)]
+        if folder.parent.name == "snapshots":
+            self.revision = folder.name
+        return path
+
+    def get_if_there(self, name: str, subfolder: str) -> Path | None:
+        """A file that a checkpoint may have or not."""
+        try:
+            return self.get(name, subfolder)
+        except _AbsentError:
+            return None
+
+    def _not_found(self) -> CheckpointNotFound:
+        return CheckpointNotFound(
+            f"There is no folder {self.repo_id!r} here and no such model on the hub, or it is private.",
+            "Check the spelling; for a private one log in (`hf auth login`) or pass token=….",
+        )
+
+    def _not_cached(self, name: str, error: Exception) -> Exception:
+        """Offline, a file that is not in the cache may simply not exist; the next candidate decides."""
+        if self._offline():
+            return _AbsentError(name)
+        return CheckpointError(
+            f"The hub cannot be reached, and {self.repo_id}/{name} is not in the cache.",
+            f"Check the network (the cause was: {_root(error)}), or give a local folder.",
+        )
+
+    def no_config(self) -> CheckpointError:
+        if self._offline():
+            revision = "" if self.revision is None else f" at revision {self.revision!r}"
+            return CheckpointNotFound(
+                f"{self.repo_id!r} is no folder here and not in the hub's cache{revision}, and the network is off "
+                "(HF_HUB_OFFLINE or local_files_only).",
+                "Fetch it once with the network on, or give a local folder.",
+            )
+        return CheckpointNotFound(
+            f"{self.repo_id} on the hub has no config.json.", "Is it a model of transformers or sentence-transformers?"
+        )
+
+    def no_weights(self, variant: str | None) -> CheckpointError:
+        where = "the hub's cache has" if self._offline() else "the repository has"
+        which = "no weights" if variant is None else f"no weights of the variant {variant!r}"
+        remedy = "Looked for safetensors, .bin and a TensorFlow checkpoint; ONNX, HDF5 and Flax files are not read."
+        if self._offline():
+            remedy = "Fetch it once with the network on (it is off by HF_HUB_OFFLINE or local_files_only)."
+        return CheckpointNotFound(f"{self.repo_id}: {where} {which} that Bertie reads.", remedy)
+
+
+def _root(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error!s:.120}"

@@ -1,0 +1,139 @@
+"""From what a person points at to files: a folder, one file of weights, a TensorFlow prefix, a hub name.
+
+Nothing is opened here but the configuration, and no torch is needed; read.py goes on from files to tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertie.checkpoint.folder import (
+    WeightFiles,
+    check_model_type,
+    find_config,
+    find_weights,
+    model_folder,
+    weights_at,
+)
+from bertie.checkpoint.report import listed
+from bertie.checkpoint.shards import below
+from bertie.config import read_json_object
+from bertie.errors import CheckpointError, CheckpointNotFound
+
+_HUB_NAME = re.compile(r"[\w.\-]{1,96}(/[\w.\-]{1,96})?")
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".json", ".ckpt", ".index", ".onnx", ".h5", ".msgpack")
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a checkpoint lies. `config` holds the file's values as they are; empty when there is no configuration."""
+
+    folder: Path
+    config: dict[str, Any]
+    config_file: Path | None
+    weights: WeightFiles
+
+
+def locate(
+    source: str | os.PathLike[str],
+    *,
+    subfolder: str = "",
+    variant: str | None = None,
+    model_type: str = "bert",
+    needs_config: bool = True,
+    **hub_options: Any,
+) -> Located:
+    """Find what `source` names; `hub_options` are those of `hub.fetch`, used when it is a hub name."""
+    folder, weights = _found_at(source, subfolder, variant, model_type, hub_options)
+    config_file = find_config(folder)
+    if config_file is None and needs_config:
+        raise _no_config(folder, weights, variant)
+    config = {} if config_file is None else read_json_object(config_file)
+    if config_file is not None:
+        check_model_type(config, config_file, wanted=model_type)
+    return Located(folder, config, config_file, weights or find_weights(folder, variant=variant))
+
+
+def read_config(source: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
+    """The configuration's values alone, of a local folder or file."""
+    path = Path(source)
+    return read_json_object(path if path.is_file() else (find_config(model_folder(path)) or path / "config.json"))
+
+
+def _found_at(
+    source: str | os.PathLike[str], subfolder: str, variant: str | None, model_type: str, hub_options: dict[str, Any]
+) -> tuple[Path, WeightFiles | None]:
+    """The folder with the configuration, and the weights if the name already says which they are."""
+    given = os.fspath(source)
+    if not isinstance(given, str) or not given or "\x00" in given:
+        raise CheckpointNotFound(f"{given!r} is not a path or hub name.", "Give a folder, a file, or 'org/name'.")
+    try:
+        path = Path(given).expanduser()
+        is_folder = path.is_dir()
+    except (OSError, RuntimeError) as error:  # too long for a path, or the home of a user who does not exist
+        raise CheckpointNotFound(f"{given!r:.200} is not a path that can be: {error!s:.200}.") from None
+    if is_folder:
+        return model_folder(below(path, subfolder)), None
+    if path.is_file() and path.suffix != ".index" and ".data-" not in path.name:
+        if path.name in ("config.json", "bert_config.json"):
+            return path.parent, None
+        return path.parent, weights_at(path)
+    if os.path.isfile(f"{path}.index") or path.is_file():
+        from bertie.checkpoint.tensorflow import find_bundle
+
+        prefix = Path(find_bundle(path))
+        return prefix.parent, WeightFiles("tensorflow", (prefix,))
+    if _looks_like_a_path(given, path):
+        raise _no_such_path(path)
+    from bertie.checkpoint import hub
+
+    fetch = hub.fetch_for_task if hub_options.pop("with_companions", False) else hub.fetch
+    return fetch(given, subfolder=subfolder, variant=variant, wanted_type=model_type, **hub_options), None
+
+
+def _looks_like_a_path(given: str, path: Path) -> bool:
+    return (
+        not _HUB_NAME.fullmatch(given)
+        or given.startswith((".", "~"))
+        or path.suffix in _WEIGHT_SUFFIXES
+        or ("/" in given and _holds_bundles(path.parent))
+    )
+
+
+def _holds_bundles(folder: Path) -> bool:
+    return folder.is_dir() and any(entry.name.endswith(".index") for entry in folder.iterdir())
+
+
+def _no_such_path(path: Path) -> CheckpointError:
+    parent = path.parent
+    if path.suffix not in (".safetensors", ".bin", ".pt", ".pth", ".json") and _holds_bundles(parent):
+        from bertie.checkpoint.tensorflow import find_bundle
+
+        try:
+            find_bundle(path)
+        except CheckpointError as error:
+            return error
+    if path.is_symlink():
+        return CheckpointNotFound(f"{path} is a link to nothing.", "Its target was moved or deleted.")
+    there = parent
+    while not there.exists():
+        there = there.parent
+    if there != parent:
+        return CheckpointNotFound(f"{path} does not exist: there is no {parent}.", f"{there} is as far as it goes.")
+    beside = sorted(entry.name for entry in parent.iterdir()) if parent.is_dir() else []
+    return CheckpointNotFound(
+        f"{path} does not exist.", f"Beside it are: {listed(beside)}." if beside else f"{parent} holds nothing."
+    )
+
+
+def _no_config(folder: Path, weights: WeightFiles | None, variant: str | None) -> CheckpointError:
+    if weights is None:
+        find_weights(folder, variant=variant)  # an empty folder, or one without weights, is the worse trouble
+    return CheckpointNotFound(
+        f"{folder} holds weights and neither config.json nor bert_config.json, which says what they are.",
+        "Fetch it from where the weights came from, or pass config=BertConfig(…).",
+    )

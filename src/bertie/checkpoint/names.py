@@ -1,0 +1,85 @@
+"""Which of a checkpoint's names is which of the model's.
+
+Most are the same. What differs, over eight years of checkpoints:
+
+    bert.encoder…  ↔  encoder…                a model with a head, and the same model without
+    module.…, _orig_mod.…, 0.auto_model.…     left by DataParallel, torch.compile, sentence-transformers
+    LayerNorm.gamma, LayerNorm.beta           → weight, bias (names from the TensorFlow days)
+    embeddings.position_ids                   a buffer that old versions saved: known, not wanted
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from bertie.errors import WeightsMismatch
+
+BASE = "bert."
+WRAPPERS = ("module.", "_orig_mod.", "0.auto_model.", "auto_model.", "model.", "transformer.")
+_BUFFER = re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$")
+_OLD_NORM = re.compile(r"LayerNorm\.(gamma|beta)$")
+_LAYER = re.compile(r"(?:^|\.)encoder\.layer\.(\d{1,9})\.")
+# Parts of the encoder that a model may have and the checkpoint it starts from may not.
+_CORE = re.compile(r"(^|\.)(embeddings|encoder\.layer)\.")
+_OPTIONAL = re.compile(r"\.(crossattention|distance_embedding)\.")
+
+
+@dataclass
+class Matching:
+    """`places` maps the model's names to the checkpoint's."""
+
+    places: dict[str, str] = field(default_factory=dict)
+    unexpected: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+
+
+def match_names(found: Iterable[str], wanted: Collection[str]) -> Matching:
+    """Find every checkpoint name's place among the names a model wants."""
+    found, matching = list(found), Matching()
+    wrapper = common_wrapper(found)
+    for name in found:
+        plain = modern(name.removeprefix(wrapper))
+        candidates = (plain, BASE + plain, plain.removeprefix(BASE))
+        place = next((candidate for candidate in candidates if candidate in wanted), None)
+        if place is None:
+            (matching.ignored if _BUFFER.search(plain) else matching.unexpected).append(name)
+            continue
+        if place in matching.places:
+            raise WeightsMismatch(
+                f"The checkpoint holds {place} twice, as {matching.places[place]} and as {name}.",
+                "Remove one of them: it is two checkpoints in one.",
+            )
+        matching.places[place] = name
+        if place != name:
+            matching.renamed[name] = place
+    return matching
+
+
+def common_wrapper(names: Collection[str]) -> str:
+    """The prefix that some wrapper put before every single name; '' when there is none."""
+    prefix = ""
+    while names:
+        found = next((w for w in WRAPPERS if all(name.startswith(prefix + w) for name in names)), None)
+        if found is None:
+            break
+        prefix += found
+    return prefix
+
+
+def modern(name: str) -> str:
+    """The name with today's words for LayerNorm's two vectors."""
+    return _OLD_NORM.sub(lambda match: "LayerNorm." + ("weight" if match[1] == "gamma" else "bias"), name)
+
+
+def is_core(name: str) -> bool:
+    """Whether a model without this weight is no model: embeddings and encoder layers, not heads, not the pooler."""
+    return bool(_CORE.search(name)) and not _OPTIONAL.search(name)
+
+
+def num_layers(names: Iterable[str], prefix: str = "") -> int:
+    """How many encoder layers the names go up to."""
+    numbers = (int(found[1]) for name in names if name.startswith(prefix) and (found := _LAYER.search(name)))
+    return max(numbers, default=-1) + 1

@@ -1,0 +1,140 @@
+"""An open checkpoint: its configuration's values and its tensors by name.
+
+Nothing large is read: safetensors and zip archives are mapped, and only a TensorFlow checkpoint, which has to be turned
+round, is read when its tensors are first asked for. locate.py finds the files.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertie.checkpoint.folder import WeightFiles
+from bertie.checkpoint.locate import locate
+from bertie.checkpoint.report import listed
+from bertie.checkpoint.safe import SafeFile
+from bertie.checkpoint.shards import read_index
+from bertie.checkpoint.torch_bin import read_bin
+from bertie.errors import CorruptCheckpoint
+
+_MIXED = "The files belong to different checkpoints: fetch all of them again."
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class Tensors(ABC):
+    """A checkpoint's tensors: what they are without reading them, and one by one."""
+
+    info: Mapping[str, TensorInfo]
+    ignored: list[str]
+
+    @abstractmethod
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor on the CPU. It may be a view of the file."""
+
+    def release(self, name: str) -> None:  # noqa: B027  # most have nothing to let go
+        """The tensor was copied; its own memory is not needed."""
+
+
+class SafeTensors(Tensors):
+    def __init__(self, weights: WeightFiles) -> None:
+        self._files = [SafeFile(path) for path in weights.files]
+        self._where: dict[str, SafeFile] = {}
+        for file in self._files:
+            for name in file.entries:
+                if name in self._where:
+                    raise CorruptCheckpoint(f"{file.path} and {self._where[name].path} both hold {name!r}.", _MIXED)
+                self._where[name] = file
+        self.info = {n: TensorInfo(f.entries[n].dtype, f.entries[n].shape) for n, f in self._where.items()}
+        self.ignored = []
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._where[name].tensor(name)
+
+    def release(self, name: str) -> None:
+        self._where[name].release(name)
+
+
+class TorchTensors(Tensors):
+    def __init__(self, weights: WeightFiles) -> None:
+        self._tensors: dict[str, torch.Tensor] = {}
+        for path in weights.files:
+            tensors = read_bin(path)
+            twice = self._tensors.keys() & tensors.keys()
+            if twice:
+                raise CorruptCheckpoint(
+                    f"{path} holds tensors that another file holds too: {listed(sorted(twice))}.", _MIXED
+                )
+            self._tensors.update(tensors)
+        self.info = {name: TensorInfo(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()}
+        self.ignored = []
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._tensors[name].detach().contiguous()
+
+    def release(self, name: str) -> None:
+        self._tensors.pop(name, None)
+
+
+class TensorFlowTensors(TorchTensors):
+    def __init__(self, prefix: Path, config: Mapping[str, Any]) -> None:
+        from bertie.checkpoint.tensorflow import load_tf_checkpoint
+
+        self._tensors, self.ignored = load_tf_checkpoint(prefix, config)
+        self.info = {name: TensorInfo(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()}
+
+
+@dataclass
+class Checkpoint:
+    """An open checkpoint. `config` holds the file's values as they are; empty when there is no configuration."""
+
+    source: str
+    folder: Path
+    config: dict[str, Any]
+    config_file: Path | None
+    weights: WeightFiles
+    head: str | None = field(default=None)  # the class that will be filled; names TensorFlow's nameless heads
+
+    @property
+    def format(self) -> str:
+        return self.weights.format
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        if self.format == "safetensors":
+            tensors: Tensors = SafeTensors(self.weights)
+        elif self.format == "torch":
+            tensors = TorchTensors(self.weights)
+        else:
+            config = self.config if self.head is None else self.config | {"architectures": [self.head]}
+            tensors = TensorFlowTensors(self.weights.files[0], config)
+        if self.weights.index is not None:
+            _check_against_index(self.weights.index, tensors)
+        return tensors
+
+
+def open_checkpoint(source: str | os.PathLike[str], **options: Any) -> Checkpoint:
+    """Find and open what `source` names; the options are those of `locate.locate`."""
+    found = locate(source, **options)
+    return Checkpoint(os.fspath(source), found.folder, found.config, found.config_file, found.weights)
+
+
+def _check_against_index(index: Path, tensors: Tensors) -> None:
+    named = {name for names in read_index(index).values() for name in names}
+    absent = sorted(named - tensors.info.keys())
+    if absent:
+        raise CorruptCheckpoint(
+            f"{index} names {len(absent)} tensors that its files do not hold: {listed(absent)}.",
+            _MIXED,
+        )

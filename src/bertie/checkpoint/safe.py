@@ -1,0 +1,114 @@
+"""Safetensors files: read without copying, and written. The header is headers.py's.
+
+Tensors alias a private (copy-on-write) mapping of the file: nothing is read until it is used, and training changes the
+process's pages, never the file. Replacing the file by a rename, as our own saving does, leaves a loaded model alone;
+another program that *truncates it in place* takes the pages away, and the operating system kills whoever reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertie.checkpoint.headers import DTYPES, header_of, open_weights
+from bertie.errors import CheckpointError
+
+# torch's dtype by its name, and the format's name for it
+KINDS = {name: getattr(torch, name) for name, _ in DTYPES.values()}
+NAMES = {KINDS[name]: code for code, (name, _) in DTYPES.items()}
+CACHE_LINE = 64  # bytes; what torch aligns its own memory to
+
+
+@dataclass(frozen=True)
+class SafeEntry:
+    """One tensor's place: `start` and `end` count from the beginning of the file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+class SafeFile:
+    """An open safetensors file. `entries` maps names to dtype, shape and place; `tensor(name)` is the tensor itself."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with open_weights(self.path) as file:
+            headers, self.metadata = header_of(self.path, file)
+            self.entries = {name: SafeEntry(KINDS[h.dtype], h.shape, h.start, h.end) for name, h in headers.items()}
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A view of the file's bytes; a copy only where the file did not align them."""
+        entry = self.entries[name]
+        count = math.prod(entry.shape)
+        if count == 0:
+            return torch.empty(entry.shape, dtype=entry.dtype)
+        if sys.byteorder == "big":
+            raise CheckpointError(f"{self.path} is little-endian, this machine is not.")
+        if entry.start % entry.dtype.itemsize:
+            raw = torch.frombuffer(self._map, dtype=torch.uint8, count=entry.end - entry.start, offset=entry.start)
+            return raw.clone().view(entry.dtype).view(entry.shape)
+        return torch.frombuffer(self._map, dtype=entry.dtype, count=count, offset=entry.start).view(entry.shape)
+
+    def release(self, name: str) -> None:
+        """Let go of a tensor's pages after it was copied. They are the file's: a later use reads them again."""
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        entry = self.entries[name]
+        start = -(-entry.start // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = entry.end // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if length > 0:
+            self._map.madvise(mmap.MADV_DONTNEED, start, length)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_safetensors(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    dtype: torch.dtype | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> int:
+    """Write a file, one tensor at a time and flushed to the disk; returns its size. `dtype` converts on the way.
+
+    `path` must not be a file anyone reads: see save.py, which writes beside and renames.
+    """
+    kinds = {name: dtype or tensor.dtype for name, tensor in tensors.items()}
+    # Widest items first, so that each tensor starts at a multiple of its own item's size; of equally wide ones, those
+    # first that fill whole cache lines: nearly all weights then lie in the mapped file as torch would have put them.
+    sizes = {name: tensor.numel() * kinds[name].itemsize for name, tensor in tensors.items()}
+    order = sorted(tensors, key=lambda name: (-kinds[name].itemsize, sizes[name] % CACHE_LINE != 0, name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
+    position = 0
+    for name in order:
+        kind, tensor = kinds[name], tensors[name]
+        if kind not in NAMES:
+            raise CheckpointError(f"{name} is {kind}, which a safetensors file cannot hold.")
+        end = position + sizes[name]
+        header[name] = {"dtype": NAMES[kind], "shape": list(tensor.shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-(8 + len(text)) % CACHE_LINE)
+    with open(path, "xb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name in order:
+            if tensors[name].numel():
+                raw = tensors[name].detach().to("cpu", kinds[name]).contiguous().view(-1).view(torch.uint8)
+                file.write(raw.numpy().data)
+        file.flush()
+        os.fsync(file.fileno())
+    return 8 + len(text) + position

@@ -1,0 +1,77 @@
+"""`bertie doctor`: what this machine has, and what Bertie will use of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import click
+
+_PACKAGES = ("torch", "tokenizers", "safetensors", "huggingface_hub", "numpy", "click", "rich", "pyarrow")
+_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
+
+
+@click.command("doctor", epilog="\b\nExample:\n  bertie doctor")
+def command() -> None:
+    """Show versions, processor, GPU, the attention kernels in use, and where models are looked for."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from bertie import __version__
+    from bertie.ops.backends import BACKENDS
+
+    table = Table(show_header=False, title="bertie doctor", title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("bertie", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
+    table.add_row("packages", ", ".join(f"{name} {_version(name)}" for name in _PACKAGES))
+    table.add_row("processor", f"{_processor()}, {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    if torch.cuda.is_available():
+        cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        table.add_row("GPU", f"{', '.join(cards)} (CUDA {torch.version.cuda})")
+    else:
+        table.add_row("GPU", "none that torch can use")
+    packed = "varlen (half precision), else sdpa by groups" if torch.cuda.is_available() else "sdpa by groups"
+    table.add_row("attention", f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}")
+    table.add_row("default model", _default_model())
+    table.add_row("hub cache", _hub_cache())
+    Console().print(table)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    try:
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    lines = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in lines.items()}
+    has = set(fields.get("flags", "").split())
+    return f"{fields.get('model name', platform.machine())} ({' '.join(f for f in _FEATURES if f in has)})"
+
+
+def _default_model() -> str:
+    from bertie.defaults import default_embedding_model
+    from bertie.errors import CheckpointNotFound
+
+    try:
+        return f"all-MiniLM-L6-v2 at {default_embedding_model()}"
+    except CheckpointNotFound as error:
+        return f"not installed. {error.remedy}"
+
+
+def _hub_cache() -> str:
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        return "huggingface_hub is not installed"
+    return f"{constants.HF_HUB_CACHE}{' (offline)' if constants.HF_HUB_OFFLINE else ''}"

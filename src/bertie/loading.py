@@ -1,0 +1,126 @@
+"""`bertie.load(x)`: a checkpoint as the class it was saved from.
+
+The configuration's `architectures` names it. Google's folders and some older ones name none; then the tensors tell:
+their heads have names of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bertie.checkpoint.names import BASE, common_wrapper
+from bertie.checkpoint.read import Checkpoint, open_checkpoint
+from bertie.errors import CheckpointError
+from bertie.model.pretrained import BertPreTrainedModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from bertie.config import BertConfig
+
+logger = logging.getLogger("bertie.checkpoint")
+CLASSES = (
+    "BertModel", "BertForPreTraining", "BertLMHeadModel", "BertForMaskedLM", "BertForNextSentencePrediction",
+    "BertForSequenceClassification", "BertForMultipleChoice", "BertForTokenClassification", "BertForQuestionAnswering",
+)  # fmt: skip
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    config: BertConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    subfolder: str = "",
+    revision: str | None = None,
+    variant: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+    force_download: bool = False,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | int | None = None,
+    ignore_mismatched_sizes: bool = False,
+    output_loading_info: bool = False,
+    attention: str = "auto",
+    **overrides: Any,
+) -> Any:
+    """A checkpoint as the class it was saved from; the arguments are those of `BertModel.from_pretrained`.
+
+    >>> type(load("tests/assets/tf/google_tiny")).__name__
+    'BertForPreTraining'
+    """
+    checkpoint = open_checkpoint(
+        source,
+        subfolder=subfolder,
+        variant=variant,
+        needs_config=config is None,
+        revision=revision,
+        cache_dir=None if cache_dir is None else os.fspath(cache_dir),
+        local_files_only=local_files_only,
+        token=token,
+        force_download=force_download,
+    )
+    model, report = model_class(checkpoint)._from_checkpoint(
+        checkpoint,
+        config=config,
+        overrides=overrides,
+        dtype=overrides.pop("torch_dtype", None) if dtype is None else dtype,
+        device=device,
+        ignore_mismatched_sizes=ignore_mismatched_sizes,
+        attention=attention,
+    )
+    return (model, report) if output_loading_info else model
+
+
+def model_class(checkpoint: Checkpoint) -> type[BertPreTrainedModel]:
+    """The class a checkpoint was saved from, by its configuration or else by the names of its tensors."""
+    import bertie.model
+
+    named = checkpoint.config.get("architectures")
+    for architecture in named if isinstance(named, list) else []:
+        name = str(architecture).removeprefix("TF").removeprefix("Flax")
+        if name in CLASSES:
+            found: type[BertPreTrainedModel] = getattr(bertie.model, name)
+            return found
+    name, reason = _by_tensors(checkpoint)
+    logger.info("%s: %s, because %s", checkpoint.source, name, reason)
+    guessed: type[BertPreTrainedModel] = getattr(bertie.model, name)
+    return guessed
+
+
+def _by_tensors(checkpoint: Checkpoint) -> tuple[str, str]:
+    info = checkpoint.tensors.info
+    wrapper = common_wrapper(list(info))
+    names = {name.removeprefix(wrapper): one.shape for name, one in info.items()}
+    words = any(name.startswith("cls.predictions.") for name in names)
+    pairs = any(name.startswith("cls.seq_relationship.") for name in names)
+    if words and pairs:
+        return "BertForPreTraining", "it holds both pretraining heads"
+    if words:
+        decoder = checkpoint.config.get("is_decoder") is True
+        return ("BertLMHeadModel" if decoder else "BertForMaskedLM"), "it holds a head that predicts words"
+    if pairs:
+        return "BertForNextSentencePrediction", "it holds a next-sentence head"
+    if "qa_outputs.weight" in names:
+        return "BertForQuestionAnswering", "it holds qa_outputs"
+    if "classifier.weight" in names:
+        return _by_classifier(checkpoint, names)
+    return "BertModel", "it holds no head"
+
+
+def _by_classifier(checkpoint: Checkpoint, names: Mapping[str, tuple[int, ...]]) -> tuple[str, str]:
+    """Three classes call their head `classifier`. Only one of them has no pooler, and one scores without labels."""
+    if not any(name.removeprefix(BASE).startswith("pooler.") for name in names):
+        return "BertForTokenClassification", "it holds a classifier and no pooler"
+    if names["classifier.weight"][:1] == (1,) and checkpoint.config.get("problem_type") is None:
+        labels = checkpoint.config.get("id2label")
+        if labels is not None and len(labels) != 1:
+            return "BertForMultipleChoice", "its classifier gives one score and the configuration has several labels"
+    if not names["classifier.weight"]:
+        raise CheckpointError(f"{checkpoint.source}: classifier.weight is a single number.")
+    return (
+        "BertForSequenceClassification",
+        "it holds a classifier and a pooler (a token classifier saved with a pooler looks the same: use its own class)",
+    )

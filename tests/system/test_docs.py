@@ -1,0 +1,29 @@
+"""Every Python block of the README and of docs/ runs, in order, one page in one namespace."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_on_the_page_runs(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in BLOCK.finditer(text):
+        line = text[: block.start()].count("\n") + 2
+        code = compile("\n" * (line - 1) + block[1], str(page), "exec")
+        exec(code, names)  # the page's own code, checked in with it
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
