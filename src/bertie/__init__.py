@@ -16,7 +16,23 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from bertie.config import BertConfig as BertConfig
     from bertie.errors import BertieError as BertieError
+    from bertie.loading import load as load
     from bertie.model import *  # noqa: F403
+    from bertie.tasks.answer import answer as answer
+    from bertie.tasks.classify import classify as classify
+    from bertie.tasks.embed import Embedder as Embedder
+    from bertie.tasks.embed import embed as embed
+    from bertie.tasks.features import features as features
+    from bertie.tasks.fill import fill as fill
+    from bertie.tasks.generate import generate as generate
+    from bertie.tasks.next_sentence import next_sentence as next_sentence
+    from bertie.tasks.rerank import rerank as rerank
+    from bertie.tasks.search import Index as Index
+    from bertie.tasks.search import build_index as build_index
+    from bertie.tasks.similarity import similarity as similarity
+    from bertie.tasks.tag import tag as tag
+    from bertie.tasks.zero_shot import zero_shot as zero_shot
+    from bertie.text import BertTokenizer as BertTokenizer
 
 _MODEL_NAMES = (
     "BertAttention", "BertEmbeddings", "BertEncoder", "BertEncoderDecoder", "BertForMaskedLM", "BertForMultipleChoice",
@@ -29,6 +45,22 @@ _MODEL_NAMES = (
 _WHERE = {
     "BertConfig": "bertie.config",
     "BertieError": "bertie.errors",
+    "BertTokenizer": "bertie.text",
+    "load": "bertie.loading",
+    "answer": "bertie.tasks.answer",
+    "classify": "bertie.tasks.classify",
+    "embed": "bertie.tasks.embed",
+    "Embedder": "bertie.tasks.embed",
+    "features": "bertie.tasks.features",
+    "fill": "bertie.tasks.fill",
+    "generate": "bertie.tasks.generate",
+    "next_sentence": "bertie.tasks.next_sentence",
+    "rerank": "bertie.tasks.rerank",
+    "Index": "bertie.tasks.search",
+    "build_index": "bertie.tasks.search",
+    "similarity": "bertie.tasks.similarity",
+    "tag": "bertie.tasks.tag",
+    "zero_shot": "bertie.tasks.zero_shot",
     **dict.fromkeys(_MODEL_NAMES, "bertie.model"),
 }
 

@@ -20,7 +20,7 @@ from bertie.checkpoint.folder import (
     transformer_module,
     with_variant,
 )
-from bertie.checkpoint.shards import inside, read_json_file
+from bertie.checkpoint.shards import MAX_FILES, inside, read_json_file
 from bertie.errors import CheckpointError, CheckpointNotFound, MissingExtra
 
 _BUNDLE = ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001")
@@ -90,14 +90,14 @@ def _fetch_config(repository: _Repository, subfolder: str) -> tuple[Path, str]:
 
 def _fetch_shards(repository: _Repository, index: Path, subfolder: str) -> None:
     weight_map = read_json_file(index).get("weight_map")
-    files = dict.fromkeys(weight_map.values()) if isinstance(weight_map, dict) else {}
-    for file in files:
-        if isinstance(file, str):
-            inside(index.parent, file, named_by=index)
-            try:
-                repository.get(file, subfolder)
-            except _AbsentError:
-                continue  # read_index names all that are missing, together
+    named = weight_map.values() if isinstance(weight_map, dict) else ()
+    files = dict.fromkeys(file for file in named if isinstance(file, str))
+    for file in files if len(files) <= MAX_FILES else ():  # read_index says what is wrong with the others
+        inside(index.parent, file, named_by=index)
+        try:
+            repository.get(file, subfolder)
+        except _AbsentError:
+            continue  # read_index names all that are missing, together
 
 
 def fetch_for_task(repo_id: str, **options: Any) -> Path:

@@ -59,7 +59,7 @@ def fill_new_model(
             ignore_mismatched_sizes=ignore_mismatched_sizes,
         )
     _tell(report, stacklevel=stacklevel + 1)
-    return model.eval(), report
+    return model, report
 
 
 def check_num_layers(tensors: Tensors, wanted: int, *, source: str, prefix: str = "") -> None:
@@ -69,6 +69,11 @@ def check_num_layers(tensors: Tensors, wanted: int, *, source: str, prefix: str 
         kind = _described(tensors) if found == 0 else f"the weights have {found}"
         raise WeightsMismatch(
             f"{source}: config.num_hidden_layers is {wanted}; {kind}.",
+            "The configuration belongs to other weights: use the one that came with these.",
+        )
+    if wanted > 100 and wanted * 8 > len(tensors.info):  # a layer has sixteen; building empty ones takes its time too
+        raise WeightsMismatch(
+            f"{source}: config.num_hidden_layers is {wanted}; {len(tensors.info)} tensors are too few for that.",
             "The configuration belongs to other weights: use the one that came with these.",
         )
 
@@ -119,7 +124,7 @@ class _WithoutMemory(TorchFunctionMode):
         if getattr(func, "__module__", None) == "torch.nn.init":
             return args[0] if args else kwargs["tensor"]
         if func is torch.empty:
-            return torch.empty(*args, **{**kwargs, "device": "meta"})
+            return torch.empty(*args, **{**(kwargs or {}), "device": "meta"})
         if func is torch.arange and len(args) <= 2:
             length = args[-1] - (args[0] if len(args) == 2 else 0)
             return torch.empty(length, dtype=torch.int64, device="meta")
@@ -184,6 +189,7 @@ def _fill(
     _initialise(model, modules, fresh, dtype=dtype, device=device)
     report.newly_initialised = [names[0] for names in fresh]
     for module in modules.values():
+        module.__dict__["training"] = False  # what eval() does, without its checks at every step
         if callable(make := getattr(type(module), "make_default_ids", None)):
             make(module)
 

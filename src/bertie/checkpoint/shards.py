@@ -17,6 +17,8 @@ from bertie.checkpoint.report import listed
 from bertie.config import read_json_object
 from bertie.errors import CheckpointNotFound, ConfigError, CorruptCheckpoint
 
+MAX_FILES = 10_000  # more than a BERT has tensors
+
 
 def read_index(path: Path) -> dict[str, list[str]]:
     """The index's files, each with the tensors it should hold. Every file is there, inside the index's folder."""
@@ -27,6 +29,8 @@ def read_index(path: Path) -> dict[str, list[str]]:
     files: dict[str, list[str]] = {}
     for name, file in weight_map.items():
         files.setdefault(file, []).append(name)
+    if len(files) > MAX_FILES:
+        raise CorruptCheckpoint(f"{path} names {len(files)} files; no model has more than {MAX_FILES}.")
     missing = [file for file in files if not inside(path.parent, file, named_by=path).is_file()]
     if missing:
         raise CheckpointNotFound(

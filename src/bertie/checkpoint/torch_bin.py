@@ -12,6 +12,7 @@ was in memory where it was made. Both are refused here; torch shows us every sto
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import pickletools  # names a pickle's instructions without running them
@@ -20,7 +21,7 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 
@@ -29,7 +30,8 @@ from bertie.checkpoint.report import listed
 from bertie.errors import BertieError, CheckpointError, CorruptCheckpoint
 
 REMEDY = "Fetch the file again; if it is whole, save it as safetensors with the program that made it."
-MAX_PICKLE_BYTES = 64 * 2**20  # names and shapes only; a thousand-layer BERT needs 2 MB
+MAX_PICKLE_BYTES = 8 * 2**20  # names and shapes only; a thousand-layer BERT needs 2 MB
+MAX_INSTRUCTIONS = 200_000  # about 25 for each tensor, 2 µs each
 
 
 def read_bin(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
@@ -38,16 +40,19 @@ def read_bin(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     with open_weights(path) as file:
         zipped = file.read(4) == b"PK\x03\x04"
     records = _check_archive(path) if zipped else []
+    num_stored = None if zipped else _check_head(path)
     storages = _Storages(path, mapped=zipped)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            content = torch.load(path, map_location=storages.add, weights_only=True, mmap=zipped)
+            content = torch.load(path, map_location=storages.add, weights_only=True, mmap=zipped)  # type: ignore[arg-type]
         tensors = _tensors_in(path, content)
-        if zipped:
+        if num_stored is None:
             storages.check_records(records)
-        else:
-            storages.check_all_stored()
+        elif num_stored != len(storages.made):
+            raise CorruptCheckpoint(
+                f"{path}: {len(storages.made)} storages are used and {num_stored} are stored.", REMEDY
+            )
     except BertieError:
         raise
     except Exception as error:  # torch raises whatever the damage happens to hit
@@ -70,7 +75,7 @@ class _Storages:
         if self.left < 0:
             raise CorruptCheckpoint(f"{self.path}: the tensors claim more bytes than the file has.", REMEDY)
         if not self.mapped:
-            storage.fill_(0)  # it was only allocated: what another part of the program left there must not show
+            storage.fill_(0)  # type: ignore[attr-defined]  # it was only allocated: what another part of the program left there must not show
         self.made.append(storage)
         return storage
 
@@ -86,17 +91,26 @@ class _Storages:
         if not any(all((pointer - base, size) in known for pointer, size in found) for base in bases):
             raise CorruptCheckpoint(f"{self.path}: the sizes of tensors and of their bytes differ.", REMEDY)
 
-    def check_all_stored(self) -> None:
-        """An old file is five pickles and then the bytes; the fifth lists the storages whose bytes follow."""
-        with open(self.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            for _ in range(4):
-                for _ in pickletools.genops(view):
-                    pass
-            listed_keys = {key for _, key, _ in pickletools.genops(view) if isinstance(key, (str, bytes))}
-        if len(listed_keys) != len(self.made):
-            raise CorruptCheckpoint(
-                f"{self.path}: {len(self.made)} storages are used and {len(listed_keys)} are stored.", REMEDY
-            )
+
+def _check_head(path: Path) -> int:
+    """An old file is five pickles and then the bytes; the fifth lists the storages whose bytes follow: how many."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        for _ in range(4):
+            _check_pickle(path, view)
+        return len({key for key in _check_pickle(path, view) if isinstance(key, (str, bytes))})
+
+
+def _check_pickle(path: Path, stream: Any) -> list[Any]:
+    """Refuse a pickle that is no pickle, or too long to run; what its instructions say besides their names."""
+    said = []
+    try:
+        for number, (_, argument, position) in enumerate(pickletools.genops(stream)):
+            if number == MAX_INSTRUCTIONS or (position or 0) > MAX_PICKLE_BYTES:
+                raise CorruptCheckpoint(f"{path}: a pickle of more than {number} instructions.", REMEDY)
+            said.append(argument)
+    except (ValueError, UnicodeError, OverflowError, RecursionError, struct.error) as error:
+        raise CorruptCheckpoint(f"{path} is not a file that torch wrote: {error!s:.200}.", REMEDY) from None
+    return said
 
 
 def _check_archive(path: Path) -> list[tuple[int, int]]:
@@ -133,6 +147,10 @@ def _check_archive(path: Path) -> list[tuple[int, int]]:
             )
         if name.endswith(".pkl") and member.file_size > MAX_PICKLE_BYTES:
             raise CorruptCheckpoint(f"{path}: {member.filename!r:.100} is {member.file_size} bytes of pickle.", REMEDY)
+        if name.endswith(".pkl"):
+            with open(path, "rb") as file:
+                file.seek(start)
+                _check_pickle(path, io.BytesIO(file.read(member.file_size)))
     return records
 
 

@@ -70,7 +70,8 @@ class BertPreTrainedModel(PretrainedIO, nn.Module):
     def init_weights(self) -> None:
         """Fresh weights for everything except a BertModel inside, which has made its own; then tie."""
         for name, child in self.named_children():
-            if name != self.base_model_prefix:
+            # A model made without memory, to be filled from a checkpoint, has nothing to initialise.
+            if name != self.base_model_prefix and not any(p.is_meta for p in child.parameters()):
                 child.apply(self._init_module)
         self.tie_weights()
 

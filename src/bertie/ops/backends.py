@@ -62,6 +62,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool, 
 BACKENDS: dict[str, PaddedKernel] = {"eager": eager, "sdpa": sdpa}
 
 
+@cache
 def choose_backend(name: str, *, position_embedding_type: str, attention_dropout: float) -> PaddedKernel:
     """The kernel called `name` ("auto" is the fastest); says once what its packed form cannot do for this model."""
     if name == "auto":

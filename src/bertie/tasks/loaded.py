@@ -100,7 +100,7 @@ def open_model(
             return model
         if kind.__name__ == "BertModel" and hasattr(inside, "bert"):
             return replace(model, model=inside.base_model)
-        raise InputError(f"{task} needs a {kind.__name__}; it was given a loaded {type(inside).__name__}.")
+        raise _wrong_kind(task, kind, inside)
     if isinstance(model, BertPreTrainedModel):
         if tokenizer is None:
             raise InputError(
@@ -108,7 +108,7 @@ def open_model(
                 "Pass tokenizer=BertTokenizer.from_pretrained(…), or the model's folder instead of the object.",
             )
         if not isinstance(model, kind) and not (kind.__name__ == "BertModel" and hasattr(model, "bert")):
-            raise InputError(f"{task} needs a {kind.__name__}; it was given a {type(model).__name__}.")
+            raise _wrong_kind(task, kind, model)
         used = model.base_model if kind.__name__ == "BertModel" else model
         return Loaded(used.eval(), tokenizer, name=type(model).__name__)
     source = model if model is not None else default
@@ -118,6 +118,13 @@ def open_model(
     arguments = (os.fspath(source), kind, task, chosen, dtype, tuple(sorted(construct.items())))
     loaded = _from_files(*arguments)  # type: ignore[arg-type]  # a class hashes, whatever its instances do
     return loaded if tokenizer is None else Loaded(loaded.model, tokenizer, loaded.folder, loaded.name)
+
+
+def _wrong_kind(task: str, kind: type[BertPreTrainedModel], model: BertPreTrainedModel) -> InputError:
+    return InputError(
+        f"{task} needs a {kind.__name__}; it was given a {type(model).__name__}.",
+        f"If the checkpoint has that head, name its folder, or load it with {kind.__name__}.from_pretrained(…).",
+    )
 
 
 @lru_cache(maxsize=4)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import InputError
-from bertie.tasks.batching import Row, run_in_order, split_by_tokens
+from bertie.tasks.batching import Row, run_groups, run_in_order, split_by_tokens
 
 
 @given(st.lists(st.integers(1, 60), max_size=60), st.integers(1, 100))
@@ -45,6 +45,13 @@ def test_a_stream_is_read_a_little_ahead_only() -> None:
     stream = run_in_order(rows(), lambda batch: [len(row) for row in batch], budget=50)
     assert next(stream) == 10
     assert taken <= 16 * 50 / 10 + 1
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), max_size=60), st.integers(1, 20))
+def test_texts_of_several_rows_get_their_own_answers(texts: list[list[int]], budget: int) -> None:
+    groups = ((number, [Row([number] * length) for length in rows]) for number, rows in enumerate(texts))
+    found = run_groups(groups, lambda batch: [(row.ids[0], len(row)) for row in batch], budget=budget)
+    assert list(found) == [(number, [(number, length) for length in rows]) for number, rows in enumerate(texts)]
 
 
 def test_no_budget_is_refused() -> None:

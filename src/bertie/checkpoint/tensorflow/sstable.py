@@ -35,6 +35,8 @@ _FREE_BYTES = 16 << 20
 _EXPANSION = 8
 _PAIR_BYTES = 160
 
+_MAX_PAIRS = 50_000  # bert-large with its optimizer has 1,200
+
 
 class _Budget:
     """Counts decoded bytes, so that a crafted table cannot fill the memory."""
@@ -66,6 +68,8 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
             if previous_key is not None and key <= previous_key:
                 raise MalformedError(f"the keys are out of order: {key!r} after {previous_key!r}")
             previous_key = key
+            if len(pairs) == _MAX_PAIRS:
+                raise MalformedError(f"the table has more than {_MAX_PAIRS} entries; no checkpoint of a BERT has")
             pairs.append((key, item))
         if previous_key is not None and previous_key > separator:
             raise MalformedError(f"the key {previous_key!r} is above its block's index key {separator!r}")

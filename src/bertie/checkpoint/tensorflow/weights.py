@@ -52,7 +52,7 @@ def save_tf_checkpoint(
         ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     ):
-        if decoder in weights and (tied not in weights or not torch.equal(weights[decoder], weights[tied])):
+        if decoder in weights and (tied not in weights or not _same_bits(weights[decoder], weights[tied])):
             raise WeightsMismatch(
                 f"{decoder} differs from {tied}: a TF1 checkpoint has one tensor for both.",
                 "Tie the decoder to the embeddings, or save in another format.",
@@ -60,6 +60,13 @@ def save_tf_checkpoint(
     tensors = {one.tf_name: convert(weights[one.hub_name], one.transform) for one in plan.kept}
     write_bundle(prefix, tensors, num_shards=num_shards, overwrite=overwrite)
     return list(plan.ignored)
+
+
+def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Equal as bytes: a NaN is not equal to itself, and a table may hold one."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    return torch.equal(first.contiguous().view(-1).view(torch.uint8), second.contiguous().view(-1).view(torch.uint8))
 
 
 def convert(tensor: torch.Tensor, transform: Transform) -> torch.Tensor:

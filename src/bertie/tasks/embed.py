@@ -1,0 +1,457 @@
+"""Texts to vectors.
+
+    >>> import bertie
+    >>> bertie.embed("A text.").shape          # doctest: +SKIP
+    (384,)
+
+A checkpoint's own pooling, dense layers, normalising, prompts and length (sentence.py) are the default, so that the
+vectors are those of sentence-transformers; a plain BERT gives the mean of its tokens. `Embedder` keeps a model ready
+and has sentence-transformers' `encode`; `embed` is the function for one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast, overload
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from bertie.data import texts as read_texts
+from bertie.errors import InputError
+from bertie.model import BertModel
+from bertie.model.pretrained import BertPreTrainedModel
+from bertie.tasks.batching import run_in_order
+from bertie.tasks.loaded import Loaded, ModelLike, default_embedding_model, open_model
+from bertie.tasks.pieces import Cutting, TextStream, as_texts, is_stream, text_pieces
+from bertie.tasks.pooling import Part, Piece, join_parts, pool_parts, read_pooling
+from bertie.tasks.progress import with_progress
+from bertie.tasks.quantize import NEED_RANGES, check_precision, quantize
+from bertie.tasks.sentence import Normalize, SentenceSettings, read_sentence_settings
+from bertie.tasks.similarity import score_matrix, score_pairs
+from bertie.text import BertTokenizer
+
+# Vectors that go through the stages after pooling together.
+_BLOCK = 256
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+logger = logging.getLogger("bertie.tasks")
+
+
+class Embedder:
+    """A model ready to embed. `pooling`, `normalize`, `truncate_dim` and `max_length` replace the checkpoint's own.
+
+    `normalize=True` makes vectors of unit length after `truncate_dim` has cut them; `normalize=False` leaves out the
+    checkpoint's normalising.
+    """
+
+    def __init__(
+        self,
+        model: ModelLike | None = None,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+        pooling: str | Sequence[str] | None = None,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        self.arguments: dict[str, Any] = {
+            "model": model,
+            "tokenizer": tokenizer,
+            "dtype": dtype,
+            "pooling": pooling,
+            "normalize": normalize,
+            "truncate_dim": truncate_dim,
+            "max_length": max_length,
+        }
+        self.loaded = open_model(
+            model,
+            BertModel,
+            task="embed",
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            default=default_embedding_model() if model is None else None,
+            add_pooling_layer=False,
+        )
+        inner = self.loaded.model
+        if isinstance(inner, BertPreTrainedModel) and not isinstance(inner, BertModel):
+            self.loaded = Loaded(inner.base_model, self.loaded.tokenizer, self.loaded.folder, self.loaded.name)
+        hidden_size: int = self.loaded.model.config.hidden_size
+        folder = self.loaded.folder
+        self.settings = SentenceSettings() if folder is None else read_sentence_settings(folder, hidden_size)
+        self.pooling = read_pooling(pooling, self.settings.pooling)
+        self.normalize = normalize
+        self.max_length = _checked_length(max_length, self.settings.max_length, self.loaded)
+        if self.settings.dense_inputs not in (None, hidden_size * len(self.pooling.modes)):
+            raise InputError(
+                f"pooling={list(self.pooling.modes)} gives {hidden_size * len(self.pooling.modes)} numbers; the "
+                f"checkpoint's dense layer takes {self.settings.dense_inputs}.",
+                "Leave out pooling= to use the checkpoint's own.",
+            )
+        self._full = self.settings.dimension(hidden_size, self.pooling)
+        own = self.settings.truncate_dim
+        self.truncate_dim = self._checked_dim(truncate_dim) or (None if own is None else min(own, self._full))
+        # sentence-transformers knows these two names in every model; the folder's prompts come on top.
+        self.prompts: dict[str, str] = {"query": "", "document": "", **self.settings.prompts}
+
+    @property
+    def dimension(self) -> int:
+        """The length of a float32 vector."""
+        return self.truncate_dim or self._full
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.loaded.model.device
+        return device
+
+    def __repr__(self) -> str:
+        return f"Embedder({self.loaded.name!r}, dimension={self.dimension}, pooling={'+'.join(self.pooling.modes)})"
+
+    # -- our own way ---------------------------------------------------------------------------------------------
+
+    @overload
+    def embed(
+        self, texts: Sequence[str], *, prompt_name: str | None = ..., prompt: str | None = ..., precision: str = ...,
+        ranges: ArrayLike | None = ..., long: str = ..., progress: bool | None = ...,
+    ) -> NDArray[Any]: ...  # fmt: skip
+
+    @overload
+    def embed(
+        self, texts: TextStream, *, prompt_name: str | None = ..., prompt: str | None = ..., precision: str = ...,
+        ranges: ArrayLike | None = ..., long: str = ..., progress: bool | None = ...,
+    ) -> Iterator[NDArray[Any]]: ...  # fmt: skip
+
+    def embed(
+        self,
+        texts: Sequence[str] | TextStream,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        precision: str = "float32",
+        ranges: ArrayLike | None = None,
+        long: str = "truncate",
+        progress: bool | None = None,
+    ) -> NDArray[Any] | Iterator[NDArray[Any]]:
+        """A text's vector `[d]`; a list's `[n, d]`; for an iterator (or a file) an iterator of vectors in its order.
+
+        `long="windows"` reads all of a text that is longer than the model, in overlapping windows, every token counted
+        once; `"truncate"` reads its beginning. int8 and uint8 take `ranges` (quantize.py), a list's own by default.
+        """
+        check_precision(precision)
+        cutting = self._cutting(prompt, prompt_name, long)
+        if isinstance(texts, str):
+            if precision in NEED_RANGES and ranges is None:
+                raise _needs_ranges(precision, "One text")
+            vector = np.stack(list(self._vectors([texts], cutting)))
+            return cast(NDArray[Any], quantize(vector, precision, ranges=ranges)[0])
+        if is_stream(texts):
+            if precision in NEED_RANGES and ranges is None:
+                raise _needs_ranges(precision, "A stream of texts")
+            source = read_texts(texts) if isinstance(texts, os.PathLike) else cast(Iterable[str], texts)
+            stream = (quantize(one[None], precision, ranges=ranges)[0] for one in self._vectors(source, cutting))
+            return with_progress(stream, what="embedding", show=progress)
+        given = as_texts(texts)
+        array = np.empty((len(given), self.dimension), dtype=np.float32)
+        vectors = with_progress(self._vectors(given, cutting), what="embedding", total=len(given), show=progress)
+        for number, one in enumerate(vectors):
+            array[number] = one
+        return quantize(array, precision, ranges=ranges)
+
+    def _cutting(self, prompt: str | None, prompt_name: str | None, long: str = "truncate") -> Cutting:
+        return Cutting(
+            self.loaded.tokenizer,
+            max_length=self.max_length,
+            prompt=self._prompt(prompt, prompt_name),
+            count_prompt=self.pooling.include_prompt,
+            lower=self.settings.do_lower_case,
+            long=long,
+        )
+
+    def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+        if prompt is not None:
+            if not isinstance(prompt, str):
+                raise InputError(f"prompt is a {type(prompt).__name__}, not a string.")
+            if prompt_name is not None:
+                logger.warning("Both prompt and prompt_name were given; prompt_name=%r is not used.", prompt_name)
+            return prompt
+        name = self.settings.default_prompt_name if prompt_name is None else prompt_name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            raise InputError(
+                f"There is no prompt called {name!r}.",
+                f"The model has: {', '.join(self.prompts)}; or give the text itself with prompt=.",
+            )
+        return self.prompts[name]
+
+    def _vectors(
+        self, texts: Iterable[str], cutting: Cutting, *, budget: int | None = None, truncate_dim: int | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        modes = self.pooling.modes
+
+        def run(pieces: list[Piece]) -> list[Part]:
+            return pool_parts(self.loaded.run([piece.row for piece in pieces]).last_hidden_state, pieces, modes)
+
+        block: list[Tensor] = []
+        parts: list[Part] = []
+        for part in run_in_order(text_pieces(texts, cutting), run, budget=budget or self.loaded.budget):
+            parts.append(part)
+            if part.piece.is_last:
+                block.append(join_parts(parts, modes))
+                parts = []
+                if len(block) == _BLOCK:
+                    yield from self._finished(block, truncate_dim)
+                    block = []
+        if block:
+            yield from self._finished(block, truncate_dim)
+
+    def _finished(self, pooled: list[Tensor], truncate_dim: int | None) -> Iterator[NDArray[np.float32]]:
+        vectors = torch.stack(pooled)
+        for stage in self.settings.stages:
+            if not (isinstance(stage, Normalize) and self.normalize is False):
+                vectors = stage(vectors)
+        vectors = vectors[:, : truncate_dim or self.truncate_dim]
+        if self.normalize:
+            vectors = F.normalize(vectors, p=2, dim=1)
+        # Copies: a vector that someone keeps should not keep its whole block.
+        return (row.numpy().copy() for row in vectors)
+
+    def _checked_dim(self, truncate_dim: int | None) -> int | None:
+        if truncate_dim is None:
+            return None
+        if isinstance(truncate_dim, bool) or not isinstance(truncate_dim, int) or not 1 <= truncate_dim <= self._full:
+            raise InputError(
+                f"truncate_dim={truncate_dim!r}; this model's vectors have {self._full} numbers.",
+                f"Use a whole number from 1 to {self._full}.",
+            )
+        return truncate_dim
+
+    # -- sentence-transformers' way ------------------------------------------------------------------------------
+
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: str | None = "sentence_embedding",
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: torch.device | str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        **other: Any,
+    ) -> Any:
+        """`SentenceTransformer.encode`, with its arguments.
+
+        `batch_size` bounds a batch; batches are made by tokens, so it hardly matters. `output_value` is
+        "sentence_embedding", "token_embeddings" (a tensor `[length, hidden]` per text) or None (a dict per text).
+        """
+        unused = sorted(name for name, value in other.items() if value is not None and name != "task")
+        if unused:
+            raise InputError(f"encode() has no argument {', '.join(unused)}.", "Leave it out.")
+        if batch_size < 1:
+            raise InputError(f"batch_size={batch_size}; it takes a whole number of at least 1.")
+        check_precision(precision or "float32")
+        if device is not None and torch.device(device) != self.device:
+            return self._on(device).encode(
+                sentences, prompt_name, prompt, batch_size, show_progress_bar, output_value, precision,
+                convert_to_numpy, convert_to_tensor, None, normalize_embeddings, truncate_dim,
+            )  # fmt: skip
+        texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
+        cutting = self._cutting(prompt, prompt_name)
+        budget = min(self.loaded.budget, batch_size * self.max_length)
+        size = self._checked_dim(truncate_dim)
+        rows = with_progress(
+            self._vectors(texts, cutting, budget=budget, truncate_dim=size),
+            what="embedding",
+            total=len(texts),
+            show=show_progress_bar,
+        )
+        if output_value == "token_embeddings":
+            tokens = [hidden for _, hidden in self._tokens(texts, cutting, budget)]
+            return tokens[0] if isinstance(sentences, str) else tokens
+        if output_value not in ("sentence_embedding", None):
+            raise InputError(
+                f"output_value={output_value!r} is not known.",
+                "Use 'sentence_embedding', 'token_embeddings' or None for both.",
+            )
+        array = np.array(list(rows), dtype=np.float32).reshape(len(texts), size or self.dimension)
+        if output_value is None:
+            both = zip(self._tokens(texts, cutting, budget), array, strict=True)
+            answers = [_features(ids, hidden, vector) for (ids, hidden), vector in both]
+            return answers[0] if isinstance(sentences, str) else answers
+        if normalize_embeddings:
+            array = F.normalize(torch.from_numpy(array), p=2, dim=1).numpy()
+        found = quantize(array, precision or "float32")
+        if convert_to_tensor:
+            tensor = torch.from_numpy(found).to(self.device)
+            return tensor[0] if isinstance(sentences, str) else tensor
+        if convert_to_numpy:
+            return found[0] if isinstance(sentences, str) else found
+        tensors = list(torch.from_numpy(found))
+        return tensors[0] if isinstance(sentences, str) else tensors
+
+    def encode_query(self, sentences: str | Iterable[str], prompt_name: str | None = None, **arguments: Any) -> Any:
+        """`encode` with the prompt called "query", unless another is given."""
+        if prompt_name is None and arguments.get("prompt") is None:
+            prompt_name = "query"
+        return self.encode(sentences, prompt_name, **arguments)
+
+    def encode_document(self, sentences: str | Iterable[str], prompt_name: str | None = None, **arguments: Any) -> Any:
+        """`encode` with the model's prompt called "document", "passage" or "corpus", unless another is given.
+
+        sentence-transformers 5.7 says the same and never comes to "passage": it gives every model an empty "document".
+        """
+        if prompt_name is None and arguments.get("prompt") is None:
+            prompt_name = self.document_prompt_name
+        return self.encode(sentences, prompt_name, **arguments)
+
+    @property
+    def document_prompt_name(self) -> str:
+        return next((name for name in _DOCUMENT_PROMPTS if self.prompts.get(name)), "document")
+
+    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
+        """Scores `[n, m]` of two lists of vectors, by the function the model was trained for."""
+        return torch.from_numpy(score_matrix(embeddings1, embeddings2, self.settings.similarity))
+
+    def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
+        """Scores `[n]` of the first with the first, the second with the second, …"""
+        return torch.from_numpy(score_pairs(embeddings1, embeddings2, self.settings.similarity))
+
+    @property
+    def similarity_fn_name(self) -> str:
+        return self.settings.similarity
+
+    @property
+    def max_seq_length(self) -> int:
+        return self.max_length
+
+    def get_embedding_dimension(self) -> int:
+        return self.dimension
+
+    get_sentence_embedding_dimension = get_embedding_dimension
+
+    def _tokens(self, texts: Iterable[str], cutting: Cutting, budget: int) -> Iterator[tuple[Sequence[int], Tensor]]:
+        def run(pieces: list[Piece]) -> list[tuple[Sequence[int], Tensor]]:
+            rows = [piece.row for piece in pieces]
+            hidden = Loaded.split(self.loaded.run(rows).last_hidden_state, rows)
+            return [(row.ids, one.clone()) for row, one in zip(rows, hidden, strict=True)]
+
+        return run_in_order(text_pieces(texts, cutting), run, budget=budget)
+
+    def _on(self, device: torch.device | str) -> Embedder:
+        """The same embedder elsewhere. A model object moves, as in sentence-transformers; files are opened again."""
+        if isinstance(self.arguments["model"], (Loaded, BertPreTrainedModel)):
+            self.loaded.model.to(device)
+            return self
+        return Embedder(**self.arguments, device=device)
+
+
+@overload
+def embed(
+    texts: Sequence[str], *, model: ModelLike | Embedder | None = ..., tokenizer: BertTokenizer | None = ...,
+    prompt_name: str | None = ..., prompt: str | None = ..., pooling: str | Sequence[str] | None = ...,
+    normalize: bool | None = ..., truncate_dim: int | None = ..., precision: str = ..., ranges: ArrayLike | None = ...,
+    long: str = ..., device: torch.device | str | None = ..., dtype: torch.dtype | str | None = ...,
+    progress: bool | None = ...,
+) -> NDArray[Any]: ...  # fmt: skip
+
+
+@overload
+def embed(
+    texts: TextStream, *, model: ModelLike | Embedder | None = ..., tokenizer: BertTokenizer | None = ...,
+    prompt_name: str | None = ..., prompt: str | None = ..., pooling: str | Sequence[str] | None = ...,
+    normalize: bool | None = ..., truncate_dim: int | None = ..., precision: str = ..., ranges: ArrayLike | None = ...,
+    long: str = ..., device: torch.device | str | None = ..., dtype: torch.dtype | str | None = ...,
+    progress: bool | None = ...,
+) -> Iterator[NDArray[Any]]: ...  # fmt: skip
+
+
+def embed(
+    texts: Sequence[str] | TextStream,
+    *,
+    model: ModelLike | Embedder | None = None,
+    tokenizer: BertTokenizer | None = None,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    pooling: str | Sequence[str] | None = None,
+    normalize: bool | None = None,
+    truncate_dim: int | None = None,
+    precision: str = "float32",
+    ranges: ArrayLike | None = None,
+    long: str = "truncate",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
+    progress: bool | None = None,
+) -> NDArray[Any] | Iterator[NDArray[Any]]:
+    """Vectors of texts: `[d]` of one, `[n, d]` of a list, an iterator of vectors in order of an iterator or a file.
+
+    Without `model` it is all-MiniLM-L6-v2. See `Embedder` for the settings and `Embedder.embed` for the rest.
+    """
+    embedder = as_embedder(
+        model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        pooling=pooling,
+        normalize=normalize,
+        truncate_dim=truncate_dim,
+    )
+    return embedder.embed(
+        cast(Sequence[str], texts),
+        prompt_name=prompt_name,
+        prompt=prompt,
+        precision=precision,
+        ranges=ranges,
+        long=long,
+        progress=progress,
+    )
+
+
+def as_embedder(model: ModelLike | Embedder | None, **settings: Any) -> Embedder:
+    """The embedder given, or one made of the model given; settings for one that is ready are refused."""
+    if not isinstance(model, Embedder):
+        return Embedder(model, **settings)
+    given = sorted(name for name, value in settings.items() if value is not None)
+    if given:
+        raise InputError(f"{', '.join(given)} cannot change an Embedder that is ready.", "Give them to Embedder(…).")
+    return model
+
+
+def _needs_ranges(precision: str, what: str) -> InputError:
+    return InputError(
+        f"{what} cannot be made {precision} by itself: its steps lie between values of many vectors.",
+        "Give ranges=calibration_ranges(vectors of many texts).",
+    )
+
+
+def _features(ids: Sequence[int], hidden: Tensor, vector: NDArray[np.float32]) -> dict[str, Tensor]:
+    input_ids = torch.tensor(ids, device=hidden.device)
+    return {
+        "input_ids": input_ids,
+        "attention_mask": torch.ones_like(input_ids),
+        "token_embeddings": hidden,
+        "sentence_embedding": torch.from_numpy(vector).to(hidden.device),
+    }
+
+
+def _checked_length(given: int | None, own: int | None, loaded: Loaded) -> int:
+    positions = int(loaded.model.config.max_position_embeddings)
+    if given is None:
+        return min(own, positions) if own is not None else min(loaded.max_length, positions)
+    if isinstance(given, bool) or not isinstance(given, int) or not 3 <= given <= positions:
+        raise InputError(
+            f"max_length={given!r}; this model takes texts of 3 to {positions} tokens, [CLS] and [SEP] included.",
+            "Use a smaller one, and long='windows' to read all of a longer text.",
+        )
+    return given

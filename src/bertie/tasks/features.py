@@ -1,0 +1,232 @@
+"""A vector for every token from chosen layers: what Google's `extract_features.py` writes.
+
+    for token in features("A text.", model="bert-base-uncased").tokens:
+        print(token.token, token.vector(-1).shape)
+
+    json.dumps(features(line, model=…).to_google_json())       a line of its jsonl, key for key
+
+Source: google-research/bert `extract_features.py`. As there, layers are counted without the embeddings (0 is the first
+encoder layer, −1 the last), "a ||| b" is a pair, a pair that is too long loses tokens from the end of its longer text
+(of the second when they are equal), and numbers are rounded to 6 places. `max_length` is 128 there, here the model's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertie.errors import InputError
+from bertie.model import BertModel
+from bertie.tasks.batching import Row, run_groups
+from bertie.tasks.classify import LONG
+from bertie.tasks.inputs import Long, PairTask, TextOrPair, checked_choice, checked_count
+from bertie.tasks.loaded import ModelLike, open_model
+from bertie.tasks.rows import DEFAULT_STRIDE, split_text_or_pair
+from bertie.text import BertTokenizer
+
+GOOGLE_LAYERS = (-1, -2, -3, -4)
+Floats = NDArray[np.float32]
+Places = list[tuple[int, int]]  # (window, place in it)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenFeatures:
+    """A token, special ones included, and its float32 vector `[hidden]` in each layer that was asked for."""
+
+    token: str
+    layers: tuple[tuple[int, Floats], ...]
+
+    def vector(self, layer: int) -> Floats:
+        """The vector of a layer, by the number it was asked for with."""
+        for index, vector in self.layers:
+            if index == layer:
+                return vector
+        known = ", ".join(str(index) for index, _ in self.layers)
+        raise InputError(f"Layer {layer} was not asked for; there are {known}.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """The tokens of a text. `index` is the number of the text among those that were given."""
+
+    index: int
+    tokens: tuple[TokenFeatures, ...]
+
+    def to_google_json(self) -> dict[str, Any]:
+        """The object that extract_features.py writes as one line of JSON."""
+        return {
+            "linex_index": self.index,
+            "features": [
+                {
+                    "token": token.token,
+                    "layers": [
+                        {"index": index, "values": [round(value, 6) for value in vector.tolist()]}
+                        for index, vector in token.layers
+                    ],
+                }
+                for token in self.tokens
+            ],
+        }
+
+
+class FeatureExtractor(PairTask[Features]):
+    """`features` with its model and settings fixed."""
+
+    name: ClassVar[str] = "features"
+
+    def __init__(
+        self,
+        model: ModelLike,
+        *,
+        layers: Sequence[int] | None = None,
+        max_length: int | None = None,
+        long: Long = "truncate",
+        stride: int = DEFAULT_STRIDE,
+        tokenizer: BertTokenizer | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+    ) -> None:
+        checked_choice("long", long, LONG)
+        checked_count("max_length", max_length, none_means="the model's")
+        # Hidden states need no pooler, and checkpoints of masked-word models have none.
+        self.loaded = open_model(
+            model,
+            BertModel,
+            task=self.name,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            add_pooling_layer=False,
+        )
+        limit = self.loaded.max_length
+        if max_length is not None and max_length > limit:
+            raise InputError(f"max_length is {max_length}; the model takes {limit} tokens.", "Ask for no more.")
+        self.max_length = limit if max_length is None else max_length
+        self.layers = read_layers(layers, self.loaded.model.config.num_hidden_layers)
+        self.long, self.stride = long, stride
+
+    def checked(self, item: Any, where: str) -> TextOrPair:
+        checked = super().checked(item, where)
+        return split_at_bars(checked) if isinstance(checked, str) else checked
+
+    def stream(self, items: Iterable[TextOrPair]) -> Iterator[Features]:
+        for index, ((tokens, places), states) in enumerate(
+            run_groups(map(self._rows, items), self._run, budget=self.loaded.budget)
+        ):
+            vectors = [states[window][:, place] for window, place in places]  # each [layers, hidden]
+            yield Features(
+                index,
+                tuple(
+                    TokenFeatures(token, tuple(zip(self.layers, of_token, strict=True)))
+                    for token, of_token in zip(tokens, vectors, strict=True)
+                ),
+            )
+
+    def _rows(self, item: TextOrPair) -> tuple[tuple[list[str], Places], list[Row]]:
+        """The tokens and where each is read, and the rows."""
+        tokenizer = self.loaded.tokenizer
+        if self.long == "windows":
+            windows = split_text_or_pair(tokenizer, item, max_length=self.max_length, stride=self.stride)
+            best = windows.best_places()
+            tokens = [windows.whole.tokens[token] for token, _, _ in best]
+            return (tokens, [(window, place) for _, window, place in best]), windows.rows
+        first, second = item if isinstance(item, tuple) else (item, None)
+        a: list[int] = tokenizer.encode(first, add_special_tokens=False)
+        b: list[int] | None = None if second is None else tokenizer.encode(second, add_special_tokens=False)
+        room = self.max_length - tokenizer.num_special_tokens_to_add(pair=b is not None)
+        if room < 0:
+            raise InputError(
+                f"max_length is {self.max_length}: the special tokens alone do not fit.", "Allow for more tokens."
+            )
+        num_a, num_b = google_pair_sizes(len(a), 0 if b is None else len(b), room)
+        a, b = a[:num_a], None if b is None else b[:num_b]
+        row = Row(
+            tokenizer.build_inputs_with_special_tokens(a, b),
+            None if b is None else tokenizer.create_token_type_ids_from_sequences(a, b),
+        )
+        return (tokenizer.convert_ids_to_tokens(row.ids), [(0, place) for place in range(len(row))]), [row]
+
+    def _run(self, rows: list[Row]) -> list[Floats]:
+        """`[layers, length, hidden]` for each row."""
+        states = self.loaded.run(rows, output_hidden_states=True).hidden_states[1:]  # without the embeddings
+        chosen = torch.stack([states[layer] for layer in self.layers], dim=1).float().cpu()  # [tokens, layers, hidden]
+        # Copies, so that one text kept does not keep its whole batch.
+        return [part.transpose(0, 1).contiguous().numpy() for part in self.loaded.split(chosen, rows)]
+
+
+def features(
+    texts: Any,
+    *,
+    model: ModelLike,
+    layers: Sequence[int] | None = None,
+    max_length: int | None = None,
+    long: Long = "truncate",
+    stride: int = DEFAULT_STRIDE,
+    tokenizer: BertTokenizer | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
+    progress: bool | None = None,
+) -> Any:
+    """`Features` of a text, or of a pair (a tuple, or "a ||| b"); a list for a list, an iterator for an iterator.
+
+    `layers` are the last four by default, last first, as in Google's script; fewer where the model has fewer. Texts
+    longer than `max_length` are cut as Google's script does, or read in windows that overlap by `stride` tokens
+    (`long="windows"`): then every token's vector is from the window where it has most context.
+    """
+    task = FeatureExtractor(
+        model,
+        layers=layers,
+        max_length=max_length,
+        long=long,
+        stride=stride,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+    )
+    return task(texts, progress=progress)
+
+
+def read_layers(layers: Any, num_layers: int) -> tuple[int, ...]:
+    """Layer numbers as they were given, each checked: from −n to n−1 for a model of n layers."""
+    if layers is None:
+        return GOOGLE_LAYERS[:num_layers]
+    found = (layers,) if isinstance(layers, int) else tuple(layers)
+    if not found:
+        raise InputError("layers is empty.", "Name at least one; -1 is the last.")
+    for layer in found:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not -num_layers <= layer < num_layers:
+            raise InputError(
+                f"Layer {layer!r} does not exist: the model has {num_layers}.",
+                f"Use {-num_layers} to {num_layers - 1}; 0 is the first layer and -1 the last.",
+            )
+    return found
+
+
+def split_at_bars(text: str) -> TextOrPair:
+    """A pair from "a ||| b", by Google's rule; any other text as it is.
+
+    >>> split_at_bars("who? ||| she")
+    ('who?', 'she')
+    """
+    match = re.match(r"^(.*) \|\|\| (.*)$", text.strip())
+    return text if match is None else (match[1], match[2])
+
+
+def google_pair_sizes(num_a: int, num_b: int, room: int) -> tuple[int, int]:
+    """How many tokens of A and B stay when tokens are taken, one at a time, from the longer, from B if they are equal.
+
+    >>> google_pair_sizes(10, 4, 9), google_pair_sizes(10, 12, 9)
+    ((5, 4), (5, 4))
+    """
+    if num_a + num_b <= room:
+        return num_a, num_b
+    shorter = min(num_a, num_b)
+    if shorter <= room // 2:
+        return (room - num_b, num_b) if num_a > num_b else (num_a, room - num_a)
+    return (room + 1) // 2, room // 2

@@ -1,0 +1,366 @@
+"""Words for [MASK]: the likeliest at each, the likeliest together, and how likely given words are.
+
+    fill("The capital of France is [MASK].", model="bert-base-uncased").candidates[0].token
+    fill("A [MASK] [MASK].", model=…).fillings[0].text                   both masks, chosen together
+    fill("He was [MASK].", model=…, targets=["happy", "inconsolable"])    only these; word pieces may be several
+
+**At each mask by itself** scores are transformers' fill-mask pipeline's: the softmax at that place. **Together**, masks
+are filled from left to right by beam search: every choice is made knowing the ones before it (the model is run again),
+the masks after it still being masks, and the score is the product of the choices' probabilities. **A target of several
+pieces** gets as many masks, and its score is the product of its pieces' probabilities, filled from left to right in the
+same way; so a longer word competes with one factor more for every piece (transformers takes its first piece alone).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bertie.errors import InputError
+from bertie.model import BertForMaskedLM
+from bertie.tasks.batching import Row, run_in_order
+from bertie.tasks.inputs import Task, checked_count, checked_text, chunked, shortened
+from bertie.tasks.loaded import ModelLike, open_model
+from bertie.text import BertTokenizer
+
+Ids = tuple[int, ...]
+
+# Texts are filled together, round by round; each holds at most its beams.
+_TEXTS_AT_ONCE = 32
+_LEAST_BEAMS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A word for one mask. `text` is the text with it in place, as the tokenizer reads it back."""
+
+    token: str
+    score: float
+    text: str
+    ids: Ids  # one, or several for a target of several word pieces
+
+    @property
+    def id(self) -> int | None:
+        """The token's id; None for a target of several word pieces."""
+        return self.ids[0] if len(self.ids) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A word for every mask, chosen together; `score` is the product of their probabilities."""
+
+    tokens: tuple[str, ...]
+    score: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A text's answer: for each mask its `masks` candidates by itself, and the best `fillings` of all, best first."""
+
+    masks: tuple[tuple[Candidate, ...], ...]
+    fillings: tuple[Filling, ...]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The candidates of the first mask: of the only one, in most texts."""
+        return self.masks[0]
+
+    @property
+    def text(self) -> str:
+        """The text with its best filling."""
+        return self.fillings[0].text if self.fillings else self.masks[0][0].text
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """A row, places in it, and what is wanted there: the best `wanted`, or the scores of these ids."""
+
+    row: Row
+    places: tuple[int, ...]
+    wanted: int | Ids
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+_Scored = list[tuple[int, float]]  # (id, log-probability)
+_Reply = list[_Scored]  # for each of a query's places
+_Work = Generator[list[_Query], list[_Reply], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Beam:
+    """A text on its way: its tokens (special ones not counted), where masks are left, what was chosen, how likely."""
+
+    tokens: Ids
+    places: tuple[int, ...]
+    chosen: tuple[Ids, ...] = ()
+    score: float = 0.0
+
+
+class MaskFiller(Task[str, Filled]):
+    """`fill` with its model and settings fixed."""
+
+    name: ClassVar[str] = "fill"
+
+    def __init__(
+        self,
+        model: ModelLike,
+        *,
+        top_k: int = 5,
+        targets: str | Sequence[str] | None = None,
+        joint: bool = True,
+        num_beams: int | None = None,
+        tokenizer: BertTokenizer | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+    ) -> None:
+        checked_count("top_k", top_k)
+        checked_count("num_beams", num_beams, none_means="enough for top_k")
+        self.loaded = open_model(
+            model, BertForMaskedLM, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
+        )
+        mask = self.loaded.tokenizer.mask_token_id
+        if mask is None:
+            raise InputError(
+                "fill needs a mask token, and this tokenizer has none in its vocabulary.",
+                "Use the tokenizer the model was pretrained with, or name the token: mask_token=.",
+            )
+        self.mask: int = mask
+        self.top_k, self.joint = top_k, joint
+        self.num_beams = max(top_k, num_beams or _LEAST_BEAMS)
+        self.targets = None if targets is None else read_targets(self.loaded.tokenizer, targets)
+
+    def checked(self, item: Any, where: str) -> str:
+        text = checked_text(item, where)
+        token = self.loaded.tokenizer.mask_token or ""
+        # The tokenizer has the last word (see _tokens); this one is quick, and names the text before any work is done.
+        if token not in text:
+            raise InputError(
+                f"{where} has no {token}: {shortened(text)!r}.", f"Write {token} where a word is to be found."
+            )
+        return text
+
+    def stream(self, items: Iterable[str]) -> Iterator[Filled]:
+        for chunk in chunked(items, _TEXTS_AT_ONCE):
+            yield from self._together([self._fill(text) for text in chunk])
+
+    # -- the model -----------------------------------------------------------------------------------------------------
+
+    def _together(self, works: list[_Work]) -> list[Filled]:
+        """Run every text's work side by side: what they ask for in a round goes through the model in full batches."""
+        answers: dict[int, Filled] = {}
+        asked = {number: next(work) for number, work in enumerate(works)}
+        while asked:
+            queries = [query for its_queries in asked.values() for query in its_queries]
+            replies = run_in_order(queries, self._run, budget=self.loaded.budget)
+            rounds = {number: [next(replies) for _ in its_queries] for number, its_queries in asked.items()}
+            asked = {}
+            for number, reply in rounds.items():
+                try:
+                    asked[number] = works[number].send(reply)
+                except StopIteration as done:
+                    answers[number] = done.value
+        return [answers[number] for number in range(len(works))]
+
+    def _run(self, batch: list[_Query]) -> list[_Reply]:
+        places, start = [], 0
+        for query in batch:
+            places += [start + place for place in query.places]
+            start += len(query)
+        device = self.loaded.model.device
+        logits: Tensor = self.loaded.run(
+            [query.row for query in batch], masked_positions=torch.tensor(places, device=device)
+        ).logits
+        by_query = torch.split(logits.float().log_softmax(-1), [len(query.places) for query in batch])
+        return [_read(scores, query.wanted) for scores, query in zip(by_query, batch, strict=True)]
+
+    def _query(self, tokens: Ids, places: Sequence[int], wanted: int | Ids) -> _Query:
+        """A row around `places`: the whole text if it fits, else as much on both sides of them as does."""
+        tokenizer = self.loaded.tokenizer
+        room = self.loaded.max_length - tokenizer.num_special_tokens_to_add()
+        start = 0
+        if len(tokens) > room:
+            first, last = places[0], places[-1] + 1
+            if last - first > room:
+                raise InputError(
+                    f"A target of {last - first} word pieces does not fit the model's {self.loaded.max_length} tokens.",
+                    "Use shorter targets.",
+                )
+            start = min(max(0, first - (room - (last - first)) // 2), len(tokens) - room)
+        ids = tokenizer.build_inputs_with_special_tokens(list(tokens[start : start + room]))
+        return _Query(Row(ids), tuple(place - start + 1 for place in places), wanted)
+
+    # -- one text ------------------------------------------------------------------------------------------------------
+
+    def _fill(self, text: str) -> _Work:
+        tokens = self._tokens(text)
+        places = [place for place, token in enumerate(tokens) if token == self.mask]
+        masks = yield from self._each(tokens, places)
+        fillings: tuple[Filling, ...] = ()
+        if len(places) == 1:
+            fillings = tuple(Filling((one.token,), one.score, one.text) for one in masks[0])
+        elif self.joint:
+            fillings = yield from self._all(tokens, places)
+        return Filled(masks, fillings)
+
+    def _tokens(self, text: str) -> Ids:
+        ids: Ids = tuple(self.loaded.tokenizer.encode(text, add_special_tokens=False))
+        if self.mask not in ids:
+            token = self.loaded.tokenizer.mask_token
+            raise InputError(f"The tokenizer finds no {token} in {shortened(text)!r}.", f"Let {token} stand by itself.")
+        return ids
+
+    def _each(self, tokens: Ids, places: list[int]) -> _Work:
+        """The candidates of every mask by itself, the others staying masks."""
+        found: list[list[tuple[Ids, float]]] = []
+        if self.targets is None:
+            fits = len(tokens) + self.loaded.tokenizer.num_special_tokens_to_add() <= self.loaded.max_length
+            groups = [places] if fits else [[place] for place in places]
+            replies = yield [self._query(tokens, group, self.top_k) for group in groups]
+            found = [[((token,), score) for token, score in scored] for reply in replies for scored in reply]
+        else:
+            for place in places:
+                found.append((yield from self._targets_at(tokens, place)))
+        return tuple(
+            tuple(
+                Candidate(
+                    token=self.loaded.tokenizer.decode(list(ids)),
+                    score=math.exp(score),
+                    text=self._read_back(_put(tokens, place, ids), keep=len(places) > 1),
+                    ids=ids,
+                )
+                for ids, score in scored[: self.top_k]
+            )
+            for place, scored in zip(places, found, strict=True)
+        )
+
+    def _all(self, tokens: Ids, places: list[int]) -> _Work:
+        """The best fillings of all masks, from left to right, `num_beams` kept at every mask."""
+        beams = [_Beam(tokens, tuple(places))]
+        for _ in places:
+            if self.targets is None:
+                replies = yield [self._query(beam.tokens, beam.places[:1], self.num_beams) for beam in beams]
+                choices = [[((token,), score) for token, score in reply[0]] for reply in replies]
+            else:
+                choices = []
+                for beam in beams:
+                    choices.append((yield from self._targets_at(beam.tokens, beam.places[0])))
+            longer = [
+                _longer(beam, ids, score) for beam, scored in zip(beams, choices, strict=True) for ids, score in scored
+            ]
+            beams = sorted(longer, key=lambda beam: -beam.score)[: self.num_beams]
+        decode = self.loaded.tokenizer.decode
+        return tuple(
+            Filling(
+                tokens=tuple(decode(list(ids)) for ids in beam.chosen),
+                score=math.exp(beam.score),
+                text=self._read_back(beam.tokens, keep=False),
+            )
+            for beam in beams[: self.top_k]
+        )
+
+    def _targets_at(self, tokens: Ids, place: int) -> _Work:
+        """(ids, log-probability) of every target at one mask, best first; those of one length start from one row."""
+        assert self.targets is not None
+        scores = dict.fromkeys(self.targets, 0.0)
+        for piece in range(max(map(len, self.targets))):
+            wanted: dict[tuple[int, Ids], list[Ids]] = {}
+            for target in self.targets:
+                if len(target) > piece:
+                    wanted.setdefault((len(target), target[:piece]), []).append(target)
+            queries = []
+            for (length, known), targets in wanted.items():
+                row = _put(tokens, place, (*known, *[self.mask] * (length - piece)))
+                next_pieces = tuple(dict.fromkeys(target[piece] for target in targets))
+                # The window is laid round all of the target's places, so it is the same one for every piece.
+                query = self._query(row, range(place, place + length), next_pieces)
+                queries.append(_Query(query.row, query.places[piece : piece + 1], next_pieces))
+            replies = yield queries
+            for targets, reply in zip(wanted.values(), replies, strict=True):
+                found = dict(reply[0])
+                for target in targets:
+                    scores[target] += found[target[piece]]
+        return sorted(scores.items(), key=lambda entry: -entry[1])
+
+    def _read_back(self, tokens: Ids, *, keep: bool) -> str:
+        """The text of tokens. Special ones are left out, unless there are masks still to be seen."""
+        return self.loaded.tokenizer.decode(list(tokens), skip_special_tokens=not keep)
+
+
+def fill(
+    texts: Any,
+    *,
+    model: ModelLike,
+    top_k: int = 5,
+    targets: str | Sequence[str] | None = None,
+    joint: bool = True,
+    num_beams: int | None = None,
+    tokenizer: BertTokenizer | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
+    progress: bool | None = None,
+) -> Any:
+    """A `Filled` for a text with the tokenizer's mask token in it; a list for a list, an iterator for an iterator.
+
+    `Filled.masks` has `top_k` candidates for each mask; `Filled.fillings` has the `top_k` best ways to fill all of
+    them together (beam search over `num_beams`, at least `top_k` and 5; `joint=False` leaves it out). `targets`
+    restricts what may stand at a mask; words of several pieces are scored whole. Of a text longer than the model, as
+    much around the mask as fits is read.
+    """
+    task = MaskFiller(
+        model,
+        top_k=top_k,
+        targets=targets,
+        joint=joint,
+        num_beams=num_beams,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+    )
+    return task(texts, progress=progress)
+
+
+def read_targets(tokenizer: BertTokenizer, targets: Any) -> tuple[Ids, ...]:
+    """The word pieces of every target: the token of that very name, or what the tokenizer makes of it."""
+    words = [targets] if isinstance(targets, str) else list(targets)
+    if not words:
+        raise InputError("targets is empty.", "Pass at least one word, or None for the whole vocabulary.")
+    vocabulary = tokenizer.get_vocab()
+    found: list[Ids] = []
+    for number, word in enumerate(words):
+        checked_text(word, f"Target {number}")
+        ids = (vocabulary[word],) if word in vocabulary else tuple(tokenizer.encode(word, add_special_tokens=False))
+        if not ids:
+            raise InputError(f"Target {number} ({word!r}) is empty for this tokenizer.", "Leave it out.")
+        if tokenizer.unk_token_id in ids and word != tokenizer.unk_token:
+            raise InputError(
+                f"Target {number} ({word!r}) has characters that this vocabulary cannot spell.", "Leave it out."
+            )
+        found.append(ids)
+    return tuple(dict.fromkeys(found))
+
+
+def _read(scores: Tensor, wanted: int | Ids) -> _Reply:
+    """`[places, vocabulary]` log-probabilities → what was wanted of each place."""
+    if isinstance(wanted, int):
+        best, ids = scores.topk(min(wanted, scores.shape[-1]))
+        return [list(zip(i, b, strict=True)) for i, b in zip(ids.tolist(), best.tolist(), strict=True)]
+    values = scores[:, torch.tensor(wanted, device=scores.device)].tolist()
+    return [list(zip(wanted, row, strict=True)) for row in values]
+
+
+def _longer(beam: _Beam, ids: Ids, score: float) -> _Beam:
+    place, *later = beam.places
+    left = tuple(other + len(ids) - 1 for other in later)
+    return _Beam(_put(beam.tokens, place, ids), left, (*beam.chosen, ids), beam.score + score)
+
+
+def _put(tokens: Ids, place: int, ids: Ids) -> Ids:
+    return (*tokens[:place], *ids, *tokens[place + 1 :])

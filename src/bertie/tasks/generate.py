@@ -1,0 +1,226 @@
+"""Text that goes on from a prompt, by a decoder: a `BertLMHeadModel` trained to predict the next word.
+
+    generate("Once upon a time", model="my-decoder", max_new_tokens=40, num_beams=4).text
+
+A prompt is given to the model as [CLS] and its tokens, with no [SEP] after them: that is what ends a text. Prompts of
+one batch are padded on the left, and each gets what it would get alone. Drawing (`do_sample`) with a `seed` starts
+every prompt from that seed, so the answer does not depend on its neighbours either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from bertie.checkpoint.read import open_checkpoint
+from bertie.errors import InputError
+from bertie.model import BertLMHeadModel
+from bertie.tasks.batching import run_in_order
+from bertie.tasks.inputs import Task, checked_count
+from bertie.tasks.loaded import Loaded, ModelLike, open_model
+from bertie.text import BertTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What was written after a prompt: its text and its ids, without the prompt and without what ended it."""
+
+    prompt: str
+    text: str
+    ids: tuple[int, ...]
+    alternatives: tuple[Generated, ...] = ()  # the further ones, when num_return_sequences asked for more
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How tokens are chosen; the names are `BertLMHeadModel.generate`'s."""
+
+    max_new_tokens: int = 20
+    min_new_tokens: int = 0
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    text: str
+    ids: Sequence[int]
+
+
+class TextGenerator(Task[str, Generated]):
+    """`generate` with its model and settings fixed."""
+
+    name: ClassVar[str] = "generate"
+
+    def __init__(
+        self,
+        model: ModelLike,
+        *,
+        decoding: Decoding | None = None,
+        seed: int | None = None,
+        force: bool = False,
+        tokenizer: BertTokenizer | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+    ) -> None:
+        self.decoding = Decoding() if decoding is None else decoding
+        for name in ("max_new_tokens", "num_beams", "num_return_sequences"):
+            checked_count(name, getattr(self.decoding, name))
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise InputError(f"seed is {seed!r}; it takes a whole number, or None.")
+        self.seed = seed
+        self.loaded = _open_decoder(model, force=force, tokenizer=tokenizer, device=device, dtype=dtype)
+        self.room = self.loaded.max_length - self.decoding.max_new_tokens
+        if self.room < 1:
+            raise InputError(
+                f"max_new_tokens is {self.decoding.max_new_tokens}, and the model has room for "
+                f"{self.loaded.max_length} tokens, prompt and all.",
+                f"Ask for at most {self.loaded.max_length - 1}.",
+            )
+        config, tokens = self.loaded.model.config, self.loaded.tokenizer
+        self.end = config.eos_token_id if config.eos_token_id is not None else tokens.sep_token_id
+        self.pad = config.pad_token_id if config.pad_token_id is not None else (tokens.pad_token_id or 0)
+
+    def stream(self, items: Iterable[str]) -> Iterator[Generated]:
+        copies = max(self.decoding.num_beams, self.decoding.num_return_sequences)
+
+        def cost(prompt: _Prompt) -> int:
+            return (len(prompt.ids) + self.decoding.max_new_tokens) * copies
+
+        yield from run_in_order(map(self._prompt, items), self._run, budget=self.loaded.budget, length=cost)
+
+    def _prompt(self, text: str) -> _Prompt:
+        tokens = self.loaded.tokenizer
+        if tokens.cls_token_id is None:
+            raise InputError("generate needs a tokenizer with a [CLS] token: every text begins with it.")
+        ids: list[int] = tokens.encode(text, add_special_tokens=False)
+        # The end of a prompt is what the text goes on from, so a long one loses its beginning.
+        kept = ids[max(0, len(ids) - (self.room - 1)) :]
+        return _Prompt(text, [tokens.cls_token_id, *kept])
+
+    def _run(self, prompts: list[_Prompt]) -> list[Generated]:
+        if self.decoding.do_sample and self.seed is not None:
+            return [answer for prompt in prompts for answer in self._continue([prompt])]
+        return self._continue(prompts)
+
+    def _continue(self, prompts: list[_Prompt]) -> list[Generated]:
+        device = self.loaded.model.device
+        longest = max(len(prompt.ids) for prompt in prompts)
+        missing = [longest - len(prompt.ids) for prompt in prompts]
+        ids = [[self.pad] * gap + list(prompt.ids) for gap, prompt in zip(missing, prompts, strict=True)]
+        mask = [[0] * gap + [1] * (longest - gap) for gap in missing]
+        generator = None
+        if self.seed is not None:
+            generator = torch.Generator(device=device).manual_seed(self.seed)
+        options = {name: getattr(self.decoding, name) for name in Decoding.__slots__}
+        written = self.loaded.model.generate(
+            torch.tensor(ids, device=device),
+            torch.tensor(mask, device=device),
+            eos_token_id=self.end,
+            pad_token_id=self.pad,
+            generator=generator,
+            **options,
+        )[:, longest:].tolist()
+        count = self.decoding.num_return_sequences
+        answers = []
+        for number, prompt in enumerate(prompts):
+            best, *others = (self._answer(prompt, row) for row in written[number * count : (number + 1) * count])
+            answers.append(replace(best, alternatives=tuple(others)))
+        return answers
+
+    def _answer(self, prompt: _Prompt, row: list[int]) -> Generated:
+        ends = {self.end} if isinstance(self.end, int) else set(self.end or ())
+        stop = next((place for place, token in enumerate(row) if token in ends), len(row))
+        ids = tuple(row[:stop])
+        return Generated(prompt.text, self.loaded.tokenizer.decode(list(ids), skip_special_tokens=True), ids)
+
+
+def generate(
+    prompts: Any,
+    *,
+    model: ModelLike,
+    max_new_tokens: int = 20,
+    min_new_tokens: int = 0,
+    num_beams: int = 1,
+    num_return_sequences: int = 1,
+    do_sample: bool = False,
+    seed: int | None = None,
+    temperature: float = 1.0,
+    top_k: int = 50,
+    top_p: float = 1.0,
+    repetition_penalty: float = 1.0,
+    length_penalty: float = 1.0,
+    early_stopping: bool = False,
+    force: bool = False,
+    tokenizer: BertTokenizer | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
+    progress: bool | None = None,
+) -> Any:
+    """A `Generated` for a prompt; a list for a list, an iterator for an iterator.
+
+    The likeliest next token again and again, or `num_beams` texts side by side, or drawn by chance (`do_sample`, with
+    `temperature`, `top_k`, `top_p` and a `seed`). A prompt that leaves no room for `max_new_tokens` loses its
+    beginning. A checkpoint that is not a decoder (`config.is_decoder`) predicts masked words, not next ones, and is
+    refused; `force=True` runs it as a decoder all the same.
+    """
+    decoding = Decoding(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        num_beams=num_beams,
+        num_return_sequences=num_return_sequences,
+        do_sample=do_sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=repetition_penalty,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+    )
+    task = TextGenerator(
+        model, decoding=decoding, seed=seed, force=force, tokenizer=tokenizer, device=device, dtype=dtype
+    )
+    return task(prompts, progress=progress)
+
+
+def _open_decoder(
+    model: ModelLike,
+    *,
+    force: bool,
+    tokenizer: BertTokenizer | None,
+    device: torch.device | str | None,
+    dtype: torch.dtype | str | None,
+) -> Loaded:
+    if isinstance(model, (str, os.PathLike)):
+        if not force and open_checkpoint(model).config.get("is_decoder") is not True:
+            raise InputError(
+                f"generate needs a decoder; {os.fspath(model)} was not trained as one (config.is_decoder is not true).",
+                "Use a checkpoint trained to predict the next word, or force=True to see what this one writes.",
+            )
+        return open_model(
+            model,
+            BertLMHeadModel,
+            task="generate",
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            is_decoder=True,
+        )
+    loaded = open_model(model, BertLMHeadModel, task="generate", tokenizer=tokenizer, device=device, dtype=dtype)
+    if not loaded.model.config.is_decoder:
+        raise InputError(
+            "generate needs a decoder; the model it was given has config.is_decoder=False.",
+            "Load it with BertLMHeadModel.from_pretrained(…, is_decoder=True).",
+        )
+    return loaded

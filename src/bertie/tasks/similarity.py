@@ -1,0 +1,134 @@
+"""How alike texts or vectors are: cosine, dot product, or the negative of a distance, all larger for more alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bertie.errors import InputError
+from bertie.tasks.sentence import SIMILARITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bertie.tasks.embed import Embedder
+    from bertie.tasks.loaded import ModelLike
+
+_ROWS_AT_ONCE = 64  # of a distance matrix, whose differences take `dimension` times its room
+
+
+def similarity(
+    a: str | Sequence[str] | ArrayLike,
+    b: str | Sequence[str] | ArrayLike | None = None,
+    *,
+    model: ModelLike | Embedder | None = None,
+    function: str | None = None,
+    long: str = "truncate",
+    progress: bool | None = None,
+    **settings: Any,
+) -> NDArray[np.float32]:
+    """Scores `[len(a), len(b)]` of texts, or of vectors that are ready; of `a` with itself when there is no `b`.
+
+    `function` is the one the model was trained for by default (cosine if it does not say). `settings` are those of
+    `Embedder`.
+    """
+    check_function(function)
+    embedder = None
+    texts = [value for value in (a, b) if value is not None and _is_text(value)]
+    if texts:
+        from bertie.tasks.embed import as_embedder
+
+        embedder = as_embedder(model, **settings)
+        function = function or embedder.similarity_fn_name
+
+    def vectors(value: Any) -> NDArray[np.float32]:
+        if embedder is None or not _is_text(value):
+            return _matrix(value)
+        listed = [value] if isinstance(value, str) else list(value)
+        return embedder.embed(listed, long=long, progress=progress)
+
+    first = vectors(a)
+    return score_matrix(first, first if b is None else vectors(b), function or "cosine")
+
+
+def check_function(function: str | None) -> None:
+    if function is not None and function not in SIMILARITIES:
+        raise InputError(f"There is no similarity {function!r}.", f"Use one of {', '.join(SIMILARITIES)}.")
+
+
+def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
+    """Scores `[n, m]` of vectors `[n, d]` and `[m, d]`.
+
+    >>> score_matrix([[1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]).tolist()
+    [[1.0, 0.0]]
+    """
+    check_function(function)
+    left, right = _matrix(a), _matrix(b)
+    _check_width(left, right)
+    if function == "cosine":
+        left, right = unit(left), unit(right)
+    if function in ("cosine", "dot"):
+        return left @ right.T
+    order = 2 if function == "euclidean" else 1
+    scores = np.empty((len(left), len(right)), dtype=np.float32)
+    for start in range(0, len(left), _ROWS_AT_ONCE):
+        for column in range(0, len(right), _ROWS_AT_ONCE):
+            rows, columns = slice(start, start + _ROWS_AT_ONCE), slice(column, column + _ROWS_AT_ONCE)
+            scores[rows, columns] = -np.linalg.norm(left[rows, None] - right[None, columns], ord=order, axis=2)
+    return scores
+
+
+def score_pairs(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
+    """Scores `[n]` of the vectors of two lists of one length, pair by pair."""
+    check_function(function)
+    left, right = _matrix(a), _matrix(b)
+    _check_width(left, right)
+    if len(left) != len(right):
+        raise InputError(f"Pairs need lists of one length; these have {len(left)} and {len(right)} vectors.")
+    if function == "cosine":
+        left, right = unit(left), unit(right)
+    if function in ("cosine", "dot"):
+        products: NDArray[np.float32] = (left * right).sum(axis=1)
+        return products
+    distances: NDArray[np.float32] = np.linalg.norm(left - right, ord=2 if function == "euclidean" else 1, axis=1)
+    return -distances
+
+
+def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of unit length; a row of zeros stays one."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)
+    return scaled
+
+
+def _is_text(value: object) -> bool:
+    if isinstance(value, str):
+        return True
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value) and len(value) > 0
+
+
+def _matrix(value: object) -> NDArray[np.float32]:
+    if hasattr(value, "detach"):  # a torch tensor
+        value = value.detach().float().cpu().numpy()
+    try:
+        array = np.asarray(value, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputError(
+            "Similarity takes texts or vectors of one length; this is neither (or a mixture).",
+            "Give a list of strings, or an array [n, dimension].",
+        ) from None
+    if array.ndim == 1 and array.size:
+        array = array[None]
+    if array.ndim != 2:
+        raise InputError(f"Vectors are wanted as [n, dimension]; these are {list(array.shape)}.")
+    return array
+
+
+def _check_width(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
+    if left.shape[1] != right.shape[1]:
+        raise InputError(
+            f"Vectors of {left.shape[1]} and of {right.shape[1]} numbers cannot be compared.",
+            "Embed both with the same model and the same truncate_dim.",
+        )
