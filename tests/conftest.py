@@ -12,6 +12,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Tiny models gain nothing from threads, and lose much when the cores are busy with other tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# These tests are about answers on a CPU; tests/scripts/gpu_*.py compare a GPU with it.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 # The same examples on every run and machine; a failure is reproduced by running the test again.
 hypothesis.settings.register_profile("bertie", derandomize=True, deadline=None, print_blob=True)

@@ -18,6 +18,7 @@ def command() -> None:
     """Show versions, processor, GPU, the attention kernels in use, and where models are looked for."""
     import torch
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from bertie import __version__
@@ -36,7 +37,7 @@ def command() -> None:
         table.add_row("GPU", "none that torch can use")
     packed = "varlen (half precision), else sdpa by groups" if torch.cuda.is_available() else "sdpa by groups"
     table.add_row("attention", f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}")
-    table.add_row("default model", _default_model())
+    table.add_row("default model", escape(_default_model()))
     table.add_row("hub cache", _hub_cache())
     Console().print(table)
 
