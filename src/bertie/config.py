@@ -10,6 +10,7 @@ Sources: Devlin et al. 2018 (https://arxiv.org/abs/1810.04805) for the architect
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -41,7 +42,8 @@ PRESETS = {
 
 # A file that asks for more than this is a mistake or an attack: the largest BERTs have 4e9 parameters.
 MAX_PARAMETERS = 10**11
-MAX_CONFIG_BYTES = 16 * 2**20
+MAX_CONFIG_BYTES = 6 * 2**20  # JSON takes up to twenty times its size in memory
+MAX_LABELS = 100_000
 
 
 @dataclass(kw_only=True)
@@ -229,6 +231,8 @@ class BertConfig:
             value = getattr(self, name)
             if not _is_int(value) or value < 1:
                 raise ConfigError(f"config.{name} is {value!r}; it takes a whole number of at least 1.")
+            if value > MAX_PARAMETERS:
+                raise ConfigError(f"config.{name} is {value!r:.40}; no BERT is that large.", "Check the sizes.")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
             if value is None and name == "classifier_dropout":
@@ -332,11 +336,16 @@ def read_json_object(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise CheckpointNotFound(f"{path} is not a file.", "Give the folder of a checkpoint, or its config.json.")
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise ConfigError(f"{path} is {path.stat().st_size} bytes; a configuration is far smaller.")
+    collecting = gc.isenabled()
+    gc.disable()  # a million small objects, all kept, would set the collector off again and again
     try:
         values = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ConfigError(f"{path} is not valid JSON: {reason}.", "Fetch the file again.") from None
+    finally:
+        if collecting:
+            gc.enable()
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds a JSON {type(values).__name__}, not an object of keys and values.")
     return values
@@ -347,14 +356,17 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # JSON has whole numbers that no float can hold.
+    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _checked_num_labels(value: Any) -> int:
     if value is None:
         return 2
-    if not _is_int(value) or not 1 <= value <= 10**7:
-        raise ConfigError(f"config.num_labels is {value!r}; it takes a whole number of at least 1.")
+    if not _is_int(value) or not 1 <= value <= MAX_LABELS:
+        raise ConfigError(
+            f"config.num_labels is {value!r:.40}; it takes a whole number, at least 1 and at most {MAX_LABELS:,}."
+        )
     return int(value)
 
 

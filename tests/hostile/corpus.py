@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
+import pickletools
 import random
 import struct
 import zipfile
@@ -98,8 +100,31 @@ def bin_files() -> tuple[bytes, ...]:
     for tensors, zipped in ((weights(), True), (weights(), False), (viewed, True), (viewed, False)):
         buffer = io.BytesIO()
         torch.save(tensors, buffer, _use_new_zipfile_serialization=zipped)
-        contents.append(buffer.getvalue())
+        contents.append(buffer.getvalue() if zipped else _without_addresses(buffer.getvalue()))
     return tuple(contents)
+
+
+def _without_addresses(content: bytes) -> bytes:
+    """An old file with its storages numbered: torch names and sorts them by where they were in memory that time."""
+    stream = io.BytesIO(content)
+    for _ in range(4):
+        for _ in pickletools.genops(stream):
+            pass
+    head = content[: stream.tell()]
+    records = {}
+    keys = [str(argument) for _, argument, _ in pickletools.genops(stream) if isinstance(argument, str)]
+    for key in keys:
+        count = stream.read(8)
+        records[key] = count + stream.read(4 * int.from_bytes(count, "little"))  # all are float32
+    for number, key in enumerate(sorted(keys, key=lambda key: head.index(_unicode(key)))):
+        name = f"{10**13 + number}"
+        head = head.replace(_unicode(key), _unicode(name))
+        records[name] = records.pop(key)
+    return head + pickle.dumps(list(records), 2) + b"".join(records.values())
+
+
+def _unicode(text: str) -> bytes:
+    return b"X" + struct.pack("<I", len(text)) + text.encode()
 
 
 @cache
@@ -191,9 +216,9 @@ def _repacked(sound: bytes, rng: random.Random) -> bytes:
         compression = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
         rng.shuffle(members)
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for member, body in members:
-            archive.writestr(member, body)
+            archive.writestr(zipfile.ZipInfo(member), body, compression)  # of 1980: now would be another file each time
     return buffer.getvalue()
 
 

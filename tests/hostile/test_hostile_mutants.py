@@ -5,12 +5,15 @@ The default run tries the first 120 seeds of each kind; `tests/scripts/fuzz_chec
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hostile.corpus import KINDS, mutant
-from hostile.isolation import Tally, run_isolated
+from hostile.isolation import TESTS, Tally, run_isolated
 from hostile.mutants import trial
 
 SECONDS, MEGABYTES = 2.0, 64.0
@@ -48,7 +51,27 @@ def test_what_is_damaged_was_sound(tmp_path: Path, kind: str, monkeypatch: pytes
         sound.check(sound.load())
 
 
-def test_a_seed_is_one_mutant() -> None:
-    for kind in KINDS:
-        assert mutant(kind, 7).files == mutant(kind, 7).files
-        assert mutant(kind, 7).files != mutant(kind, 8).files
+FINGERPRINT = """
+import hashlib
+from hostile.corpus import KINDS, mutant
+for kind in KINDS:
+    contents = [repr(sorted(mutant(kind, seed).files.items())).encode() for seed in range(40)]
+    assert len(set(contents)) > 30
+    print(kind, hashlib.sha256(b"".join(contents)).hexdigest())
+"""
+
+
+def test_a_seed_is_the_same_mutant_in_every_process() -> None:
+    """Else a failure's seed would be worth nothing. The two differ in hash seed and in where their memory lies."""
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", FINGERPRINT],
+            env=os.environ | {"PYTHONPATH": str(TESTS), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert printed[0] == printed[1]
+    assert len(printed[0].splitlines()) == len(KINDS)

@@ -79,6 +79,17 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest, checked against the sizes of the files it names."""
     path = folder / MANIFEST
+    while True:
+        seen = path.stat().st_mtime_ns if path.is_file() else None
+        try:
+            return _read_manifest(folder, path)
+        except DataError:
+            # Another process may have joined parts in between; then there is a newer manifest, which names the new one.
+            if seen is None or not path.is_file() or path.stat().st_mtime_ns == seen:
+                raise
+
+
+def _read_manifest(folder: Path, path: Path) -> Manifest:
     if not path.is_file():
         there = "holds no index (no manifest.json)" if folder.is_dir() else "does not exist"
         raise DataError(f"{folder} {there}.", "Build one: build_index(rows, folder), or `bertie index`.")
@@ -141,7 +152,8 @@ class OpenPart:
         if verify:
             _check_hash(self._path, part.vector_sha256)
         try:
-            self._file = SafeFile(self._path)
+            with _opened(self._path):
+                self._file = SafeFile(self._path)
         except CheckpointError as error:
             raise DataError(error.cause, DAMAGED) from None
         shapes = {name: entry.shape for name, entry in self._file.entries.items()}

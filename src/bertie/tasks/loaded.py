@@ -115,7 +115,9 @@ def open_model(
     if source is None:
         raise InputError(f"{task} needs a model.", "Name one: a folder with a checkpoint, or a hub name.")
     chosen = str(device) if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
-    arguments = (os.fspath(source), kind, task, chosen, dtype, tuple(sorted(construct.items())))
+    _check_device(chosen)
+    name = os.fspath(source)
+    arguments = (name, _stamp(name), kind, task, chosen, dtype, tuple(sorted(construct.items())))
     loaded = _from_files(*arguments)  # type: ignore[arg-type]  # a class hashes, whatever its instances do
     return loaded if tokenizer is None else Loaded(loaded.model, tokenizer, loaded.folder, loaded.name)
 
@@ -127,9 +129,29 @@ def _wrong_kind(task: str, kind: type[BertPreTrainedModel], model: BertPreTraine
     )
 
 
+def _stamp(source: str) -> tuple[int, ...]:
+    """When a local folder's files last changed: one that was saved again is loaded again."""
+    try:
+        return tuple(sorted(entry.stat().st_mtime_ns for entry in os.scandir(source) if entry.is_file()))
+    except OSError:
+        return ()
+
+
+def _check_device(name: str) -> None:
+    try:
+        kind = torch.device(name).type
+    except RuntimeError as error:
+        raise InputError(
+            f"There is no device {name!r}: {str(error).splitlines()[0]}.", "It takes cpu, cuda, cuda:1 …"
+        ) from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError("The device cuda was asked for, and torch sees no GPU.", "Use cpu, or a torch built for CUDA.")
+
+
 @lru_cache(maxsize=4)
 def _from_files(
     source: str,
+    stamp: tuple[int, ...],  # part of the key only
     kind: type[BertPreTrainedModel],
     task: str,
     device: str,

@@ -19,6 +19,8 @@ from bertie.text.encoding import RustEncoding
 from bertie.text.wordpiece import WORD_LIMIT, replace_surrogates
 
 _LARGEST_WORD_LIMIT = 1000
+_LONGEST_TEMPLATE = 64  # BERT's has five pieces: [CLS] A [SEP] B [SEP]
+_LARGEST_GROWTH = 100
 
 
 @contextmanager
@@ -119,6 +121,12 @@ def parse_backend(text: str, *, source: str) -> Tokenizer:
             check_word_limit(backend.model.max_input_chars_per_word, source)
         if backend.post_processor is not None:
             _check_template(json.loads(backend.post_processor.__getstate__()), source)
+        for part in (backend.normalizer, backend.decoder):
+            if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > _LARGEST_GROWTH:
+                raise TokenizerError(
+                    f"{source}: its replacements can make a text {growth} times as long.",
+                    "Get the file again, or use vocab.txt instead.",
+                )
     if unk is not None and backend.token_to_id(unk) is None:
         raise TokenizerError(
             f"{source}: model.vocab has no {unk!r}, which model.unk_token names.", "Add it, or get the file again."
@@ -140,6 +148,12 @@ def _check_template(processor: dict[str, Any], source: str) -> None:
     for part in processor.get("processors", ()):
         _check_template(part, source)
     if processor.get("type") == "TemplateProcessing":
+        longest = max(len(processor["single"]), len(processor["pair"]))
+        if longest > _LONGEST_TEMPLATE:
+            raise TokenizerError(
+                f"{source}: a template of {longest} pieces would repeat every text.",
+                "Get the file again, or use vocab.txt instead.",
+            )
         named = {
             piece["SpecialToken"]["id"]
             for key in ("single", "pair")
@@ -152,6 +166,18 @@ def _check_template(processor: dict[str, Any], source: str) -> None:
                 f"{source}: post_processor names the special token {unknown[0]!r} and does not define it.",
                 "Get the file again, or use vocab.txt instead.",
             )
+
+
+def _growth(part: dict[str, Any]) -> int:
+    """How many times longer replacements can make a text. One after another they multiply: nine tens are a billion."""
+    growth = 1
+    for child in (*part.get("normalizers", ()), *part.get("decoders", ())):
+        growth *= _growth(child)
+    if part.get("type") == "Replace":
+        plain = part["pattern"].get("String", "")
+        # An expression may match nothing at all, between any two letters.
+        growth = max(1, -(-len(part["content"]) // len(plain)) if plain else 1 + len(part["content"]))
+    return growth
 
 
 def copy_backend(backend: Tokenizer) -> Tokenizer:

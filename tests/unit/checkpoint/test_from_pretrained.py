@@ -480,3 +480,29 @@ def test_nothing_is_said_when_everything_fits(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         bertie.BertForMaskedLM.from_pretrained(tmp_path)
         bertie.BertModel.from_pretrained(tmp_path, add_pooling_layer=False)
+
+
+def test_loading_leaves_layers_made_elsewhere_alone(tmp_path: Path) -> None:
+    """While a model is built to be filled, another thread's new layers initialise themselves as always."""
+    import threading
+
+    bertie.BertModel(BertConfig.preset("tiny", vocab_size=50, num_hidden_layers=6)).save_pretrained(tmp_path)
+    before = torch.nn.Linear.reset_parameters
+    stop, spoiled = threading.Event(), []
+
+    def build() -> None:
+        while not stop.is_set():
+            bias = torch.nn.LayerNorm(64).weight
+            if not bool((bias == 1).all()):
+                spoiled.append(bias)
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    try:
+        for _ in range(20):
+            bertie.BertModel.from_pretrained(tmp_path)
+    finally:
+        stop.set()
+        thread.join()
+    assert not spoiled
+    assert torch.nn.Linear.reset_parameters is before
