@@ -6,7 +6,7 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 .PHONY: help demo test test-all check bench clean
 
 help:
-	@echo "make demo      similarity of a few sentences, with a real model"
+	@echo "make demo      index a small collection with a real model and search it"
 	@echo "make test      the default tests (parity with transformers included), under 15 minutes on two cores"
 	@echo "make test-all  the slow ones too"
 	@echo "make check     ruff and mypy"
@@ -25,7 +25,7 @@ help:
 	@touch $@ .venv/demo
 
 demo: .venv/demo
-	$(BIN)/python examples/similarity.py
+	$(BIN)/python examples/demo.py
 
 check: .venv/test
 	$(BIN)/ruff check src tests benchmarks

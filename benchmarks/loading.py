@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -71,6 +72,13 @@ def measure(library: str, folder: Path, dtype: str) -> dict[str, float]:
     return result
 
 
+def inspection(folder: Path) -> float:
+    """Seconds that `bertie inspect` takes, from starting Python to its end."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "bertie", "inspect", str(folder)], check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
@@ -83,6 +91,7 @@ def main() -> None:
 
     print(describe())
     rows: dict[str, list[dict[str, Any]]] = {"bertie": [], "transformers": []}
+    inspections: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         BertModel(BertConfig.preset(options.preset)).save_pretrained(folder)
         for library in rows:
@@ -90,6 +99,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for library, results in rows.items():
                 results.append(measure(library, Path(folder), options.dtype))
+            inspections.append(inspection(Path(folder)))
     sums = {one["sum"] for results in rows.values() for one in results}
     if len(sums) != 1:
         raise SystemExit(f"the two loaded different weights: {sums}")
@@ -104,6 +114,7 @@ def main() -> None:
             f"every weight read {one['read'] * 1000:5.0f} ms   peak {(one['peak'] - one['weights']) / MB:+5.0f} MiB"
         )
     figures = {f"{key}_ratio": theirs[key] / ours[key] for key in ("call", "script", "read")}
+    figures["inspect_seconds"] = median(inspections)
     figures["peak_over_weights_mib"] = (ours["peak"] - ours["weights"]) / MB
     if options.save:
         command = f"python -m benchmarks.loading --rounds {options.rounds} --preset {options.preset}"
@@ -111,7 +122,7 @@ def main() -> None:
     print(
         f"loading: {figures['call_ratio']:.1f}x faster than transformers by the call, {figures['script_ratio']:.0f}x "
         f"with the import, {figures['read_ratio']:.1f}x with every weight read; peak memory: the weights "
-        f"{figures['peak_over_weights_mib']:+.0f} MiB"
+        f"{figures['peak_over_weights_mib']:+.0f} MiB; inspect: {figures['inspect_seconds']:.2f} s"
     )
 
 

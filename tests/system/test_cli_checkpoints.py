@@ -80,10 +80,41 @@ def test_inspect_notes_a_vocabulary_of_another_size(folder: Path, capsys: pytest
     assert any("41" in note and "40" in note for note in summarised(folder, capsys)["notes"])
 
 
-def test_inspect_needs_no_torch_for_safetensors(folder: Path) -> None:
-    code = f"import sys; from bertie.checkpoint.inspect import summarise; summarise({str(folder)!r}); "
-    code += "print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+def test_inspect_needs_no_torch_whatever_the_format(folder: Path, tmp_path: Path) -> None:
+    bins = tmp_path / "bins"
+    bins.mkdir()
+    (bins / "config.json").write_bytes((folder / "config.json").read_bytes())
+    model = bertie.BertForMaskedLM.from_pretrained(folder)
+    torch.save(model.state_dict(), bins / "pytorch_model.bin")
+    for source in (folder, TF, bins):
+        code = f"import sys; from bertie.checkpoint.inspect import summarise; s = summarise({str(source)!r}); "
+        code += "print('torch' in sys.modules, len(s.tensors))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        assert done[0] == "False", source
+        assert int(done[1]) > 30
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_torch_headers_equal_what_torch_loads(tmp_path: Path, protocol: int) -> None:
+    from bertie.checkpoint.torch_headers import read_torch_headers
+
+    kinds = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
+    tensors = {f"t.{kind}": torch.zeros(3, 4, 5).to(kind) for kind in kinds}
+    tensors |= {
+        "scalar": torch.tensor(1.0),
+        "view": torch.zeros(10, 10)[2:4, ::3],
+        "p": torch.nn.Parameter(torch.ones(2)),
+    }
+    torch.save(tensors, tmp_path / "a.bin", pickle_protocol=protocol)
+    found = read_torch_headers(tmp_path / "a.bin")
+    assert found is not None
+    assert {n: (f"torch.{h.dtype}", h.shape) for n, h in found.items()} == {
+        n: (str(t.dtype), tuple(t.shape)) for n, t in tensors.items()
+    }
+    (tmp_path / "b.bin").write_bytes(b"nonsense")
+    assert read_torch_headers(tmp_path / "b.bin") is None
+    torch.save([tensors], tmp_path / "c.bin")
+    assert read_torch_headers(tmp_path / "c.bin") is None
 
 
 def test_verify_certifies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from bertie.checkpoint.headers import read_header
 from bertie.checkpoint.locate import locate
 from bertie.checkpoint.names import common_wrapper, modern, num_layers
 from bertie.checkpoint.report import listed
+from bertie.checkpoint.torch_headers import read_torch_headers
 from bertie.config import BertConfig
 from bertie.errors import BertieError
 
@@ -158,7 +159,8 @@ def _headers(weights: WeightFiles, config: dict[str, Any]) -> list[TensorHeader]
             for name, entry in read_header(file)[0].items()
         ]
     if weights.format == "tensorflow":
-        from bertie.checkpoint.tensorflow import BundleReader, to_hub
+        from bertie.checkpoint.tensorflow.bundle import BundleReader
+        from bertie.checkpoint.tensorflow.names import to_hub
 
         with BundleReader(weights.files[0]) as bundle:
             plan = to_hub(bundle.shapes())
@@ -166,6 +168,9 @@ def _headers(weights: WeightFiles, config: dict[str, Any]) -> list[TensorHeader]
                 TensorHeader(one.hub_name, tuple(one.shape), bundle.entries[one.tf_name].dtype.name)
                 for one in plan.kept
             ]
+    found = [read_torch_headers(file) for file in weights.files]
+    if all(one is not None for one in found):
+        return [TensorHeader(name, one.shape, one.dtype) for each in found if each for name, one in each.items()]
     from bertie.checkpoint.torch_bin import read_bin
 
     tensors = [(name, tensor) for file in weights.files for name, tensor in read_bin(file).items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -13,33 +14,47 @@ _PACKAGES = ("torch", "tokenizers", "safetensors", "huggingface_hub", "numpy", "
 _FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
 
 
-@click.command("doctor", epilog="\b\nExample:\n  bertie doctor")
-def command() -> None:
+@click.command("doctor", epilog="\b\nExamples:\n  bertie doctor\n  bertie doctor --json")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def command(as_json: bool) -> None:
     """Show versions, processor, GPU, the attention kernels in use, and where models are looked for."""
-    import torch
-    from rich.console import Console
-    from rich.markup import escape
+    facts = _facts()
+    if as_json:
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
     from rich.table import Table
+    from rich.text import Text
+
+    from bertie.cli.show import console
+
+    table = Table(show_header=False, title="bertie doctor", title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, Text(value))
+    console().print(table)
+
+
+def _facts() -> dict[str, str]:
+    import torch
 
     from bertie import __version__
     from bertie.ops.backends import BACKENDS
 
-    table = Table(show_header=False, title="bertie doctor", title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("bertie", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
-    table.add_row("packages", ", ".join(f"{name} {_version(name)}" for name in _PACKAGES))
-    table.add_row("processor", f"{_processor()}, {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    facts = {}
+    facts["bertie"] = f"{__version__}, Python {platform.python_version()}, {platform.platform()}"
+    facts["packages"] = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+    facts["processor"] = f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} used by torch"
     if torch.cuda.is_available():
         cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        table.add_row("GPU", f"{', '.join(cards)} (CUDA {torch.version.cuda})")
+        facts["GPU"] = f"{', '.join(cards)} (CUDA {torch.version.cuda})"
     else:
-        table.add_row("GPU", "none that torch can use")
+        facts["GPU"] = "none that torch can use"
     packed = "varlen (half precision), else sdpa by groups" if torch.cuda.is_available() else "sdpa by groups"
-    table.add_row("attention", f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}")
-    table.add_row("default model", escape(_default_model()))
-    table.add_row("hub cache", _hub_cache())
-    Console().print(table)
+    facts["attention"] = f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}"
+    facts["default model"] = _default_model()
+    facts["hub cache"] = _hub_cache()
+    return facts
 
 
 def _version(name: str) -> str:

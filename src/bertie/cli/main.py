@@ -2,91 +2,157 @@
 
 from __future__ import annotations
 
-import os
+import logging
+import re
 import sys
 import warnings
+from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import click
 
 from bertie import __version__
-from bertie.errors import BertieError
+from bertie.cli.show import leave_quietly
+from bertie.errors import BertieError, InputError
 
-# name: (module, one line of help); modules are imported only when their command runs or its own help is asked for
-COMMANDS: dict[str, tuple[str, str]] = {
-    "tokenize": ("bertie.cli.tokenize", "Show how texts are cut into word pieces."),
-    "inspect": ("bertie.cli.inspect", "Say what is in a checkpoint, from its headers alone."),
-    "verify": ("bertie.cli.verify", "Load a checkpoint, check every tensor, run known inputs, and certify it."),
-    "convert": ("bertie.cli.convert", "Turn a checkpoint into another format: hub safetensors or Google TensorFlow."),
-    "doctor": ("bertie.cli.doctor", "Show versions, processor, GPU, kernels, and where models are looked for."),
+# Modules are imported only when their command runs or its own help is asked for.
+SECTIONS: dict[str, dict[str, str]] = {
+    "Answers": {
+        "embed": "Vectors of texts.",
+        "similarity": "How alike texts are.",
+        "rerank": "Documents in the order of how well they answer a query.",
+        "index": "Embed a collection into a folder, to search in it.",
+        "search": "The texts of an index that are nearest to a query.",
+        "classify": "Labels for texts or pairs; your own labels with --labels.",
+        "tag": "Entities, highlighted where they stand.",
+        "answer": "Answer questions by quoting a text.",
+        "fill": "Words for [MASK].",
+        "next": "How likely one text is to follow another.",
+        "features": "A vector for every token, as Google's extract_features writes.",
+        "generate": "Go on from a prompt, with a decoder.",
+        "tokenize": "How texts are cut into word pieces.",
+    },
+    "Checkpoints": {
+        "inspect": "What is in a checkpoint, from its headers alone.",
+        "verify": "Load a checkpoint, check every tensor, and certify it.",
+        "convert": "Another format: hub safetensors or Google TensorFlow.",
+    },
+    "This machine": {
+        "doctor": "Versions, processor, GPU, kernels, where models are looked for.",
+    },
 }
+EXAMPLES = {
+    "Answers": 'bertie similarity "A man plays guitar." "Someone makes music."',
+    "Checkpoints": "bertie inspect ./my-bert",
+    "This machine": "bertie doctor",
+}
+COMMANDS = [name for commands in SECTIONS.values() for name in commands]
 
-EXAMPLES = """\b
-Examples:
-  bertie inspect ./my-bert
-  bertie verify ./my-bert
-  bertie convert ./uncased_L-12_H-768_A-12 ./my-bert
-"""
+# Remedies name a setting as Python has it; here it is an option.
+_TYPED = {
+    "Index.open(folder).add(rows)": "--add",
+    "Read it with read_squad.": "Its questions are for `bertie answer -f`.",
+    "build_index(rows, folder), or `bertie index`": "`bertie index CORPUS -o FOLDER`",
+}
+_SETTING = re.compile(r"\b([a-z][a-z_]*)=(?:True|(?=[\s.,:;)]|$))(?: \(--[a-z-]+\))?")
+_CHOICE = re.compile(r"\b([a-z][a-z_]*)=[\"']([^\"'\s]+)[\"']")
 
 
 class LazyCommands(click.Group):
-    """A group whose commands are imported when they are needed."""
+    """A group whose commands are imported when they are needed, and listed in sections."""
 
-    def list_commands(self, context: click.Context) -> list[str]:
-        return list(COMMANDS)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return COMMANDS
 
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(COMMANDS[name][0]).command
+        command: click.Command = import_module(f"bertie.cli.{cmd_name}").command
         return command
 
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+                formatter.write_paragraph()
+                formatter.write_text(f"Example: {EXAMPLES[title]}")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], COMMANDS, n=2)
+            remedy = f"Did you mean {' or '.join(close)}?" if close else "Run 'bertie --help' to see what there is."
+            raise InputError(f"No such command {args[0]!r}.", remedy)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # here and not in main(): click would take it for a failure
+            leave_quietly()
+            return 0
 
 
-@click.group(cls=LazyCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyCommands,
+    epilog="Every command explains itself: bertie COMMAND --help.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="bertie")
 def cli() -> None:
-    """BERT, whole: inspect, verify and convert checkpoints."""
+    """BERT, whole: texts in, answers out; checkpoints inspected, verified, converted.
+
+    Texts are arguments, a file (-f) or standard input. Answers are tables on a terminal and JSON lines in a pipe.
+    """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 a check failed, 2 a mistake in what was asked."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it retries, our own error says once
+    given = sys.argv[1:] if arguments is None else arguments
+    command = f"bertie {given[0]}" if given and given[0] in COMMANDS else "bertie"
+    see_help = f"Run '{command} --help' to see what it takes."
     try:
         result: Any = cli.main(args=arguments, prog_name="bertie", standalone_mode=False)
     except BertieError as error:
-        _complain(error.cause, error.remedy)
+        _complain(error.cause, _as_typed(error.remedy) if error.remedy else see_help)
         return 2
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
     except click.ClickException as error:
-        hint = "Run 'bertie --help' to see what there is."
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            hint = f"Run '{error.ctx.command_path} --help' to see what it takes."
-        _complain(error.format_message(), hint)
+        _complain(error.format_message(), see_help)
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("\nstopped", err=True)
         return 130
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         _complain(f"{error.filename or 'The system'}: {error.strerror or error}.", "Check the path, rights and space.")
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
+            raise
+        _complain("There is not enough memory for this.", "Use --device cpu, --dtype float16, or fewer texts at once.")
         return 2
     return result if isinstance(result, int) else 0
 
 
-def _complain(cause: str, remedy: str | None) -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {cause}", err=True)
-    if remedy:
-        click.echo(remedy, err=True)
+def _complain(cause: str, remedy: str) -> None:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {' '.join(cause.split())}", err=True)
+    click.echo(" ".join(remedy.split()), err=True)
+
+
+def _as_typed(remedy: str) -> str:
+    """`Name it with column=.` as one types it here: `Name it with --column.`"""
+    for python, typed in _TYPED.items():
+        remedy = remedy.replace(python, typed)
+    remedy = _CHOICE.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", remedy)
+    return _SETTING.sub(lambda found: f"--{found[1].replace('_', '-')}", remedy)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
@@ -95,4 +161,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> N
 
 
 def entry() -> None:
+    for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 shows ? for what it has no letter for
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(main())

@@ -1,47 +1,161 @@
-"""Options that many commands share, so that they are spelled and explained the same everywhere."""
+"""Options that many commands share, so that they are spelled and explained the same everywhere.
+
+Each group of options reaches its command as one value: `given` (where texts come from), `chosen` (the model and where
+it runs) and `out` (how answers are written).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
+from bertie.cli.show import Out
+from bertie.cli.texts import Given
+from bertie.errors import InputError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS = ("text", "json", "jsonl", "csv", "tsv", "parquet")
+DEFAULT_MODEL = "all-MiniLM-L6-v2"
+_READABLE = ("txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow")
+_DTYPES = ("float32", "bfloat16", "float16")
 
 
-def model_options(default: str | None = None) -> Callable[[F], F]:
-    """--model, --device, --dtype; `default` says in words what is used when no model is named."""
+@dataclass(frozen=True)
+class Chosen:
+    """The model that was named, and where it is to run."""
+
+    model: str | None
+    device: str | None
+    dtype: str | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As the tasks take it. A device that is not there is refused here, before anything is loaded."""
+        if self.device is not None:
+            _check_device(self.device)
+        return {"model": self.model, "device": self.device, "dtype": self.dtype}
+
+
+def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F], F]:
+    """--model, --device, --dtype as `chosen`.
+
+    `default` names what is used when no model is; where there is none, `needs` says in words what kind is wanted.
+    """
+    shown = f"[default: {default}]" if default else f"Needed: {needs}."
+
+    def choose(**values: Any) -> Chosen:
+        if values["model"] is None and default is None:
+            raise InputError(
+                f"No model was named. This needs {needs}.", "Name its folder or its hub name: -m ./my-model."
+            )
+        return Chosen(**values)
+
+    return _bundled(
+        "chosen",
+        Chosen,
+        choose,
+        click.option("-m", "--model", metavar="MODEL", help=f"Folder or hub name of the model. {shown}"),
+        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]"),
+        click.option("--dtype", type=click.Choice(_DTYPES), help="Type of the weights. [default: float32]"),
+    )
+
+
+def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[[F], F]:
+    """The arguments, --file, --input-format, --column, --skip-bad as `given`. `what` they are, in the help."""
+    return _bundled(
+        "given",
+        Given,
+        Given,
+        click.argument("texts", nargs=-1, metavar=texts),
+        click.option("-f", "--file", metavar="FILE", help=f"Read {what} from a file; - is standard input."),
+        click.option(
+            "--input-format", type=click.Choice(_READABLE), help="Format of the file. [default: by its ending]"
+        ),
+        click.option(
+            "--column", metavar="NAME", help="Column of the file that holds the text. [default: found by its name]"
+        ),
+        click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them."),
+    )
+
+
+def output_options(function: F) -> F:
+    """--format, --output as `out`."""
+    group = _bundled(
+        "out",
+        Out,
+        Out,
+        click.option(
+            "--format",
+            "format_",
+            type=click.Choice(FORMATS),
+            help="How answers are written. [default: text on a terminal, jsonl in a pipe, a file's by its ending]",
+        ),
+        click.option("-o", "--output", metavar="FILE", help="Write to a file instead of standard output."),
+    )
+    return group(function)
+
+
+def long_option(default: str) -> Callable[[F], F]:
+    """--long: what happens to a text that is longer than the model takes."""
+    return click.option(
+        "--long",
+        type=click.Choice(["truncate", "windows"]),
+        default=default,
+        show_default=True,
+        help="Texts longer than the model: read the beginning, or all in overlapping windows.",
+    )
+
+
+def columns_option(function: F) -> F:
+    """--columns: the two columns of a pair."""
+
+    def two(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, str] | None:
+        parts = listed(value)
+        if parts is not None and len(parts) != 2:
+            raise click.BadParameter(f"{value!r} is not two names with a comma, like premise,hypothesis.")
+        return None if parts is None else (parts[0], parts[1])
+
+    shown = "The two columns of a pair. [default: found by their names]"
+    return click.option("--columns", metavar="A,B", callback=two, help=shown)(function)
+
+
+def listed(value: str | None) -> list[str] | None:
+    """`a, b,c` as a list; None stays None."""
+    return None if value is None else [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _bundled(name: str, kind: type[Any], make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """The values of `options` as one argument called `name`; they are the fields of `kind`."""
+    names = [field.name for field in fields(kind) if field.init]
 
     def decorate(function: F) -> F:
-        shown = f"Folder or hub name of the model.{f' [default: {default}]' if default else ''}"
-        function = click.option("--dtype", help="float32, bfloat16 or float16. [default: float32]")(function)
-        function = click.option("--device", help="cpu, cuda, cuda:1 … [default: cuda where there is one]")(function)
-        return click.option("-m", "--model", required=default is None, help=shown)(function)
+        @wraps(function)
+        def collected(**values: Any) -> Any:
+            own = {key: values.pop(key) for key in names}
+            return function(**{name: make(**own)}, **values)
+
+        decorated: Any = collected
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
 
     return decorate
 
 
-def input_options(function: F) -> F:
-    """TEXTS, --file, --input-format, --column, --skip-bad."""
-    function = click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them.")(
-        function
-    )
-    function = click.option("--column", help="Which column holds the text. [default: found by its name]")(function)
-    function = click.option(
-        "--input-format", type=click.Choice(["txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow"]),
-        help="Format of the file. [default: by its ending]",
-    )(function)  # fmt: skip
-    function = click.option("-f", "--file", "file", help="Read texts from a file; - is standard input.")(function)
-    return click.argument("texts", nargs=-1)(function)
+def _check_device(device: str) -> None:
+    import torch
 
-
-def output_options(function: F) -> F:
-    """--format, --output."""
-    function = click.option(
-        "--format", "format_", type=click.Choice(FORMATS),
-        help="How to print answers. [default: text on a terminal, jsonl in a pipe; for a file, by its ending]",
-    )(function)  # fmt: skip
-    return click.option("-o", "--output", help="Write to a file instead of standard output.")(function)
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
+        raise InputError(f"There is no device {device!r}.", "Use cpu, cuda, or cuda:1 for the second GPU.")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise InputError(
+            f"Device {device!r} was asked for, and torch finds {f'only {found}' if found else 'no'} CUDA GPU here.",
+            "Leave --device out, or use --device cpu; `bertie doctor` shows what there is.",
+        )

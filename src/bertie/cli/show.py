@@ -2,49 +2,91 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+from bertie.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]]
+
+_BAR = 10
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+# What a text may not do to the terminal it is shown on. One character for one, so that offsets still hold.
+_CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127, *range(128, 160)), 65533) | {13: 32, 27: 0x241B}
 
 
-def emit(
-    answers: Iterable[Any],
-    *,
-    row: Callable[[Any], Mapping[str, Any]],
-    text: Callable[[Any], Any],
-    format_: str | None,
-    output: str | None,
-) -> None:
-    """Write every answer as soon as it is there.
+@dataclass(frozen=True)
+class Out:
+    """How and where answers are written."""
 
-    `row` turns an answer into one row of a machine format; `text` into something rich can print.
-    """
-    if output is None and format_ is None:
-        format_ = "text" if sys.stdout.isatty() else "jsonl"
-    if format_ == "text":
-        _print(answers, text, output)
-        return
-    from bertie.data import RowWriter
+    format_: str | None
+    output: str | None
 
-    with RowWriter(output or "-", format=format_) as writer:
-        for answer in answers:
-            writer.write(row(answer))
-            if writer.reader_gone:
-                return
+    @property
+    def is_text(self) -> bool:
+        """For people to read: asked for, or by default on a terminal and in .txt files."""
+        if self.format_ is not None:
+            return self.format_ == "text"
+        if self.output is None or self.output == "-":
+            return sys.stdout.isatty()
+        return self.output.endswith(".txt")
+
+    @property
+    def progress(self) -> bool | None:
+        """Whether tasks show a bar: not where the answers themselves appear on the terminal."""
+        return False if self.is_text and self.output is None else None
+
+    def emit(self, answers: Iterable[Any], *, row: Callable[[Any], Rows], text: Callable[[Any], Any]) -> None:
+        """Write every answer as soon as it is there.
+
+        `row` turns an answer into one row (or several) of a machine format; `text` into something rich can print.
+        """
+        if self.is_text:
+            self._print(answers, text)
+            return
+        from bertie.data import RowWriter
+
+        place = self.output or "-"
+        if self.format_ == "parquet" and place == "-" and sys.stdout.isatty():
+            raise InputError("parquet is no format for a terminal.", "Write it to a file: -o answers.parquet.")
+        with RowWriter(place, format=self.format_) as writer:
+            for answer in answers:
+                rows = row(answer)
+                for values in [rows] if isinstance(rows, Mapping) else rows:
+                    writer.write(values)
+                if writer.reader_gone:
+                    return
+
+    def _print(self, answers: Iterable[Any], text: Callable[[Any], Any]) -> None:
+        if self.output is None or self.output == "-":
+            screen = console()
+            for answer in answers:
+                screen.print(text(answer), highlight=False)
+            return
+        with open(self.output, "w", encoding="utf-8") as file:
+            page = console(file, width=120)
+            for answer in answers:
+                page.print(text(answer), highlight=False)
 
 
-def _print(answers: Iterable[Any], text: Callable[[Any], Any], output: str | None) -> None:
+def console(file: TextIO | None = None, *, width: int | None = None) -> Console:
+    """A rich console that lets main() deal with a reader who has left."""
     from rich.console import Console
 
-    if output is None or output == "-":
-        console = Console()
-        for answer in answers:
-            console.print(text(answer), highlight=False)
-        return
-    with open(output, "w", encoding="utf-8") as file:
-        console = Console(file=file, width=120)
-        for answer in answers:
-            console.print(text(answer), highlight=False)
+    class Quiet(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError
+
+    return Quiet(file=file, width=width)
 
 
 def number(value: float) -> str:
@@ -54,3 +96,103 @@ def number(value: float) -> str:
     '0.988'
     """
     return f"{value:.3f}"
+
+
+def bar(value: float) -> str:
+    """A score from 0 to 1 as a bar of ten places; empty for anything else.
+
+    >>> bar(0.55)
+    '█████▌    '
+    """
+    if not 0 <= value <= 1.001:
+        return " " * _BAR
+    eighths = round(min(value, 1.0) * _BAR * 8)
+    whole, part = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[part] if part else "")).ljust(_BAR)
+
+
+def scored(value: float) -> Text:
+    """A score with its bar."""
+    from rich.text import Text
+
+    return Text.assemble((number(value).ljust(7), "bold"), (bar(value), "cyan"))
+
+
+def columns(*cells: Text) -> Table:
+    """Cells side by side, the last one wrapped below itself."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    for place in range(len(cells)):
+        grid.add_column(no_wrap=place < len(cells) - 1, overflow="fold")
+    grid.add_row(*cells)
+    return grid
+
+
+def plain_text(text: str) -> str:
+    """A text without the characters that would steer a terminal, of the same length."""
+    return text.translate(_CONTROLS)
+
+
+def clipped(text: str, size: int = 240, *, style: str = "") -> Text:
+    """The beginning of a text, on one line."""
+    from rich.text import Text
+
+    line = plain_text(text).replace("\n", " ")
+    return Text(line if len(line) <= size else line[: size - 1].rstrip() + "…", style=style)
+
+
+def marked(text: str, spans: Iterable[tuple[int, int, str]], *, around: int | None = None) -> Text:
+    """A text with spans `(start, end, label)` highlighted and each label behind its span.
+
+    `around` leaves out what is further away from the spans than that many characters.
+    """
+    from rich.text import Text
+
+    shown, line, at = plain_text(text), Text(), 0
+    ordered = sorted(spans)
+    stop = len(shown)
+    if around is not None and ordered:
+        at, stop = _piece(shown, ordered[0][0], ordered[-1][1], around)
+    line.append("… " if at else "", style="dim")
+    for start, end, label in ordered:
+        if start < at:  # spans that overlap are listed, not nested
+            continue
+        colour = _COLOURS[sum(label.partition(":")[0].encode()) % len(_COLOURS)]
+        line.append(shown[at:start])
+        line.append(shown[start:end], style=f"bold {colour}")
+        line.append(f" [{label}]", style=colour)
+        at = end
+    line.append(shown[at:stop])
+    line.append(" …" if stop < len(shown) else "", style="dim")
+    return line
+
+
+def table(*columns: str) -> Table:
+    """A table in the one style we use; numbers to the right, text folded at the end."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for name in columns:
+        text = name in ("text", "label", "document")
+        made.add_column(name, justify="left" if text or name == "score" else "right", no_wrap=not text, overflow="fold")
+    return made
+
+
+def _piece(text: str, first: int, last: int, around: int) -> tuple[int, int]:
+    """From `around` characters before `first` to as many after `last`, ending at spaces where there are some."""
+    start, stop = max(first - around, 0), min(last + around, len(text))
+    if start:
+        start = max(start, text.find(" ", start, first) + 1)
+    if stop < len(text):
+        space = text.rfind(" ", last, stop)
+        stop = space if space >= 0 else stop
+    return start, stop
+
+
+def leave_quietly() -> None:
+    """The reader (head, less) has seen enough: Python would complain once more when it flushes at exit."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

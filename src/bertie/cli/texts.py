@@ -3,61 +3,102 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
-from bertie.errors import InputError
+import click
 
+from bertie.errors import DataError, InputError
 
-def given_texts(
-    arguments: tuple[str, ...],
-    file: str | None,
-    *,
-    input_format: str | None = None,
-    column: str | None = None,
-    skip_bad: bool = False,
-) -> Iterable[str]:
-    """The texts, lazily where they come from a file."""
-    from bertie.data import texts
+if TYPE_CHECKING:
+    from bertie.data import Reader, RowReader
 
-    rows = _rows(arguments, file, input_format, skip_bad)
-    return arguments if rows is None else texts(rows, column)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
-def given_pairs(
-    arguments: tuple[str, ...],
-    file: str | None,
-    *,
-    input_format: str | None = None,
-    columns: tuple[str, str] | None = None,
-    skip_bad: bool = False,
-) -> Iterable[tuple[str, str]]:
-    """Pairs of texts: two arguments, or two columns of a file."""
-    from bertie.data import pairs
+@dataclass(frozen=True)
+class Given:
+    """What was given to a command to work on."""
 
-    rows = _rows(arguments, file, input_format, skip_bad)
-    if rows is not None:
-        return pairs(rows, columns)
-    if len(arguments) != 2:
-        raise InputError(
-            f"{len(arguments)} texts were given; a pair is two.",
-            "Give both in quotes, or a file with two columns (-f).",
-        )
-    return [(arguments[0], arguments[1])]
+    texts: tuple[str, ...]
+    file: str | None
+    input_format: str | None
+    column: str | None
+    skip_bad: bool
 
+    def read(self) -> Iterator[str]:
+        """The texts, one by one; of a file they are read as they are needed."""
+        from bertie.data import texts
 
-def _rows(arguments: tuple[str, ...], file: str | None, input_format: str | None, skip_bad: bool) -> object | None:
-    """Rows of the file; None when the arguments themselves are the texts."""
-    from bertie.data import read_rows
+        rows = self.rows()
+        return iter(self.texts) if rows is None else all_of(texts(rows, self.column))
 
-    if arguments and file is not None:
-        raise InputError("Texts were given both as arguments and in a file.", "Give one or the other.")
-    if arguments:
-        return None
-    if file is None:
-        if sys.stdin is None or sys.stdin.isatty():
+    def read_pairs(self, columns: tuple[str, str] | None = None) -> Iterator[tuple[str, str]]:
+        """Pairs of texts: two arguments, or two columns of a file."""
+        from bertie.data import pairs
+
+        rows = self.rows()
+        if rows is not None:
+            return all_of(pairs(rows, columns))
+        if len(self.texts) != 2:
             raise InputError(
-                "No text was given.",
-                "Give it in quotes, in a file with -f FILE, or on standard input: echo … | bertie …",
+                f"A pair is two texts; {len(self.texts)} {'was' if len(self.texts) == 1 else 'were'} given.",
+                "Give both in quotes, or a file with two columns (-f).",
             )
-        file = "-"
+        return iter([(self.texts[0], self.texts[1])])
+
+    def rows(self) -> RowReader | None:
+        """Rows of the file; None when the arguments themselves are the texts."""
+        if self.texts and self.file is not None:
+            raise InputError("Texts were given both as arguments and in a file.", "Give one or the other.")
+        if self.texts:
+            return None
+        file = self.file
+        if file is None:
+            if sys.stdin is None or sys.stdin.isatty():
+                raise InputError(
+                    "No text was given.",
+                    "Give it in quotes, in a file with -f FILE, or on standard input: echo … | bertie …",
+                )
+            file = "-"
+        return open_rows(file, self.input_format, skip_bad=self.skip_bad)
+
+
+def open_rows(file: str, input_format: str | None, *, skip_bad: bool = False) -> RowReader:
+    """The rows of a file by its name; where its ending does not tell the format, the option that says it is named."""
+    from bertie.data import FORMATS, read_rows
+    from bertie.data.rows import known_format
+
+    try:
+        known_format(file, input_format)
+    except DataError as error:
+        raise DataError(error.cause, f"Say it with --input-format: one of {', '.join(FORMATS)}.") from None
     return read_rows(file, format=input_format, skip_bad=skip_bad)
+
+
+def beside(items: Iterable[T], answer: Callable[[Iterator[T]], Iterable[R]]) -> Iterator[tuple[T, R]]:
+    """Each item with its answer; `answer` takes an iterator, may read ahead of what it gives, and keeps the order."""
+    waiting: deque[T] = deque()
+
+    def passed() -> Iterator[T]:
+        for item in items:
+            waiting.append(item)
+            yield item
+
+    for found in answer(passed()):
+        yield waiting.popleft(), found
+
+
+def all_of(reader: Reader[T]) -> Iterator[T]:
+    """All of a reader. None at all is a mistake; rows that were passed over are counted on standard error."""
+    count = 0
+    for item in reader:
+        count += 1
+        yield item
+    if summary := reader.bad.summary():
+        click.echo(f"{click.style('note:', fg='yellow')} {summary}", err=True)
+    if not count:
+        raise DataError(f"{reader.name}: there is nothing in it to work on.", "Give a file with at least one text.")

@@ -16,15 +16,18 @@ import os
 from dataclasses import dataclass
 from io import FileIO
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from bertie.checkpoint.tensorflow import dtypes, wire
 from bertie.checkpoint.tensorflow.crc32c import crc32c, mask
 from bertie.checkpoint.tensorflow.find import bundles_in, find_bundle
 from bertie.checkpoint.tensorflow.sstable import read_table
 from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
+
+if TYPE_CHECKING:
+    import torch
 
 _MAX_INDEX_BYTES = 64 << 20  # a million variables
 _MAX_RANK = 254  # TensorFlow's own limit
@@ -80,12 +83,13 @@ class BundleReader:
     def read(self, name: str) -> torch.Tensor:
         """The tensor, on the CPU, in its own memory, with its crc32c checked."""
         entry = self._entry(name)
-        if entry.dtype.torch is None:
+        kind = entry.dtype.torch
+        if kind is None:
             hint = "Read it with read_strings()." if entry.dtype.is_string else "It can be listed, but not read."
             raise CheckpointError(f"{self.prefix}: {name} holds elements of type {entry.dtype.name}.", hint)
         if entry.slices:
-            return self._read_slices(entry, entry.dtype.torch)
-        return self._read_whole(entry, entry.dtype.torch)
+            return self._read_slices(entry, kind)
+        return self._read_whole(entry, kind)
 
     def read_strings(self, name: str) -> list[bytes]:
         """The elements of a string tensor in row-major order, with their crc32c checked."""
@@ -255,6 +259,8 @@ class BundleReader:
         file, file_size = self._shard(entry.shard)
         if entry.offset + entry.size > file_size:
             raise self._corrupt(entry, f"ends at byte {entry.offset + entry.size}, the file has {file_size}")
+        import torch  # here and below: the index, which is all that listing needs, is read without it
+
         data = torch.empty(entry.size, dtype=torch.uint8)
         view = data.numpy().data
         file.seek(entry.offset)
@@ -271,7 +277,7 @@ class BundleReader:
         actual = mask(crc32c(data.numpy()))
         if actual != entry.crc:
             raise self._corrupt(entry, f"has crc32c {actual:#010x}, the index says {entry.crc:#010x}")
-        if kind == torch.bool and entry.size and int(data.max()) > 1:
+        if entry.dtype.name == "bool" and entry.size and int(data.max()) > 1:
             raise self._corrupt(entry, "is of type bool, and holds bytes other than 0 and 1")
         return data.view(kind).reshape(entry.shape)
 
@@ -283,6 +289,8 @@ class BundleReader:
             raise CorruptCheckpoint(
                 f"{self._index_path}: {entry.name} has {entry.num_elements} elements, its slices have {stored}.", REMEDY
             )
+        import torch
+
         whole = torch.empty(entry.shape, dtype=kind)
         covered = np.zeros(entry.shape, dtype=bool)
         for extents, part in parts:

@@ -1,26 +1,33 @@
 """TensorFlow's element types (`types.proto`) and what they are in torch.
 
-Quantised types are plain integers here: the scale that gives them meaning is not part of a checkpoint's entry.
+Quantised types are plain integers here: the scale that gives them meaning is not part of a checkpoint's entry. An index
+can be read without torch, so torch's own types are looked up when they are asked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
 class DType:
-    """One element type. `torch` is None where torch has no such thing; `itemsize` is None where sizes vary."""
+    """One element type; without a name in torch where torch has no such thing, without a size where sizes vary."""
 
     number: int
     name: str
-    torch: torch.dtype | None = None
+    torch_name: str | None = None
+    itemsize: int | None = None
 
     @property
-    def itemsize(self) -> int | None:
-        return None if self.torch is None else self.torch.itemsize
+    def torch(self) -> torch.dtype | None:
+        import torch
+
+        return None if self.torch_name is None else getattr(torch, self.torch_name)
 
     @property
     def is_string(self) -> bool:
@@ -29,42 +36,47 @@ class DType:
 
 _STRING = 7
 
-_TABLE: tuple[tuple[int, str, torch.dtype | None], ...] = (
-    (1, "float32", torch.float32),
-    (2, "float64", torch.float64),
-    (3, "int32", torch.int32),
-    (4, "uint8", torch.uint8),
-    (5, "int16", torch.int16),
-    (6, "int8", torch.int8),
-    (_STRING, "string", None),
-    (8, "complex64", torch.complex64),
-    (9, "int64", torch.int64),
-    (10, "bool", torch.bool),
-    (11, "qint8", torch.int8),
-    (12, "quint8", torch.uint8),
-    (13, "qint32", torch.int32),
-    (14, "bfloat16", torch.bfloat16),
-    (15, "qint16", torch.int16),
-    (16, "quint16", torch.uint16),
-    (17, "uint16", torch.uint16),
-    (18, "complex128", torch.complex128),
-    (19, "float16", torch.float16),
-    (20, "resource", None),
-    (21, "variant", None),
-    (22, "uint32", torch.uint32),
-    (23, "uint64", torch.uint64),
-    (24, "float8_e5m2", torch.float8_e5m2),
-    (25, "float8_e4m3fn", torch.float8_e4m3fn),
-    (29, "int4", None),
-    (30, "uint4", None),
+# number, name, torch's name, bytes
+_TABLE: tuple[tuple[int, str, str | None, int | None], ...] = (
+    (1, "float32", "float32", 4),
+    (2, "float64", "float64", 8),
+    (3, "int32", "int32", 4),
+    (4, "uint8", "uint8", 1),
+    (5, "int16", "int16", 2),
+    (6, "int8", "int8", 1),
+    (_STRING, "string", None, None),
+    (8, "complex64", "complex64", 8),
+    (9, "int64", "int64", 8),
+    (10, "bool", "bool", 1),
+    (11, "qint8", "int8", 1),
+    (12, "quint8", "uint8", 1),
+    (13, "qint32", "int32", 4),
+    (14, "bfloat16", "bfloat16", 2),
+    (15, "qint16", "int16", 2),
+    (16, "quint16", "uint16", 2),
+    (17, "uint16", "uint16", 2),
+    (18, "complex128", "complex128", 16),
+    (19, "float16", "float16", 2),
+    (20, "resource", None, None),
+    (21, "variant", None, None),
+    (22, "uint32", "uint32", 4),
+    (23, "uint64", "uint64", 8),
+    (24, "float8_e5m2", "float8_e5m2", 1),
+    (25, "float8_e4m3fn", "float8_e4m3fn", 1),
+    (29, "int4", None, None),
+    (30, "uint4", None, None),
 )
 
-BY_NUMBER = {number: DType(number, name, kind) for number, name, kind in _TABLE}
+BY_NUMBER = {number: DType(number, name, kind, size) for number, name, kind, size in _TABLE}
 
 STRING = BY_NUMBER[_STRING]
 
-# The quantised types share torch's integers with the plain ones, which are the ones to write.
-BY_TORCH = {one.torch: one for one in BY_NUMBER.values() if one.torch is not None and not one.name.startswith("q")}
+
+@cache
+def by_torch() -> dict[torch.dtype, DType]:
+    """What to write for torch's types. The quantised ones share integers with the plain ones, which are meant."""
+    plain = [one for one in BY_NUMBER.values() if not one.name.startswith("q")]
+    return {kind: one for one in plain if (kind := one.torch) is not None}
 
 
 def from_number(number: int) -> DType:

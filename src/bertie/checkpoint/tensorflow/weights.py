@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from bertie.checkpoint.tensorflow.bundle import BundleReader
 from bertie.checkpoint.tensorflow.names import NamePlan, Transform, to_hub, to_tf1
 from bertie.checkpoint.tensorflow.writer import write_bundle
 from bertie.errors import WeightsMismatch
+
+if TYPE_CHECKING:
+    import torch
 
 _LAYER = "bert.encoder.layer."
 
@@ -66,6 +67,8 @@ def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Equal as bytes: a NaN is not equal to itself, and a table may hold one."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
+    import torch
+
     return torch.equal(first.contiguous().view(-1).view(torch.uint8), second.contiguous().view(-1).view(torch.uint8))
 
 

@@ -12,19 +12,21 @@ folder, and rename that, where the old bundle must survive a crash.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, BinaryIO
-
-import torch
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bertie.checkpoint.tensorflow import dtypes, wire
 from bertie.checkpoint.tensorflow.crc32c import crc32c, mask
 from bertie.checkpoint.tensorflow.sstable import write_table
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
+
+if TYPE_CHECKING:
+    import torch
 
 _MAX_SHARDS = 99999  # five digits in a data file's name
 
@@ -56,7 +58,9 @@ class BundleWriter:
 
     def add(self, name: str, tensor: torch.Tensor, *, shard: int = 0) -> None:
         """Append a tensor of any shape and any of TensorFlow's element types."""
-        dtype = dtypes.BY_TORCH.get(tensor.dtype)
+        import torch
+
+        dtype = dtypes.by_torch().get(tensor.dtype)
         if dtype is None or tensor.layout != torch.strided:
             raise InputError(
                 f"{name} is a tensor of {tensor.dtype} and layout {tensor.layout}, which TensorFlow does not have.",
@@ -70,7 +74,7 @@ class BundleWriter:
 
     def add_strings(self, name: str, values: Sequence[bytes], *, shape: tuple[int, ...] = (), shard: int = 0) -> None:
         """Append a string tensor; `values` are its elements in row-major order."""
-        if len(values) != torch.Size(shape).numel():
+        if len(values) != math.prod(shape):
             raise InputError(f"{name}: {len(values)} strings do not fill the shape {list(shape)}.")
         lengths = [len(value) for value in values]
         crc = 0

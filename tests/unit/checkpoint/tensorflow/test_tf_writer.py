@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertie.checkpoint.tensorflow import BundleReader, BundleWriter, bundles_in, write_bundle
-from bertie.checkpoint.tensorflow.dtypes import BY_TORCH
+from bertie.checkpoint.tensorflow.dtypes import by_torch
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
 
 ASSETS = Path(__file__).resolve().parents[3] / "assets" / "tf"
-DTYPES = sorted(BY_TORCH, key=str)
+DTYPES = sorted(by_torch(), key=str)
 
 
 def random_tensor(dtype, shape, seed):

@@ -1,0 +1,85 @@
+"""`bertie index`: a collection of texts, embedded into a folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import click
+
+from bertie.cli.options import DEFAULT_MODEL, Chosen, long_option, model_options
+from bertie.errors import DataError
+
+EXAMPLES = """\b
+Examples:
+  bertie index corpus.jsonl -o ./index
+  bertie index corpus.csv -o ./index --column body --id-column key
+  bertie index more.jsonl -o ./index --add
+"""
+
+
+@click.command("index", epilog=EXAMPLES)
+@click.argument("corpus")
+@click.option("-o", "--output", required=True, metavar="FOLDER", help="Folder of the index: new, or one to go on with.")
+@click.option("--add", is_flag=True, help="Add the texts to the index that is in the folder.")
+@click.option("--column", metavar="NAME", help="Column of the text. [default: found by its name]")
+@click.option(
+    "--id-column", metavar="NAME", help="Column of the ids. [default: found by its name, or rows are numbered]"
+)
+@click.option(
+    "--input-format",
+    type=click.Choice(["txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow"]),
+    help="Format of the corpus. [default: by its ending]",
+)
+@click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them.")
+@model_options(default=DEFAULT_MODEL)
+@click.option(
+    "--store",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Type of the stored vectors; float16 takes half the room.",
+)
+@long_option("truncate")
+def command(
+    corpus: str,
+    output: str,
+    add: bool,
+    column: str | None,
+    id_column: str | None,
+    input_format: str | None,
+    skip_bad: bool,
+    chosen: Chosen,
+    store: str,
+    long: str,
+) -> None:
+    """Embed the texts of the file CORPUS into a folder that `bertie search` answers from.
+
+    Stopped and started again with the same arguments, it goes on where it was.
+    """
+    from bertie.cli.texts import open_rows
+    from bertie.tasks.search import Index, build_index
+
+    rows = open_rows(corpus, input_format, skip_bad=skip_bad)
+    started = time.perf_counter()
+    if add:
+        index = Index.open(output, **chosen.settings, partial=True)
+        added = index.add(rows, text_column=column, id_column=id_column, skip_bad=skip_bad)
+    else:
+        index = build_index(
+            rows, output, **chosen.settings, text_column=column, id_column=id_column, store=store, long=long,
+            skip_bad=skip_bad,
+        )  # fmt: skip
+        added = len(index)
+    seconds = time.perf_counter() - started
+    if not len(index):
+        raise DataError(f"{rows.name}: there is nothing in it to index.", "Give a file with at least one text.")
+    if summary := rows.bad.summary():
+        click.echo(f"{click.style('note:', fg='yellow')} {summary}", err=True)
+    if not sys.stdout.isatty():
+        facts = {"index": output, "texts": len(index), "added": added, "dimension": index.manifest.dimension}
+        click.echo(json.dumps({**facts, "seconds": round(seconds, 3)}, ensure_ascii=False))
+        return
+    click.echo(f"{added} texts indexed in {seconds:.1f} s; {output} holds {len(index)}.")
+    click.echo(f'Ask it: bertie search {output} "your question"')

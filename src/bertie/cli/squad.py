@@ -1,0 +1,80 @@
+"""The SQuAD side of `bertie answer`: questions in, predictions and scores out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from bertie.cli.show import console, table
+from bertie.cli.texts import all_of
+from bertie.errors import InputError
+
+if TYPE_CHECKING:
+    from bertie.data import Question
+
+
+def given_questions(
+    question: str | None,
+    context: str | None,
+    context_file: str | None,
+    file: str | None,
+    *,
+    marking: bool,
+    skip_bad: bool,
+) -> Iterator[Question]:
+    """Questions with their contexts; `marking` says that a file of them is needed."""
+    from bertie.data import Question, read_squad
+
+    if file is not None:
+        if question is not None or context is not None or context_file is not None:
+            raise InputError(
+                "A file of questions was given, and a question or a context besides.",
+                "Give -f FILE alone, or QUESTION with -c or --context-file.",
+            )
+        return all_of(read_squad(file, skip_bad=skip_bad))
+    if marking:
+        raise InputError("Scores and predictions are for a file of questions.", "Give one: -f dev.json.")
+    if question is None:
+        raise InputError("No question was given.", 'Ask one: bertie answer "Who …?" -c "a text", or -f dev.json.')
+    if (context is None) == (context_file is None):
+        raise InputError(
+            f"{'No context' if context is None else 'Both -c and --context-file'} was given.",
+            "Give the text to answer from: -c TEXT, or --context-file FILE.",
+        )
+    whole = _whole(context_file) if context is None else context
+    return iter([Question("1", "", question, whole or "", (), False)])
+
+
+def _whole(file: str | None) -> str:
+    """A text file as one text."""
+    from bertie.data import read_rows
+
+    return "\n".join(row["text"] for row in all_of(read_rows(file or "-", format="txt")))
+
+
+def write_predictions(file: str, texts: Mapping[str, str]) -> None:
+    """Answers by question id, as the official evaluation scripts read them."""
+    with open(file, "w", encoding="utf-8") as out:
+        json.dump(texts, out, ensure_ascii=False, indent=1)
+        out.write("\n")
+
+
+def print_score(questions: Iterable[Question], texts: Mapping[str, str], *, as_text: bool) -> None:
+    """Exact match and F1 in per cent: a table, or one JSON object."""
+    from bertie.tasks.squad_scoring import score_squad
+
+    result = asdict(score_squad(questions, texts))
+    if not as_text:
+        click.echo(json.dumps(result))
+        return
+    made = table("label", "exact", "F1", "questions")
+    made.columns[0].header = ""
+    for label, part in (("all", ""), ("with an answer", "has_answer_"), ("without one", "no_answer_")):
+        exact, f1, total = (result[part + name] for name in ("exact", "f1", "total"))
+        if total:
+            made.add_row(label, f"{exact:.2f}", f"{f1:.2f}", str(total))
+    console().print(made)

@@ -1,0 +1,253 @@
+"""The commands that answer: what they write for people and for machines, and that it is what the tasks say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertie.cli.main import main
+from bertie.cli.show import bar, clipped, marked, plain_text
+from bertie.tasks.answer import answer
+from bertie.tasks.classify import classify
+from bertie.tasks.embed import embed
+from bertie.tasks.fill import fill
+from bertie.tasks.tag import tag
+from tiny_models import SENTENCES
+
+
+@pytest.fixture
+def rows(desk: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command; its JSON lines."""
+
+    def run(*arguments: str) -> list[dict[str, Any]]:
+        assert main(list(arguments)) == 0, capsys.readouterr().err
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+@pytest.fixture
+def shown(desk: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command; what a person reads."""
+
+    def run(*arguments: str) -> str:
+        assert main([*arguments, "--format", "text"]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_embed_writes_the_vectors_of_the_task(rows: Any) -> None:
+    found = rows("embed", "-f", "texts.txt", "-m", "my-bert")
+    assert [row["text"] for row in found] == SENTENCES
+    np.testing.assert_array_equal(
+        np.array([row["embedding"] for row in found], dtype=np.float32), embed(SENTENCES, model="my-bert")
+    )
+    assert len(rows("embed", "x", "--truncate-dim", "16")[0]["embedding"]) == 16
+    assert all(isinstance(x, int) for x in rows("embed", "a", "b", "c", "--precision", "int8")[1]["embedding"])
+
+
+def test_embed_in_every_format_and_file(desk: Path, shown: Any) -> None:
+    import pyarrow.parquet
+
+    for name in ("v.json", "v.jsonl", "v.csv", "v.tsv", "v.parquet", "v.jsonl.gz", "v.txt"):
+        assert main(["embed", "one", "two", "-o", name]) == 0
+        assert (desk / name).stat().st_size
+    assert [row["text"] for row in json.loads((desk / "v.json").read_text())] == ["one", "two"]
+    assert pyarrow.parquet.read_table(desk / "v.parquet").column("text").to_pylist() == ["one", "two"]
+    assert "384 numbers" in (desk / "v.txt").read_text()
+    assert "384 numbers" in shown("embed", "one")
+
+
+def test_similarity_is_a_matrix_or_pairs_or_the_best_pairs(rows: Any, shown: Any) -> None:
+    found = rows("similarity", "A man plays guitar.", "Someone makes music.", "It rained all day.")
+    scores = np.array([row["scores"] for row in found])
+    assert scores.shape == (3, 3)
+    assert scores[0, 1] > 0.4 > scores[0, 2]
+    assert len(rows("similarity", "--pairs", "-f", "pairs.csv")) == len(SENTENCES) - 1
+    text = shown("similarity", "A man plays guitar.", "Someone makes music.", "It rained all day.")
+    assert "1.000" in text
+    assert "Someone makes music." in text
+    assert "the 20 most alike pairs of 10 texts" in shown("similarity", *map(str, range(10)))
+    assert SENTENCES[6] in shown("similarity", "-f", "texts.txt")
+
+
+def test_rerank_puts_the_best_first(rows: Any, shown: Any) -> None:
+    documents = ["It rains.", "Goethe wrote Faust.", "Verdi wrote Aida."]
+    found = rows("rerank", "Who wrote Faust?", *documents)
+    assert [(row["rank"], row["index"]) for row in found] == [(1, 1), (2, 2), (3, 0)]
+    assert len(rows("rerank", "q", "-f", "documents.txt", "-m", "my-cross-encoder", "-k", "2")) == 2
+    assert "Goethe wrote Faust." in shown("rerank", "Who wrote Faust?", *documents)
+
+
+def test_index_search_and_add(desk: Path, rows: Any, shown: Any) -> None:
+    (facts,) = rows("index", "corpus.jsonl", "-o", "i")
+    assert (facts["texts"], facts["added"], facts["dimension"]) == (7, 7, 384)
+    (best,) = rows("search", "i", "What did the stock market do?", "-k", "1")
+    assert (best["id"], best["rank"], best["text"]) == ("c5", 1, SENTENCES[5])
+    assert rows("index", "corpus.jsonl", "-o", "i")[0]["texts"] == 7
+    assert rows("index", "more.jsonl", "-o", "i", "--add")[0]["texts"] == 14
+    assert len(rows("search", "i", "-f", "queries.txt", "-k", "3")) == 3 * 7
+    assert "c5" in shown("search", "i", "What did the stock market do?", "-k", "2")
+
+
+def test_classify_texts_pairs_and_own_labels(rows: Any, shown: Any) -> None:
+    (found,) = rows("classify", "-m", "my-sentiment", "A fine film.")
+    told = classify("A fine film.", model="my-sentiment")
+    assert (found["label"], found["score"]) == (told.label, told.score)
+    assert len(rows("classify", "-m", "my-nli", "--columns", "sentence1,sentence2", "-f", "pairs.csv")) == 6
+    (found,) = rows("classify", "-m", "my-nli", "Shares fell.", "--labels", "sports, business")
+    assert {one["label"] for one in found["labels"]} == {"sports", "business"}
+    assert sum(one["score"] for one in found["labels"]) == pytest.approx(1)
+    assert "sports" in shown("classify", "-m", "my-nli", "Shares fell.", "--labels", "sports,business")
+    assert "[/b] :smile:" in shown("classify", "-m", "my-sentiment", "x [/b] :smile:")
+
+
+def test_tag_gives_exact_spans_and_shows_them_in_place(rows: Any, shown: Any) -> None:
+    text = "Ada Lovelace lived in Köln."
+    (found,) = rows("tag", "-m", "my-ner", text)
+    assert [one["text"] for one in found["entities"]] == [one.text for one in tag(text, model="my-ner")]
+    assert all(text[one["start"] : one["end"]] == one["text"] for one in found["entities"])
+    first = found["entities"][0]
+    assert f"{first['text']} [{first['label']}:" in shown("tag", "-m", "my-ner", text)
+
+
+def test_answer_quotes_and_scores(desk: Path, rows: Any, shown: Any) -> None:
+    context = "Ada Lovelace lived in London."
+    (found,) = rows("answer", "-m", "my-squad", "Where did Ada live?", "-c", context, "--always")
+    told = answer("Where did Ada live?", context, model="my-squad", threshold=float("inf"))
+    assert (found["answer"], found["start"]) == (told.best.text, told.best.start)
+    assert context[found["start"] : found["end"]] == found["answer"]
+    assert f"{found['answer']} [" in shown("answer", "-m", "my-squad", "Where did Ada live?", "-c", context, "--always")
+    assert "no answer" in shown("answer", "-m", "my-squad", "Why?", "-c", context, "--threshold", "-1000")
+    (score,) = rows("answer", "-m", "my-squad", "-f", "dev.json", "--score", "--predictions", "p.json", "-o", "a.jsonl")
+    assert score["total"] == 2
+    assert list(json.loads((desk / "p.json").read_text())) == ["q1", "q2"]
+    assert len((desk / "a.jsonl").read_text().splitlines()) == 2
+    (desk / "flat.jsonl").write_text('{"question": "Who?", "context": "Ada."}\n{"question": "Why?"}\n')
+    assert len(rows("answer", "-m", "my-squad", "-f", "flat.jsonl", "--skip-bad")) == 1
+    assert "with an answer" in shown("answer", "-m", "my-squad", "-f", "dev.json", "--score")
+    assert "score" in shown(
+        "answer", "-m", "my-squad", "Who?", "--context-file", "report.txt", "--n-best", "3", "--always"
+    )
+
+
+def test_fill_next_features_generate(rows: Any, shown: Any) -> None:
+    (found,) = rows("fill", "-m", "my-bert", "A [MASK] dog.", "--targets", "the,lazy")
+    told = fill("A [MASK] dog.", model="my-bert", targets=["the", "lazy"])
+    assert found["filled"] == told.text
+    assert [one["token"] for one in found["masks"][0]] == [one.token for one in told.candidates]
+    assert len(rows("fill", "-m", "my-bert", "A [MASK] [MASK].", "-k", "3")[0]["fillings"]) == 3
+    assert "A [MASK] dog." in shown("fill", "-m", "my-bert", "A [MASK] dog.")
+    (found,) = rows("next", "-m", "my-bert", "One.", "Two.")
+    assert 0 <= found["probability"] <= 1
+    assert "follow" in shown("next", "-m", "my-bert", "One.", "Two.")
+    (found,) = rows("features", "-m", "my-bert", "a dog", "--layers", "-1,-2")
+    assert found["linex_index"] == 0
+    assert [layer["index"] for layer in found["features"][0]["layers"]] == [-1, -2]
+    assert "[CLS]" in shown("features", "-m", "my-bert", "a dog")
+    once = rows("generate", "-m", "my-decoder", "The dog", "--sample", "--seed", "3", "--count", "2")
+    assert once == rows("generate", "-m", "my-decoder", "The dog", "--sample", "--seed", "3", "--count", "2")
+    assert len(once[0]["alternatives"]) == 1
+    assert shown("generate", "-m", "my-decoder", "The dog").startswith("The dog ")
+
+
+def test_csv_holds_lists_as_json(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tag", "-m", "my-ner", "Ada, in London", "--format", "csv"]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert row["text"] == "Ada, in London"
+    assert isinstance(json.loads(row["entities"]), list)
+
+
+def test_bad_rows_are_passed_over_and_counted(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "mixed.jsonl").write_text('{"text": "one"}\n{"text": \n{"text": "two"}\n')
+    assert main(["embed", "-f", "mixed.jsonl", "--skip-bad"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 2
+    assert "1 bad row skipped; the first: mixed.jsonl, line 2" in captured.err
+
+
+def test_texts_come_from_standard_input(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = io.TextIOWrapper(io.BytesIO(b'{"text": "one"}\n{"text": "two"}\n'))
+    monkeypatch.setattr(sys, "stdin", given)
+    assert [row["text"] for row in rows("tokenize")] == ["one", "two"]
+
+
+def test_a_text_cannot_steer_the_terminal() -> None:
+    assert plain_text("a\x1b[2Jb\x9bc\rd") == "a␛[2Jb\ufffdc d"
+    assert str(clipped("line\nbreak", 6)) == "line…"
+
+
+def test_marks_and_bars() -> None:
+    line = marked("Ada lived in London.", [(13, 19, "LOC:0.9"), (0, 3, "PER:0.8"), (1, 2, "X:0.1")])
+    assert line.plain == "Ada [PER:0.8] lived in London [LOC:0.9]."
+    assert "bold" in str(line.spans[0].style)
+    long = "word " * 100 + "here" + " word" * 100
+    assert marked(long, [(500, 504, "x")], around=20).plain == "… word word word here [x] word word word …"
+    assert (bar(0.0), bar(1.0), bar(0.55), bar(-1)) == (" " * 10, "█" * 10, "█████▌    ", " " * 10)
+
+
+def test_on_a_terminal_text_in_a_pipe_json_lines_and_head_is_quiet(desk: Path) -> None:
+    python = [sys.executable, "-m", "bertie"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*python, "tag", "-m", "my-ner", "Ada"], stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while process.poll() is None or seen == b"":
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:
+                break
+    os.close(ours)
+    assert b"\x1b[" in seen  # highlighted
+    many = "".join(f"text {n}\n" for n in range(20000))
+    line = f"{sys.executable} -m bertie tokenize --format {{}} | head -1; echo ${{{{PIPESTATUS[0]}}}}"
+    for format_, start in (("jsonl", '{"text"'), ("text", "[CLS]")):
+        result = subprocess.run(
+            ["bash", "-c", line.format(format_)], input=many, capture_output=True, text=True, timeout=60
+        )
+        assert result.stdout.startswith(start)
+        assert result.stdout.endswith("\n0\n")
+        assert result.stderr == ""
+
+
+def test_a_screen_without_utf8_is_no_trouble(desk: Path) -> None:
+    line = [sys.executable, "-m", "bertie", "similarity", "é", "漢字", "--pairs", "--format", "text"]
+    result = subprocess.run(line, capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "?" in result.stdout
+
+
+def test_doctor_tells_the_same_to_machines(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in facts)
+    assert {"GPU", "attention", "default model", "hub cache"} <= set(facts)
+
+
+def test_interrupting_ends_with_130(desk: Path) -> None:
+    import signal
+
+    code = "import sys, signal; from bertie.cli.main import main; signal.alarm(1); "
+    code += "signal.signal(signal.SIGALRM, signal.default_int_handler); sys.exit(main(['tokenize', '-f', '-']))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.wait(timeout=30) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == "stopped"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,118 @@
+"""Help that teaches: every command explains all it takes, and every example it shows runs."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from bertie.cli.main import COMMANDS, EXAMPLES, cli, main
+
+CONTEXT = click.Context(cli)
+
+
+def command(name: str) -> click.Command:
+    found = cli.get_command(CONTEXT, name)
+    assert found is not None
+    return found
+
+
+def examples(name: str) -> list[str]:
+    epilog = command(name).epilog or ""
+    return [line.strip() for line in epilog.splitlines() if "bertie " in line]
+
+
+def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a line of a shell writes to its standard output: `echo … |` or `cat FILE |` before, `| jq …` or `> FILE`
+    after."""
+    before, _, rest = line.partition("bertie ")
+    if before:
+        verb, given = shlex.split(before.rstrip("| "))
+        text = f"{given}\n" if verb == "echo" else Path(given).read_text(encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+    arguments = shlex.split(re.split(r" [|>] ", rest)[0])
+    code = main(arguments)
+    captured = capsys.readouterr()
+    assert code == 0, f"{line}\n{captured.err}"
+    assert not re.search(r"^(error|note):", captured.err, re.MULTILINE), captured.err
+    if "-o" in arguments:
+        assert Path(arguments[arguments.index("-o") + 1]).exists()
+    else:
+        assert captured.out.strip(), line
+    return captured.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_example_of_the_help_runs(
+    name: str, desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = examples(name)
+    assert lines, f"{name} shows no example"
+    if name == "convert":
+        assert main(["convert", "my-bert", "uncased_L-12_H-768_A-12", "--to", "tf"]) == 0
+        capsys.readouterr()
+        (desk / "my-bert").rename(desk / "moved")
+    if name == "inspect":
+        assert main(["convert", "my-bert", "uncased_L-12_H-768_A-12", "--to", "tf"]) == 0
+    if name == "search":
+        assert main(["index", "corpus.jsonl", "-o", "./index"]) == 0
+    for line in lines:
+        if name == "index" and "corpus.csv" in line:
+            line = line.replace("./index", "./index-csv")
+        run(line, monkeypatch, capsys)
+
+
+def test_the_examples_of_the_front_page_run(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in EXAMPLES.values():
+        run(line, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_explains_every_option_and_fits_the_screen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Example" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    for parameter in command(name).params:
+        if not isinstance(parameter, click.Option):
+            continue
+        assert parameter.help, f"{name} {parameter.opts[0]} is not explained"
+        if not parameter.is_flag and not parameter.required and parameter.default is None:
+            told = "default" in parameter.help or "Needed" in parameter.help
+            own = {"file", "output", "labels", "context", "context_file", "predictions"}  # nothing, unless given
+            assert told or parameter.name in own, f"{name} {parameter.opts[0]}: what if it is left out?"
+
+
+def test_the_front_page_lists_every_command_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if line.endswith(":") and line[0] != " "] == [
+        "Options:", "Answers:", "Checkpoints:", "This machine:",
+    ]  # fmt: skip
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} ", shown, re.MULTILINE)
+
+
+def test_help_starts_without_torch_and_rich_and_at_once(record_property: pytest.RecordProperty) -> None:
+    code = (
+        "import sys; from bertie.cli.main import main; main(['--help']); print([m for m in ('torch', 'rich', 'numpy') "
+    )
+    code += "if m in sys.modules])"
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        seconds.append(time.perf_counter() - started)
+        assert result.stdout.splitlines()[-1] == "[]"
+    record_property("seconds", min(seconds))
+    print(f"bertie --help: {min(seconds):.2f} s")
+    assert min(seconds) <= 0.3 * 2  # 0.3 s on a quiet machine; tests run beside each other

@@ -1,0 +1,153 @@
+"""Forty common mistakes at the command line and in Python: one line of cause, one of remedy, exit 2, no traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertie
+from bertie.cli.main import main
+from bertie.errors import BertieError
+
+# (arguments, what the cause says, what the remedy says)
+COMMAND_LINE: list[tuple[str, str, str]] = [
+    ("embd hello", "No such command 'embd'", "Did you mean embed"),
+    ("embed hello --pool cls", "No such option", "bertie embed --help"),
+    ("embed hello --format xml", "'xml' is not one of", "bertie embed --help"),
+    ("embed hello -m ./my-bret", "my-bret does not exist", "Beside it are"),
+    ("embed hello -m texts.txt", "texts.txt is not", "safetensors"),
+    ("embed hello -m empty-folder", "empty folder", "was saved in"),
+    ("embed hello -m half", "", "again"),
+    ("embed hello -m other-words", "tokenizer knows", "different models"),
+    ("embed hello --device cuda:7", "cuda:7", "--device cpu"),
+    ("embed hello --device gpu", "no device 'gpu'", "cuda"),
+    ("embed hello --dtype float8", "'float8' is not one of", "--help"),
+    ("embed hello --truncate-dim 5000", "5000", "1 to 384"),
+    ("embed hello --pooling middle", "middle", "mean"),
+    ("embed hello --prompt-name poem", "'poem'", "query"),
+    ("embed", "No text was given", "-f FILE"),
+    ("embed hello -f texts.txt", "both as arguments and in a file", "one or the other"),
+    ("embed -f text.txt", "text.txt", "texts.txt"),
+    ("embed -f empty.txt", "nothing in it", "at least one text"),
+    ("embed -f latin.txt", "latin.txt, line 1", "--skip-bad"),
+    ("embed -f bad.jsonl", "bad.jsonl, line 2", "--skip-bad"),
+    ("embed -f data.xyz", "format cannot be told", "--input-format"),
+    ("embed -f texts.csv --column reviews", "no column 'reviews'", "'review'"),
+    ("embed -f two.csv", "which column is the text?", "--column"),
+    ("embed hello -o nowhere/v.jsonl", "no folder", "mkdir"),
+    ("embed hello -o v.docx", "format cannot be told", "--format"),
+    ("embed hello -o v.parquet", "pyarrow", "pip install"),
+    ("similarity alone", "1 text was given", "two"),
+    ("classify hello", "No model was named", "-m ./my-model"),
+    ("classify hello -m my-squad", "text classifier", "fine-tune"),
+    ("classify hello -m my-sentiment --labels a,b", "negative, positive", "entailment"),
+    ("tag hello -m my-ner --aggregation mean", "'mean' is not one of", "--help"),
+    ("tag hello -m my-ner --ignore PERSON", "'PERSON'", "PER"),
+    ("answer -m my-squad Who?", "No context", "--context-file"),
+    ("fill -m my-bert Hello.", "has no [MASK]", "Write [MASK]"),
+    ("search index hello -k -3", "-3", "--help"),
+    ("search my-bert hello", "my-bert", "bertie index"),
+    ("search index hello -m my-bert", "another model", "the model it was built with"),
+    ("index empty.txt -o new-index", "nothing in it", "at least one text"),
+    ("embed -f dev.json", "SQuAD", "bertie answer"),
+    ("generate Once -m my-bert", "needs a decoder", "--force"),
+]
+
+
+def python_mistakes() -> list[tuple[str, Callable[[], Any], str, str]]:
+    """(what, the call, what the cause says, what the remedy says)."""
+    from bertie.tasks.answer import answer
+    from bertie.tasks.classify import classify
+    from bertie.tasks.embed import embed
+    from bertie.tasks.fill import fill
+    from bertie.tasks.next_sentence import next_sentence
+    from bertie.tasks.search import build_index
+    from bertie.tasks.tag import tag
+
+    return [
+        ("a missing text", lambda: embed(["one", None]), "None", "missing texts"),
+        ("wrong long", lambda: embed("x", long="cut"), "'cut'", "truncate, windows"),
+        ("a model without a tokenizer", lambda: classify("x", model=bertie.BertModel(TINY)), "tokenizer", "tokenizer="),
+        ("the wrong head", lambda: tag("x", model="my-squad"), "token classifier", "fine-tune"),
+        ("a question alone", lambda: answer("Who?", model="my-squad"), "without a context", "Pass the text"),
+        ("one text, not two", lambda: next_sentence("One.", model="my-bert"), "one string", "(first, second)"),
+        ("unknown aggregation", lambda: tag("x", model="my-ner", aggregation="mean"), "'mean'", "average"),
+        ("an index in a full folder", lambda: build_index(["x"], "full"), "not empty", "empty folder"),
+        ("a string of file name", lambda: build_index("corpus.jsonl", "new"), "corpus.jsonl", "read_rows"),
+        ("no mask in Python", lambda: fill("Hello.", model="my-bert"), "[MASK]", "Write [MASK]"),
+        ("heads that do not divide", lambda: bertie.BertConfig(hidden_size=100), "100", "equal share"),
+        ("a device that is not there", lambda: embed("x", device="cuda:9"), "cuda", "cpu"),
+        ("an unknown dtype", lambda: embed("x", dtype="float7"), "float7", "float32"),
+    ]
+
+
+TINY = bertie.BertConfig.preset("tiny", vocab_size=30)
+
+
+@pytest.fixture
+def mistakes_desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with everything in it that can go wrong."""
+    import shutil
+
+    (desk / "empty-folder").mkdir()
+    (desk / "full").mkdir()
+    (desk / "full" / "notes").write_text("mine")
+    (desk / "empty.txt").write_text("")
+    (desk / "latin.txt").write_bytes("Grüße\n".encode("latin-1"))
+    (desk / "bad.jsonl").write_text('{"text": "one"}\n{"text": \n')
+    (desk / "two.csv").write_text("left,right\na,b\n")
+    (desk / "data.xyz").write_text("x\n")
+    for name in ("half", "other-words"):
+        shutil.copytree((desk / "my-bert").resolve(), desk / name)
+    weights = desk / "half" / "model.safetensors"  # a download that stopped
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    for file in (desk / "other-words").glob("*tok*"):
+        file.unlink()
+    (desk / "other-words" / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(900))]) + "\n"
+    )
+    monkeypatch.setattr(sys, "stdin", None)
+    return desk
+
+
+def test_mistakes_are_explained(
+    mistakes_desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["index", "corpus.jsonl", "-o", "index"]) == 0
+    capsys.readouterr()
+    wrong = []
+    for line, cause, remedy in COMMAND_LINE:
+        with monkeypatch.context() as patch:
+            if "parquet" in line:
+                patch.setitem(sys.modules, "pyarrow", None)
+                patch.setitem(sys.modules, "pyarrow.parquet", None)
+            try:
+                code = main(line.split())
+            except Exception as error:  # a traceback, for a user
+                wrong.append(f"{line}: {type(error).__name__}: {error}")
+                continue
+        captured = capsys.readouterr()
+        lines = captured.err.splitlines()
+        told = len(lines) == 2 and lines[0].startswith("error: ") and cause in lines[0] and remedy in lines[1]
+        if code != 2 or captured.out or not told:
+            wrong.append(f"bertie {line}: exit {code}\n{captured.err}{captured.out[:200]}")
+    calls = python_mistakes()
+    for what, call, cause, remedy in calls:
+        try:
+            call()
+        except BertieError as error:
+            if not (error.remedy and cause in error.cause and remedy in error.remedy and str(error).count("\n") == 1):
+                wrong.append(f"{what}: {error}")
+        except Exception as error:
+            wrong.append(f"{what}: {type(error).__name__}: {error}")
+        else:
+            wrong.append(f"{what}: nothing was raised")
+    total = len(COMMAND_LINE) + len(calls)
+    assert not wrong, "\n".join(wrong)
+    assert total >= 40
+    with capsys.disabled():
+        print(f"\n{total} mistakes, {total - len(wrong)} explained")
