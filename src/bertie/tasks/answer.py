@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from bertie.data import RowReader, pairs
 from bertie.errors import InputError
 from bertie.model import BertForQuestionAnswering
 from bertie.tasks.batching import Row, run_groups
@@ -103,6 +104,9 @@ class Answerer(Task[tuple[str, str], AnswerResult]):
 
     def __call__(self, question: Any, context: Any = None, *, progress: bool | None = None) -> Any:
         return super().__call__(_paired(question, context), progress=progress)
+
+    def read(self, rows: RowReader) -> Iterable[Any]:
+        return pairs(rows)
 
     def is_one(self, given: Any) -> bool:
         return isinstance(given, tuple)

@@ -1,16 +1,19 @@
 """One text, a list or a stream: what people hand to a task, checked, and the answers in the same shape.
 
 A single item gives one answer, a list (or any other collection) a list in its order, an iterator an iterator that
-reads only a little ahead of what it gives. A task says how a *stream* of items is answered; the shapes are here, once.
+reads only a little ahead of what it gives; a file, given as a `Path`, is such a stream too. A
+task says how a *stream* of items is answered; the shapes are here, once.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 
-from bertie.errors import InputError
+from bertie.data import Reader, RowReader, choose_pair, pairs, read_rows, texts
+from bertie.errors import DataError, InputError
 from bertie.tasks.progress import with_progress
 
 TextOrPair = str | tuple[str, str]
@@ -42,6 +45,13 @@ class Task(Generic[Item, Answer]):
         checked: Any = checked_text(item, where)
         return checked  # type: ignore[no-any-return]
 
+    def read(self, rows: RowReader) -> Iterable[Any]:
+        """The items in the rows of a file."""
+        return texts(rows)
+
+    @overload
+    def __call__(self, given: os.PathLike[str], *, progress: bool | None = None) -> Iterator[Answer]: ...
+
     @overload
     def __call__(self, given: Iterator[Item], *, progress: bool | None = None) -> Iterator[Answer]: ...
 
@@ -53,6 +63,10 @@ class Task(Generic[Item, Answer]):
 
     def __call__(self, given: Any, *, progress: bool | None = None) -> Any:
         """One answer, a list or an iterator of them, as `given` is. `progress`: a bar for long work."""
+        if isinstance(given, os.PathLike):
+            given = iter(self.read(read_rows(given)))
+        elif isinstance(given, Reader):
+            given = iter(given)
         if self.is_one(given):
             return next(iter(self.stream([self.checked(given, "The text")])))
         if isinstance(given, Iterator):
@@ -74,6 +88,15 @@ class PairTask(Task[TextOrPair, Answer]):
 
     def checked(self, item: Any, where: str) -> TextOrPair:
         return checked_text_or_pair(item, where)
+
+    def read(self, rows: RowReader) -> Iterable[Any]:
+        """Pairs where the file has the columns of one, texts otherwise."""
+        first = next(iter(rows), None)
+        try:
+            columns = choose_pair(list(first.values)) if first is not None else None
+        except DataError:
+            columns = None
+        return texts(rows) if columns is None else pairs(rows, columns)
 
 
 def checked_text(item: Any, where: str) -> str:

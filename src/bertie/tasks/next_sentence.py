@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from bertie.data import RowReader, pairs
 from bertie.errors import InputError
 from bertie.model import BertForNextSentencePrediction
 from bertie.tasks.batching import Row, run_in_order
@@ -50,6 +51,9 @@ class NextSentencePredictor(Task[tuple[str, str], NextSentence]):
         self.loaded = open_model(
             model, BertForNextSentencePrediction, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
         )
+
+    def read(self, rows: RowReader) -> Iterable[Any]:
+        return pairs(rows)
 
     def is_one(self, given: Any) -> bool:
         return isinstance(given, (str, tuple))
