@@ -46,7 +46,8 @@ test-all: .venv/test-all
 bench: .venv/test
 	$(BIN)/python -m benchmarks.attention --save
 	$(BIN)/python -m benchmarks.loading --save
-	$(BIN)/python -m benchmarks.tokenizer
+	$(BIN)/python -m benchmarks.tokenizer --save
+	$(BIN)/python -m benchmarks.stsb --save
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """STS-B: how well cosine similarity of embeddings ranks 1,500 sentence pairs, ours and sentence-transformers' in turn.
 
-    python benchmarks/stsb.py [--model FOLDER] [--data dev.tsv]
+    python -m benchmarks.stsb [--model FOLDER] [--data dev.tsv]
 
 Spearman's rank correlation between the cosine of the two vectors and people's scores (0 to 5), on the same weights.
 Expected before measuring: the same to the fourth decimal, because the vectors differ by rounding only. The last line is
@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from benchmarks.machine import describe, save_result
 from bertie.data import read_glue
 from bertie.tasks.embed import Embedder
 from bertie.tasks.loaded import default_embedding_model
 from bertie.tasks.similarity import score_pairs
-from machine import describe, save_result
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "glue" / "STS-B" / "dev.tsv"
 TOLERANCE = 0.0005
@@ -62,7 +62,7 @@ def main() -> None:
     print(f"seconds: ours {our_seconds:.1f}, theirs {their_seconds:.1f}, ratio {their_seconds / our_seconds:.2f}")
     if arguments.save:
         rows = {"ours": our_rho, "theirs": their_rho, "seconds": [our_seconds, their_seconds], "worst_cosine": worst}
-        save_result("stsb", "python benchmarks/stsb.py", rows)
+        save_result("stsb", "python -m benchmarks.stsb", rows)
     print(
         f"STS-B dev Spearman: ours {our_rho:.6f}, sentence-transformers {their_rho:.6f}, difference {difference:+.6f}"
     )

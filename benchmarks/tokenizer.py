@@ -19,6 +19,7 @@ from typing import Any
 
 import tokenizers
 
+from benchmarks.machine import save_result
 from bertie.text import BertTokenizer, train_vocabulary
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=Path, default=DATA / "vocabs" / "bert-base-uncased" / "vocab.txt")
     parser.add_argument("--text", type=Path, default=DATA / "text" / "wikitext-2" / "valid.txt")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/")
     arguments = parser.parse_args()
     if arguments.text.is_file():
         lines = [line for line in arguments.text.read_text(encoding="utf-8").split("\n") if line.strip()]
@@ -54,7 +56,7 @@ def main() -> None:
     bare = tokenizers.Tokenizer.from_str(ours._backend.to_str())
     print(f"tokenizers {tokenizers.__version__}; {len(lines)} lines, {sum(map(len, lines)):,} characters")
 
-    ratios = []
+    ratios, rows = [], []
     for name, texts in {
         "lines": lines,
         "short lines": [line[:120] for line in lines],
@@ -72,7 +74,10 @@ def main() -> None:
         medians = alternate(jobs, arguments.rounds)
         ratios.append(medians["bare"] / medians["ours"])
         for job, seconds in medians.items():
+            rows.append({"texts": name, "job": job, "ms": round(seconds * 1e3, 1), "ratio": medians["bare"] / seconds})
             print(f"{name:20s} {job:18s} {seconds * 1e3:8.1f} ms   {medians['bare'] / seconds:5.2f}x bare")
+    if arguments.save:
+        save_result("tokenizer", "python -m benchmarks.tokenizer", rows)
     print(f"{min(ratios):.2f}")
 
 
