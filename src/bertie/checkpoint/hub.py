@@ -7,10 +7,14 @@ other folder. The first file fetched fixes the revision of the rest, so that a p
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from bertie.checkpoint.folder import (
     CONFIG_NAMES,
@@ -25,6 +29,7 @@ from bertie.errors import CheckpointError, CheckpointNotFound, MissingExtra
 
 _BUNDLE = ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001")
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_PATIENCE = 5.0  # seconds in which the hub has to take a connection
 _SENTENCE = ("sentence_bert_config.json", "config_sentence_transformers.json")
 
 
@@ -175,6 +180,9 @@ class _Repository:
         self.repo_id = repo_id
         self.revision = revision
         self.options = options
+        self._out_of_reach = not self._offline() and not _answers(huggingface_hub.constants.ENDPOINT)
+        if self._out_of_reach:  # the package would try six times over half a minute
+            self.options = options | {"local_files_only": True}
 
     def get(self, name: str, subfolder: str) -> Path:
         """One file's path in the cache."""
@@ -185,7 +193,7 @@ class _Repository:
                 self._download(self.repo_id, name, subfolder=subfolder or None, revision=self.revision, **self.options)
             )
         except errors.LocalEntryNotFoundError as error:
-            raise self._not_cached(name, error) from error
+            raise self._not_cached(name) from error
         except errors.EntryNotFoundError:
             raise _AbsentError(name) from None
         except errors.GatedRepoError as error:
@@ -234,16 +242,26 @@ class _Repository:
             "Check the spelling; for a private one log in (`hf auth login`) or pass token=….",
         )
 
-    def _not_cached(self, name: str, error: Exception) -> Exception:
-        """Offline, a file that is not in the cache may simply not exist; the next candidate decides."""
-        if self._offline():
+    def _not_cached(self, name: str) -> Exception:
+        """Without the network, a file that is not in the cache may simply not exist; the next candidate decides."""
+        if self._offline() or self._out_of_reach:
             return _AbsentError(name)
         return CheckpointError(
-            f"The hub cannot be reached, and {self.repo_id}/{name} is not in the cache.",
-            f"Check the network (the cause was: {_root(error)}), or give a local folder.",
+            f"The hub stopped answering, and {self.repo_id}/{name} is not in the cache.",
+            "Check the network and try again, or give a local folder.",
+        )
+
+    def _unreachable(self) -> CheckpointError:
+        near = difflib.get_close_matches(self.repo_id, [entry.name for entry in Path().iterdir() if entry.is_dir()], 1)
+        meant = f"Did you mean the folder ./{near[0]}? Otherwise check" if near else "Check"
+        return CheckpointError(
+            f"{self.repo_id!r} is no folder here and not in the hub's cache, and the hub cannot be reached.",
+            f"{meant} the spelling or the network, or give a local folder.",
         )
 
     def no_config(self) -> CheckpointError:
+        if self._out_of_reach:
+            return self._unreachable()
         if self._offline():
             revision = "" if self.revision is None else f" at revision {self.revision!r}"
             return CheckpointNotFound(
@@ -256,6 +274,8 @@ class _Repository:
         )
 
     def no_weights(self, variant: str | None) -> CheckpointError:
+        if self._out_of_reach:
+            return self._unreachable()
         where = "the hub's cache has" if self._offline() else "the repository has"
         which = "no weights" if variant is None else f"no weights of the variant {variant!r}"
         remedy = "Looked for safetensors, .bin and a TensorFlow checkpoint; ONNX, HDF5 and Flax files are not read."
@@ -264,7 +284,14 @@ class _Repository:
         return CheckpointNotFound(f"{self.repo_id}: {where} {which} that Bertie reads.", remedy)
 
 
-def _root(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error!s:.120}"
+def _answers(endpoint: str) -> bool:
+    """Whether anyone listens at the hub's address. Behind a proxy only the proxy knows."""
+    if any(name.lower() in ("https_proxy", "http_proxy", "all_proxy") and value for name, value in os.environ.items()):
+        return True
+    address = urlsplit(endpoint)
+    try:
+        port = address.port or (80 if address.scheme == "http" else 443)
+        socket.create_connection((address.hostname or "", port), timeout=_PATIENCE).close()
+    except (OSError, ValueError):
+        return False
+    return True
