@@ -44,7 +44,7 @@ def read_bin(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     storages = _Storages(path, mapped=zipped)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("ignore")
             content = torch.load(path, map_location=storages.add, weights_only=True, mmap=zipped)  # type: ignore[arg-type]
         tensors = _tensors_in(path, content)
         if num_stored is None:
