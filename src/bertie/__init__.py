@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bertie.config import BertConfig as BertConfig
+    from bertie.engine.compile import compile as compile  # noqa: A004
     from bertie.errors import BertieError as BertieError
     from bertie.loading import load as load
     from bertie.model import *  # noqa: F403
@@ -46,6 +47,7 @@ _WHERE = {
     "BertConfig": "bertie.config",
     "BertieError": "bertie.errors",
     "BertTokenizer": "bertie.text",
+    "compile": "bertie.engine.compile",
     "load": "bertie.loading",
     "answer": "bertie.tasks.answer",
     "classify": "bertie.tasks.classify",

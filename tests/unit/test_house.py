@@ -28,8 +28,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loading": {"errors", "config", "checkpoint", "model"},
     "certificate": {"errors", "config", "checkpoint", "model", "loading"},
     "convert": {"errors", "config", "checkpoint", "model", "loading"},
-    "tasks": {"defaults", "errors", "config", "checkpoint", "model", "loading", "ops", "text", "data"},
+    "engine": {"errors", "config", "ops", "model", "text"},
+    "tasks": {"defaults", "errors", "config", "checkpoint", "model", "loading", "ops", "text", "data", "engine"},
+    "training": {
+        "defaults", "errors", "config", "checkpoint", "model", "loading", "ops", "text", "data", "tasks",
+    },  # fmt: skip
+    "client": {"errors"},
+    "serve": {
+        "defaults", "errors", "config", "checkpoint", "model", "loading", "ops", "text", "data", "tasks", "engine",
+    },  # fmt: skip
     "cli": {
+        "training",
+        "serve",
+        "client",
         "defaults",
         "ops",
         "errors",
@@ -45,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "__main__": {"cli"},
 }
-NO_TORCH = {"errors", "config", "text", "data", "defaults", "cli"}
+NO_TORCH = {"errors", "config", "text", "data", "defaults", "client", "cli"}
 
 
 def room_of(file: Path) -> str:

@@ -1,0 +1,1 @@
+"""The CPU runner: our own C++ kernels (csrc/), called through plain pointers."""

@@ -1,0 +1,237 @@
+"""Fitting int8 to a model: which channels to shrink before rounding, and which products to leave in float32.
+
+Eight bits hold 256 steps, and one large channel makes everybody's steps coarse. So each input channel j is divided by
+a number s_j and its weights multiplied by it, which changes nothing before rounding and balances the two after it:
+s_j = √(largest activation / largest weight) (Xiao et al. 2022, "SmoothQuant", https://arxiv.org/abs/2211.10438).
+Activations are then rounded per token between their smallest and largest value, weights per output channel.
+
+Then the result is measured: texts the fit has not seen, against float32. If the mean cosine is below what was asked
+for, each product's own damage is measured and the worst return to float32, as few as will do. What was decided is kept
+on disk, so that it is decided once per model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from bertie.engine.cpu.runner import PARTS, CpuRunner
+from bertie.model import BertLayer, BertModel
+from bertie.ops.packing import Packing
+
+Key = tuple[int, str]
+Rows = Sequence[Sequence[int]]
+
+logger = logging.getLogger("bertie.engine")
+_LARGE = 30_000_000  # parameters in the layers: fitting takes longer than two seconds, so it is said
+_VERSION = 1  # of the fit: another rule makes old files worthless
+_TOKENS = 1500  # looked at on either side
+
+
+@dataclass(frozen=True)
+class Int8Report:
+    """What int8 costs this model, on texts it was not fitted on."""
+
+    cosine_mean: float  # of mean-pooled vectors with float32's
+    cosine_min: float
+    token_cosine_mean: float  # of single tokens' vectors
+    texts: int
+    kept_float32: tuple[str, ...]  # "layer 3 down"
+    seconds: float
+
+    def __str__(self) -> str:
+        kept = f"; in float32 stay {', '.join(self.kept_float32)}" if self.kept_float32 else ""
+        return (
+            f"cosine to float32: mean {self.cosine_mean:.5f}, min {self.cosine_min:.5f} over {self.texts} texts{kept}"
+        )
+
+
+def int8_runner(model: BertModel, rows: Rows, *, accuracy: float = 0.999, threads: int | None = None) -> CpuRunner:
+    """The model in int8, with `runner.report`."""
+    CpuRunner.check(model)
+    place = _cache_file(model, rows, accuracy)
+    kept = _read_cache(place)
+    if kept is None:
+        kept = _fit(model, rows, accuracy, threads)
+        _write_cache(place, *kept)
+    smoothing, report = kept
+    runner = CpuRunner(model, smoothing, threads=threads)
+    runner.report = report
+    logger.info("int8: %s", report)
+    return runner
+
+
+def _fit(model: BertModel, rows: Rows, accuracy: float, threads: int | None) -> tuple[dict[Key, Tensor], Int8Report]:
+    started = time.perf_counter()
+    if sum(p.numel() for p in model.encoder.parameters()) > _LARGE:
+        logger.warning("Fitting int8 to this model takes some seconds; the result is kept for next time.")
+    seen, unseen = _limited(rows[::2]), _limited(rows[1::2] or rows)
+    smoothing = smooth_channels(model, seen)
+    wanted = _states(CpuRunner(model, threads=threads), unseen)
+    runner = CpuRunner(model, smoothing, threads=threads)
+    measured = _compare(_states(runner, unseen), wanted, unseen)
+    kept: list[Key] = []
+    if measured[0] < accuracy:
+        damage = _damage(model, smoothing, unseen, wanted, threads)
+        order = sorted(damage, key=lambda key: -damage[key])
+        # The fewest that will do: more in float32 is never worse, so halving finds it.
+        low, high = 0, len(order)
+        while high - low > 1:
+            middle = (low + high) // 2
+            fewer = {key: s for key, s in smoothing.items() if key not in order[:middle]}
+            if _compare(_states(CpuRunner(model, fewer, threads=threads), unseen), wanted, unseen)[0] < accuracy:
+                low = middle
+            else:
+                high = middle
+        kept = order[:high]
+        smoothing = {key: s for key, s in smoothing.items() if key not in kept}
+        measured = _compare(_states(CpuRunner(model, smoothing, threads=threads), unseen), wanted, unseen)
+    return smoothing, Int8Report(
+        *measured,
+        texts=len(unseen),
+        kept_float32=tuple(f"layer {layer} {part}" for layer, part in sorted(kept)),
+        seconds=round(time.perf_counter() - started, 3),
+    )
+
+
+def smooth_channels(model: BertModel, rows: Rows) -> dict[Key, Tensor]:
+    """What each input channel of each product is divided by: √(largest activation / largest weight)."""
+    smoothing = {}
+    with _largest_inputs(model) as largest, torch.inference_mode():
+        ids, packing = _packed(rows)
+        model(ids, cu_seqlens=packing.cu_seqlens)
+        for number, layer in enumerate(model.encoder.layer):
+            for part, linears in _products(layer).items():
+                weight = torch.stack([linear.weight.float().abs().amax(0) for linear in linears]).amax(0)
+                found = (largest[number, part].clamp(min=1e-5) / weight.clamp(min=1e-5)).sqrt()
+                smoothing[number, part] = (found / found.mean()).clamp(min=1e-4)
+    return smoothing
+
+
+def _products(layer: BertLayer) -> dict[str, list[nn.Linear]]:
+    attention = layer.attention.self
+    return {
+        "qkv": [attention.query, attention.key, attention.value],
+        "out": [layer.attention.output.dense],
+        "up": [layer.intermediate.dense],
+        "down": [layer.output.dense],
+    }
+
+
+@contextmanager
+def _largest_inputs(model: BertModel) -> Iterator[dict[Key, Tensor]]:
+    """Filled while the model runs: the largest magnitude of every input channel."""
+    largest: dict[Key, Tensor] = {}
+
+    def look(key: Key) -> object:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            found = inputs[0].float().abs().flatten(0, -2).amax(0)
+            largest[key] = torch.maximum(largest[key], found) if key in largest else found
+
+        return hook
+
+    handles = []
+    try:
+        for number, layer in enumerate(model.encoder.layer):
+            for part, linears in _products(layer).items():
+                handles.append(linears[0].register_forward_pre_hook(look((number, part))))  # type: ignore[arg-type]
+        yield largest
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _damage(
+    model: BertModel, smoothing: dict[Key, Tensor], rows: Rows, wanted: Tensor, threads: int | None
+) -> dict[Key, float]:
+    """How far each product alone in int8 moves the answer."""
+    some = rows[: max(4, len(rows) // 2)]
+    reference = wanted[: sum(map(len, some))]
+    runner = CpuRunner(model, threads=threads)
+    damage = {}
+    for key, smooth in smoothing.items():
+        runner.set_product(model, key, smooth)
+        damage[key] = 1 - _compare(_states(runner, some), reference, some)[0]
+        runner.set_product(model, key, None)
+    return damage
+
+
+def _states(runner: CpuRunner, rows: Rows) -> Tensor:
+    ids, packing = _packed(rows)
+    return runner(ids, None, packing.position_ids, packing, all_states=False)[0]
+
+
+def _compare(found: Tensor, wanted: Tensor, rows: Rows) -> tuple[float, float, float]:
+    """(mean, min) cosine of the texts' mean vectors, and the mean over tokens."""
+    lengths = [len(row) for row in rows]
+    one, other = (torch.stack([part.mean(0) for part in torch.split(x, lengths)]) for x in (found, wanted))
+    cosines = F.cosine_similarity(one, other)
+    tokens = F.cosine_similarity(found, wanted)
+    return float(cosines.mean()), float(cosines.min()), float(tokens.mean())
+
+
+def _packed(rows: Rows) -> tuple[Tensor, Packing]:
+    flat = [token for row in rows for token in row]
+    return torch.tensor(flat), Packing.of([len(row) for row in rows])
+
+
+def _limited(rows: Rows) -> Rows:
+    chosen: list[Sequence[int]] = []
+    total = 0
+    for row in rows:
+        if len(row) and (total + len(row) <= _TOKENS or not chosen):
+            chosen.append(row)
+            total += len(row)
+    return chosen
+
+
+# -- what was decided, kept --------------------------------------------------------------------------------------------
+
+
+def _cache_file(model: BertModel, rows: Rows, accuracy: float) -> Path:
+    digest = hashlib.sha256()
+    digest.update(json.dumps([_VERSION, accuracy, [list(map(int, row)) for row in rows]]).encode())
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name}{list(parameter.shape)}".encode())
+        digest.update(parameter.detach().float().contiguous().numpy().data)
+    home = os.environ.get("BERTIE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
+    return Path(home) / "int8" / f"{digest.hexdigest()[:40]}.safetensors"
+
+
+def _read_cache(place: Path) -> tuple[dict[Key, Tensor], Int8Report] | None:
+    try:
+        with safe_open(place, "pt") as file:
+            report = json.loads(file.metadata()["report"])
+            report["kept_float32"] = tuple(report["kept_float32"])
+            smoothing = {}
+            for name in file.keys():  # noqa: SIM118  # not a dict
+                number, part = name.split(".")
+                if part in PARTS:
+                    smoothing[int(number), part] = file.get_tensor(name)
+            return smoothing, Int8Report(**report)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _write_cache(place: Path, smoothing: dict[Key, Tensor], report: Int8Report) -> None:
+    tensors = {f"{number}.{part}": tensor.contiguous() for (number, part), tensor in smoothing.items()}
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = place.with_suffix(f".{os.getpid()}")
+        save_file(tensors, unfinished, {"report": json.dumps(asdict(report))})
+        os.replace(unfinished, place)
+    except OSError as error:
+        logger.debug("the int8 fit could not be kept at %s: %s", place, error)

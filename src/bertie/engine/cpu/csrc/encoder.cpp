@@ -1,0 +1,419 @@
+// BERT's embeddings and layers over a packed batch, in one call.
+//
+// The texts of a batch are cut into chunks of about CHUNK tokens, whole texts only. A chunk goes through all layers by
+// itself, so its states stay in a core's own cache and threads never wait for one another. When there are too few
+// chunks for that (one short text, say) all threads share each chunk: they split every product's columns, every row of
+// a LayerNorm, every head, and meet at a barrier in between.
+//
+// The functions at the end are the library's whole interface: plain C, plain pointers.
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "kernels.h"
+#include "team.h"
+
+namespace {
+
+constexpr int CHUNK = 96;         // tokens that go through the layers together
+constexpr int FEED_FORWARD = 48;  // tokens whose wide inner state is held at once
+
+// 64-byte aligned memory; large pieces in huge pages, since weights are read from end to end.
+template <class T>
+class Array {
+  public:
+    Array() = default;
+    explicit Array(size_t count) { resize(count); }
+    void resize(size_t count) {
+        const size_t bytes = (count * sizeof(T) + 4095) / 4096 * 4096 + 4096;
+        const size_t alignment = bytes >= (4u << 20) ? (2u << 20) : 64;
+        void *made = nullptr;
+        if (posix_memalign(&made, alignment, bytes)) throw std::bad_alloc();
+#if defined(__linux__)
+        if (bytes >= (4u << 20)) madvise(made, bytes, MADV_HUGEPAGE);
+#endif
+        data_.reset(static_cast<T *>(made));
+        size_ = count;
+    }
+    T *get() const { return data_.get(); }
+    size_t size() const { return size_; }
+
+  private:
+    struct Free {
+        void operator()(T *p) const { std::free(p); }
+    };
+    std::unique_ptr<T, Free> data_;
+    size_t size_ = 0;
+};
+
+Array<float> copied(const float *from, size_t count, size_t padded) {
+    Array<float> made(padded);
+    std::memset(made.get(), 0, padded * sizeof(float));
+    std::memcpy(made.get(), from, count * sizeof(float));
+    return made;
+}
+
+struct OwnedLinear {
+    Linear view;
+    Array<char> tiles;
+    Array<float> bias, column_scale, inverse_smooth;
+    Array<int32_t> column_sum;
+};
+
+enum { QKV = 0, OUT = 1, UP = 2, DOWN = 3 };
+
+struct Layer {
+    int heads = 0;
+    OwnedLinear linear[4];
+    Array<float> norm_weight[2], norm_bias[2];  // after attention, after feed-forward
+};
+
+// Everything a chunk needs on its way.
+struct Workspace {
+    Array<float> x, y, qkv, context, wide, scale;
+    Array<int32_t> zero;
+    Array<uint16_t> rounded;  // large enough for either kind of activation
+    int rows = 0;
+};
+
+struct Model {
+    const Kernels *kernels = nullptr;
+    int width = 0, padded = 0;  // hidden size, and rounded up to 16
+    int head_width = 0;         // rounded up to 16
+    float scale = 1, eps = 1e-12f;
+    Activation activation = GELU_ERF;
+    const float *words = nullptr, *positions = nullptr, *types = nullptr;  // the caller keeps them; positions may be null
+    Array<float> norm_weight, norm_bias;
+    std::vector<Layer> layers;
+    int most_qkv = 0, most_context = 0, most_wide = 0, most_input = 0;
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Workspace>> idle;
+
+    std::unique_ptr<Workspace> take(int rows) {
+        std::unique_ptr<Workspace> found;
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            if (!idle.empty()) {
+                found = std::move(idle.back());
+                idle.pop_back();
+            }
+        }
+        if (!found) found = std::make_unique<Workspace>();
+        if (found->rows < rows) {
+            found->rows = rows;
+            found->x.resize((size_t)rows * padded);
+            found->y.resize((size_t)rows * padded);
+            found->qkv.resize((size_t)rows * most_qkv);
+            found->context.resize((size_t)rows * most_context);
+            found->wide.resize((size_t)FEED_FORWARD * most_wide);
+            found->scale.resize(rows);
+            found->zero.resize(rows);
+            found->rounded.resize(std::max((size_t)rows * most_input, (size_t)FEED_FORWARD * most_wide));
+        }
+        return found;
+    }
+    void give_back(std::unique_ptr<Workspace> workspace) {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (idle.size() < 64) idle.push_back(std::move(workspace));
+    }
+};
+
+struct Batch {
+    const int64_t *ids, *types, *positions;  // types may be null
+    const int32_t *ends;                     // [texts + 1]
+    float *out;                              // [tokens, width]
+    float *states;                           // [layers + 1, tokens, width], or null
+    int tokens;
+};
+
+struct Chunk {
+    int first_text, last_text, first_token, tokens, longest;
+};
+
+// One member of a team on its way through a chunk.
+struct Walk {
+    const Model &model;
+    const Batch &batch;
+    const Chunk &chunk;
+    Workspace &space;
+    Array<float> &scratch;  // attention's, each member's own
+    Barrier &barrier;
+    int member, size;
+
+    // This member's share of `count` things.
+    int begin(int count) const { return (int)((long)count * member / size); }
+    int end(int count) const { return (int)((long)count * (member + 1) / size); }
+
+    void product(const OwnedLinear &owned, const float *x, long ldx, int rows, float *out, long ldo, Epilogue epilogue,
+                 const float *residual, long ldr) {
+        const Linear &linear = owned.view;
+        const Kernels &kernels = *model.kernels;
+        Rounded rounded{space.rounded.get(), linear.K, space.scale.get(), space.zero.get()};
+        if (linear.int8) {
+            kernels.round_rows(x, ldx, begin(rows), end(rows), linear.K, linear.inverse_smooth, &rounded);
+            barrier.wait();
+        }
+        const int tiles = (linear.N + kernels.tile - 1) / kernels.tile;
+        kernels.multiply(&linear, x, ldx, &rounded, 0, rows, begin(tiles), end(tiles), out, ldo, epilogue,
+                         model.activation, residual, ldr);
+        barrier.wait();
+    }
+
+    void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to) {
+        model.kernels->layer_norm(from, model.padded, begin(chunk.tokens), end(chunk.tokens), model.width, model.padded,
+                                  weight.get(), bias.get(), model.eps, to, model.padded);
+        barrier.wait();
+    }
+
+    void embed() {
+        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++) {
+            const int token = chunk.first_token + row;
+            const float *word = model.words + batch.ids[token] * model.width;
+            const float *type = model.types + (batch.types ? batch.types[token] : 0) * model.width;
+            float *to = space.y.get() + (long)row * model.padded;
+            if (model.positions) {
+                const float *position = model.positions + batch.positions[token] * model.width;
+                for (int i = 0; i < model.width; i++) to[i] = word[i] + type[i] + position[i];
+            } else {
+                for (int i = 0; i < model.width; i++) to[i] = word[i] + type[i];
+            }
+            for (int i = model.width; i < model.padded; i++) to[i] = 0;
+        }
+        // the same rows are this member's in `norm`
+        norm(model.norm_weight, model.norm_bias, space.y.get(), space.x.get());
+    }
+
+    void attention(const Layer &layer) {
+        const int wide = layer.heads * model.head_width, jobs = (chunk.last_text - chunk.first_text) * layer.heads;
+        const long ld = 3L * wide;
+        for (int job = begin(jobs); job < end(jobs); job++) {
+            const int text = chunk.first_text + job / layer.heads, head = job % layer.heads;
+            const int length = batch.ends[text + 1] - batch.ends[text];
+            const long row = batch.ends[text] - chunk.first_token, column = (long)head * model.head_width;
+            const float *q = space.qkv.get() + row * ld + column;
+            model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale,
+                                  space.context.get() + row * wide + column, wide, scratch.get());
+        }
+        barrier.wait();
+    }
+
+    void give(float *to) {
+        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++)
+            std::memcpy(to + (long)(chunk.first_token + row) * model.width, space.x.get() + (long)row * model.padded,
+                        model.width * sizeof(float));
+    }
+
+    void run() {
+        const int rows = chunk.tokens;
+        const long padded = model.padded;
+        float *x = space.x.get(), *y = space.y.get();
+        const size_t needed = model.kernels->attention_scratch(chunk.longest, model.head_width);
+        if (scratch.size() < needed) scratch.resize(needed);
+        embed();
+        if (batch.states) give(batch.states);
+        for (size_t number = 0; number < model.layers.size(); number++) {
+            const Layer &layer = model.layers[number];
+            const int wide = layer.heads * model.head_width, inner = layer.linear[UP].view.N;
+            product(layer.linear[QKV], x, padded, rows, space.qkv.get(), 3L * wide, PLAIN, nullptr, 0);
+            attention(layer);
+            product(layer.linear[OUT], space.context.get(), wide, rows, y, padded, RESIDUAL, x, padded);
+            norm(layer.norm_weight[0], layer.norm_bias[0], y, x);
+            for (int from = 0; from < rows; from += FEED_FORWARD) {
+                const int some = std::min(FEED_FORWARD, rows - from);
+                product(layer.linear[UP], x + from * padded, padded, some, space.wide.get(), inner, ACTIVATE, nullptr,
+                        0);
+                product(layer.linear[DOWN], space.wide.get(), inner, some, y + from * padded, padded, RESIDUAL,
+                        x + from * padded, padded);
+            }
+            norm(layer.norm_weight[1], layer.norm_bias[1], y, x);
+            if (batch.states) give(batch.states + (long)(number + 1) * batch.tokens * model.width);
+        }
+        give(batch.out);
+        barrier.wait();
+    }
+};
+
+// Whole texts, in their order, CHUNK tokens at most unless one text alone has more.
+std::vector<Chunk> cut(const int32_t *ends, int texts) {
+    std::vector<Chunk> chunks;
+    for (int text = 0; text < texts; text++) {
+        const int length = ends[text + 1] - ends[text];
+        if (chunks.empty() || chunks.back().tokens + length > CHUNK) chunks.push_back({text, text, ends[text], 0, 0});
+        Chunk &last = chunks.back();
+        last.last_text = text + 1;
+        last.tokens += length;
+        last.longest = std::max(last.longest, length);
+    }
+    return chunks;
+}
+
+const Kernels *best_kernels() {
+    const char *asked = std::getenv("BERTIE_CPU");
+    const std::string name = asked ? asked : "";
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vnni");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (avx512 && name != "avx2" && name != "portable") return &kernels_avx512;
+    if (avx2 && name != "portable") return &kernels_avx2;
+#endif
+    return &kernels_portable;
+}
+
+}  // namespace
+
+extern "C" {
+
+#define API __attribute__((visibility("default")))
+
+API int bertie_version() { return 2; }
+API const char *bertie_instruction_set() { return best_kernels()->name; }
+
+API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,
+                           const float *words, const float *positions, const float *types, const float *norm_weight,
+                           const float *norm_bias) {
+    try {
+        auto model = std::make_unique<Model>();
+        model->kernels = best_kernels();
+        model->width = width;
+        model->padded = padded;
+        model->head_width = head_width;
+        model->scale = scale;
+        model->eps = eps;
+        model->activation = static_cast<Activation>(activation);
+        model->words = words;
+        model->positions = positions;
+        model->types = types;
+        model->norm_weight = copied(norm_weight, width, padded);
+        model->norm_bias = copied(norm_bias, width, padded);
+        model->layers.resize(layers);
+        return model.release();
+    } catch (const std::bad_alloc &) {
+        return nullptr;
+    }
+}
+
+API void bertie_model_free(void *model) { delete static_cast<Model *>(model); }
+
+// Weights of one layer: heads, and the two LayerNorms ([width] each).
+API int bertie_layer(void *handle, int number, int heads, const float *weight1, const float *bias1,
+                     const float *weight2, const float *bias2) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        Layer &layer = model->layers[number];
+        layer.heads = heads;
+        layer.norm_weight[0] = copied(weight1, model->width, model->padded);
+        layer.norm_bias[0] = copied(bias1, model->width, model->padded);
+        layer.norm_weight[1] = copied(weight2, model->width, model->padded);
+        layer.norm_bias[1] = copied(bias2, model->width, model->padded);
+        model->most_qkv = std::max(model->most_qkv, 3 * heads * model->head_width);
+        model->most_context = std::max(model->most_context, heads * model->head_width);
+        model->most_input = std::max(std::max(model->padded, model->most_context), model->most_input);
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
+// weight [N, K], bias [N], K and N multiples of 16. inverse_smooth [K] makes it an int8 product, null a float one.
+API int bertie_linear(void *handle, int number, int which, int K, int N, const float *weight, const float *bias,
+                      const float *inverse_smooth, int threads) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        OwnedLinear &owned = model->layers[number].linear[which];
+        owned = OwnedLinear();
+        owned.bias = copied(bias, N, N);
+        owned.view.K = K;
+        owned.view.N = N;
+        owned.view.int8 = inverse_smooth != nullptr;
+        owned.view.bias = owned.bias.get();
+        if (inverse_smooth) {
+            owned.inverse_smooth = copied(inverse_smooth, K, K);
+            owned.column_scale.resize(N);
+            owned.column_sum.resize(N);
+            owned.view.inverse_smooth = owned.inverse_smooth.get();
+            owned.view.column_scale = owned.column_scale.get();
+            owned.view.column_sum = owned.column_sum.get();
+        }
+        owned.tiles.resize(model->kernels->tiles_bytes(K, N, owned.view.int8));
+        owned.view.tiles = owned.tiles.get();
+        const int tiles = (N + model->kernels->tile - 1) / model->kernels->tile;
+        run_team(threads, [&](int member, int size) {
+            for (int tile = member; tile < tiles; tile += size) model->kernels->pack(weight, &owned.view, tile);
+        });
+        model->most_wide = std::max(model->most_wide, which == UP ? N : 0);
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
+// 0, or 1 when memory ran out.
+API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, const int64_t *positions,
+                       const int32_t *ends, int texts, float *out, float *states, int threads) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        const Batch batch{ids, types, positions, ends, out, states, ends[texts]};
+        std::vector<Chunk> chunks = cut(ends, texts);
+        std::atomic<int> failed{0};
+        if (threads > 1 && (int)chunks.size() < 2 * threads) {
+            // few chunks: the whole team works on each
+            int most = 0;
+            for (const Chunk &chunk : chunks) most = std::max(most, chunk.tokens);
+            std::unique_ptr<Workspace> space = model->take(most);
+            std::unique_ptr<Barrier> barrier;
+            std::atomic<Barrier *> shared{nullptr};
+            run_team(threads, [&](int member, int size) {
+                if (member == 0) {
+                    barrier = std::make_unique<Barrier>(size);
+                    shared.store(barrier.get(), std::memory_order_release);
+                }
+                Barrier *meeting;
+                while (!(meeting = shared.load(std::memory_order_acquire))) {
+                }
+                static thread_local Array<float> scratch;
+                for (const Chunk &chunk : chunks)
+                    Walk{*model, batch, chunk, *space, scratch, *meeting, member, size}.run();
+            });
+            model->give_back(std::move(space));
+        } else {
+            // longest first, so that the last ones to finish are short
+            std::sort(chunks.begin(), chunks.end(), [](const Chunk &a, const Chunk &b) {
+                return a.longest != b.longest ? a.longest > b.longest : a.first_token < b.first_token;
+            });
+            std::atomic<size_t> next{0};
+            run_team(threads, [&](int, int) {
+                static thread_local Array<float> scratch;
+                try {
+                    std::unique_ptr<Workspace> space;
+                    Barrier alone(1);
+                    for (size_t mine; (mine = next.fetch_add(1)) < chunks.size();) {
+                        if (!space || space->rows < chunks[mine].tokens) {
+                            if (space) model->give_back(std::move(space));
+                            space = model->take(std::max(CHUNK, chunks[mine].tokens));
+                        }
+                        Walk{*model, batch, chunks[mine], *space, scratch, alone, 0, 1}.run();
+                    }
+                    if (space) model->give_back(std::move(space));
+                } catch (const std::bad_alloc &) {
+                    failed.store(1);
+                }
+            });
+        }
+        return failed.load();
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+}

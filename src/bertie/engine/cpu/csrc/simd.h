@@ -1,0 +1,110 @@
+// A vector of floats as wide as the instruction set has, and the few functions the kernels are written in.
+//
+// GCC's and Clang's vector extensions give + - * / and comparisons on `F`; the rest is here, with an intrinsic where
+// the compilers do not find the instruction by themselves. Everything is `static`: each instruction set's copy stays
+// in its own file.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define WIDTH 16
+#elif defined(__AVX2__)
+#define WIDTH 8
+#else
+#define WIDTH 4
+#endif
+
+typedef float F __attribute__((vector_size(WIDTH * 4)));
+typedef int32_t I __attribute__((vector_size(WIDTH * 4)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE F load(const float *p) {
+    F v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+INLINE void store(float *p, F v) { std::memcpy(p, &v, sizeof v); }
+INLINE F splat(float x) { return F{} + x; }
+INLINE I splat_int(int32_t x) { return I{} + x; }
+INLINE I bits(F v) { return (I)v; }
+INLINE F from_bits(I v) { return (F)v; }
+INLINE F to_float(I v) { return __builtin_convertvector(v, F); }
+
+INLINE F largest(F a, F b) {
+#if defined(__AVX512F__)
+    return (F)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (F)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return a > b ? a : b;
+#endif
+}
+INLINE F smallest(F a, F b) {
+#if defined(__AVX512F__)
+    return (F)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (F)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return a < b ? a : b;
+#endif
+}
+
+// a·b + c in one rounding where the machine can.
+INLINE F fma(F a, F b, F c) {
+#if defined(__AVX512F__)
+    return (F)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (F)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+// Sums in a fixed order, so that the same numbers always give the same answer.
+INLINE float sum(F v) {
+    float x[WIDTH], s = 0;
+    store(x, v);
+    for (int width = WIDTH / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) x[i] += x[i + width];
+    s = x[0];
+    return s;
+}
+INLINE float maximum(F v) {
+    float x[WIDTH], m;
+    store(x, v);
+    m = x[0];
+    for (int i = 1; i < WIDTH; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}
+INLINE float minimum(F v) { return -maximum(-v); }
+
+// To the nearest whole number, for |v| < 2²²; adding 1.5·2²³ leaves the integer in the low bits.
+INLINE F nearest(F v, I *whole) {
+    const F magic = splat(12582912.f);
+    F shifted = v + magic;
+    *whole = bits(shifted) - bits(magic);
+    return shifted - magic;
+}
+
+// 2^t for t ≤ 127: the integer part goes into the exponent, Taylor's series of 2^f covers f in [−½, ½] (error 5e-9).
+INLINE F exp2_of(F t) {
+    I whole;
+    t = largest(t, splat(-126.f));
+    F f = t - nearest(t, &whole);
+    F p = splat(1.5252734e-5f);
+    p = fma(p, f, splat(1.5403530e-4f));
+    p = fma(p, f, splat(1.3333558e-3f));
+    p = fma(p, f, splat(9.6181291e-3f));
+    p = fma(p, f, splat(5.5504109e-2f));
+    p = fma(p, f, splat(2.4022651e-1f));
+    p = fma(p, f, splat(6.9314718e-1f));
+    p = fma(p, f, splat(1.f));
+    return p * from_bits((whole + 127) << 23);
+}

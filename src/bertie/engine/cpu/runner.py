@@ -1,0 +1,211 @@
+"""`CpuRunner`: a BertModel's weights laid out for the C++ kernels, and one call per batch.
+
+Sizes are rounded up to 16 with zeros, so any width runs: a padded column of a weight is zero, and so is everything it
+makes. Head width is padded per head, which keeps pruned models and odd sizes on the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertie.engine.compile import Options, Refused
+from bertie.engine.cpu.library import address, load_library
+from bertie.model import BertLayer, BertModel
+from bertie.ops.packing import Packing
+
+# How csrc/kernels.h counts activations.
+_ACTIVATIONS = {
+    "gelu": 0,
+    "gelu_python": 0,
+    "gelu_new": 1,
+    "gelu_fast": 1,
+    "gelu_pytorch_tanh": 1,
+    "gelu_accurate": 1,
+    "relu": 2,
+}
+PARTS = ("qkv", "out", "up", "down")
+# (layer, part) → what each input channel is divided by before it is rounded: present means int8, absent float32.
+Smoothing = Mapping[tuple[int, str], Tensor]
+
+
+def padded(size: int) -> int:
+    return -(-size // 16) * 16
+
+
+class CpuRunner:
+    """All layers in float32, or in int8 where `smoothing` says so."""
+
+    def __init__(self, model: BertModel, smoothing: Smoothing | None = None, *, threads: int | None = None) -> None:
+        self.check(model)
+        config = model.config
+        library: Any = load_library()
+        self._library = library
+        self.smoothing = dict(smoothing or {})
+        self.threads = threads
+        self.width = config.hidden_size
+        self.num_layers = len(model.encoder.layer)
+        self.num_int8 = len(self.smoothing)
+        self.report: Any = None
+        embeddings = model.embeddings
+        norm = embeddings.LayerNorm
+        # C reads these three where they are; everything else is copied and laid out anew.
+        self._tables = [
+            embeddings.word_embeddings.weight.detach().float().contiguous(),
+            embeddings.position_embeddings.weight.detach().float().contiguous(),
+            embeddings.token_type_embeddings.weight.detach().float().contiguous(),
+        ]
+        head = config.attention_head_size
+        self._handle = library.bertie_model_new(
+            self.width,
+            padded(self.width),
+            padded(head),
+            self.num_layers,
+            head**-0.5,
+            config.layer_norm_eps,
+            _ACTIVATIONS[str(config.hidden_act)],
+            *map(address, self._tables),
+            address(_plain(norm.weight)),
+            address(_plain(norm.bias)),
+        )
+        _check(self._handle is None)
+        for number, layer in enumerate(model.encoder.layer):
+            self._add_layer(number, layer, head)
+
+    @staticmethod
+    def check(model: BertModel) -> None:
+        """`Refused` for what the kernels do not do."""
+        if load_library() is None:
+            raise Refused(
+                "Bertie's CPU kernels were not built when it was installed.",
+                "Install it again where a C++ compiler is found (`bertie doctor` shows the result).",
+            )
+        config = model.config
+        if config.position_embedding_type != "absolute":
+            raise Refused(f"The CPU engine has no {config.position_embedding_type} positions; the reference runs them.")
+        if config.hidden_act not in _ACTIVATIONS:
+            raise Refused(
+                f"The CPU engine has no activation {config.hidden_act!r:.60}; the reference runs it.",
+                f"It has {', '.join(_ACTIVATIONS)}.",
+            )
+        for number, layer in enumerate(model.encoder.layer):
+            if not layer.attention.self.heads:
+                raise Refused(f"Layer {number} has no heads left, which the CPU engine does not run.")
+
+    @classmethod
+    def of(cls, model: BertModel, options: Options) -> CpuRunner:
+        if options.dtype == "float32":
+            return cls(model, threads=options.threads)
+        from bertie.engine.cpu.calibrate import int8_runner
+
+        assert options.calibration is not None
+        return int8_runner(model, options.calibration, accuracy=options.accuracy, threads=options.threads)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.bertie_model_free(self._handle)
+
+    def _add_layer(self, number: int, layer: BertLayer, head: int) -> None:
+        norms = [layer.attention.output.LayerNorm, layer.output.LayerNorm]
+        arrays = [_plain(t) for norm in norms for t in (norm.weight, norm.bias)]
+        heads = len(layer.attention.self.heads)
+        _check(self._library.bertie_layer(self._handle, number, heads, *map(address, arrays)))
+        for part, weight, bias in layer_weights(layer, head):
+            self._set(number, part, weight, bias, self.smoothing.get((number, part)), head)
+
+    def set_product(self, model: BertModel, key: tuple[int, str], smooth: Tensor | None) -> None:
+        """Make one product int8 (with this smoothing) or float32 (None), after the fact."""
+        number, wanted = key
+        head = model.config.attention_head_size
+        for part, weight, bias in layer_weights(model.encoder.layer[number], head):
+            if part == wanted:
+                self._set(number, part, weight, bias, smooth, head)
+
+    def _set(self, number: int, part: str, weight: Tensor, bias: Tensor, smooth: Tensor | None, head: int) -> None:
+        inverse = None
+        if smooth is not None:
+            inverse = 1 / smooth
+            if part == "out":  # its input lies in padded heads
+                inverse = F.pad(inverse.view(-1, head), (0, padded(head) - head), value=1.0).flatten()
+            inverse = F.pad(inverse, (0, weight.shape[1] - len(inverse)), value=1.0).contiguous()
+        which, (rows, columns) = PARTS.index(part), weight.shape
+        status = self._library.bertie_linear(
+            self._handle, number, which, columns, rows, address(weight), address(bias), address(inverse), self._team
+        )
+        _check(status)
+
+    def __call__(
+        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor, packing: Packing, *, all_states: bool
+    ) -> list[Tensor]:
+        tokens = ids.shape[0]
+        ids, positions = ids.long().contiguous(), positions.long().contiguous()
+        type_ids = None if type_ids is None else type_ids.long().contiguous()
+        out = torch.empty(tokens, self.width)
+        states = torch.empty(self.num_layers + 1, tokens, self.width) if all_states else None
+        status = self._library.bertie_forward(
+            self._handle,
+            address(ids),
+            address(type_ids),
+            address(positions),
+            address(packing.cu_seqlens),
+            packing.num_texts,
+            address(out),
+            address(states),
+            self._team,
+        )
+        _check(status)
+        return [out] if states is None else list(states)
+
+    @property
+    def _team(self) -> int:
+        return self.threads or torch.get_num_threads()
+
+    def describe(self) -> str:
+        name = self._library.bertie_instruction_set().decode()
+        total = self.num_layers * len(PARTS)
+        if not self.num_int8:
+            return f"C++ float32 ({name})"
+        kept = total - self.num_int8
+        return f"C++ int8 ({name})" + (f", {kept} of {total} products in float32" if kept else "")
+
+
+def layer_weights(layer: BertLayer, head: int) -> list[tuple[str, Tensor, Tensor]]:
+    """(part, weight `[N, K]`, bias `[N]`) of the four products, padded to multiples of 16."""
+    attention = layer.attention.self
+    heads = len(attention.heads)
+    extra = padded(head) - head
+    rows, biases = [], []
+    for linear in (attention.query, attention.key, attention.value):
+        split = F.pad(linear.weight.detach().float().view(heads, head, -1), (0, 0, 0, extra))
+        rows.append(split.flatten(0, 1))
+        biases.append(F.pad(linear.bias.detach().float().view(heads, head), (0, extra)).flatten())
+    dense = layer.attention.output.dense
+    columns = dense.weight.detach().float().view(-1, heads, head)
+    out = F.pad(columns, (0, extra)).flatten(1)
+    up, down = layer.intermediate.dense, layer.output.dense
+    return [
+        ("qkv", *_rectangle(torch.cat(rows), torch.cat(biases))),
+        ("out", *_rectangle(out, dense.bias)),
+        ("up", *_rectangle(up.weight, up.bias)),
+        ("down", *_rectangle(down.weight, down.bias)),
+    ]
+
+
+def _rectangle(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    rows, columns = weight.shape
+    more = padded(rows) - rows
+    wide = F.pad(weight.detach().float(), (0, padded(columns) - columns, 0, more)).contiguous()
+    return wide, F.pad(bias.detach().float(), (0, more)).contiguous()
+
+
+def _plain(parameter: Tensor) -> Tensor:
+    return parameter.detach().float().contiguous()
+
+
+def _check(status: int | bool) -> None:
+    if status:
+        raise MemoryError("the CPU engine could not allocate its buffers")

@@ -1,0 +1,154 @@
+"""`FastBert`: a `BertModel` whose layers run somewhere faster.
+
+It takes every call that `BertModel` takes. A packed batch, or a padded one with a mask of texts, goes to the runner; a
+call that asks for more (attention maps, head masks, caches, cross-attention, 3-D masks) goes to the reference, whose
+weights it shares. Nothing here trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bertie.errors import InputError
+from bertie.model import BertModel, KeyValueCache, inputs
+from bertie.model.inputs import WantedMaps
+from bertie.model.outputs import ModelOutput
+from bertie.ops.packing import Packing
+
+
+class Runner(Protocol):
+    """All layers over one packed batch.
+
+    `ids`, `type_ids` (None: all 0) and `positions` are `[tokens]` on the runner's device; the answer is `[tokens,
+    hidden]` in the runner's dtype: the last state alone, or with `all_states` the embeddings and every layer's.
+    """
+
+    def __call__(
+        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor, packing: Packing, *, all_states: bool
+    ) -> list[Tensor]: ...
+
+    def describe(self) -> str:
+        """One line for people: what runs where."""
+
+
+class FastBert(BertModel):
+    """A BertModel that shares its weights with the one it was made of, and answers through `runner`."""
+
+    runner: Runner
+
+    def __init__(self, model: BertModel, runner: Runner) -> None:
+        nn.Module.__init__(self)  # the modules exist already: nothing is built or initialised
+        self.config = model.config
+        self._check_inputs, self._said_no_cache = model._check_inputs, model._said_no_cache
+        self.embeddings, self.encoder, self.pooler = model.embeddings, model.encoder, model.pooler
+        self.runner = runner
+        self.training = False
+
+    def train(self, mode: bool = True) -> FastBert:
+        if mode:
+            raise InputError("A compiled model answers; it does not train.", "Train the model it was compiled from.")
+        super().train(False)
+        return self
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        head_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: KeyValueCache | Sequence[Sequence[Tensor | None]] | None = None,
+        use_cache: bool | None = None,
+        output_attentions: WantedMaps | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        *,
+        cu_seqlens: Tensor | None = None,
+    ) -> Any:
+        special = (head_mask, inputs_embeds, encoder_hidden_states, encoder_attention_mask, past_key_values)
+        config = self.config
+        if (
+            any(given is not None for given in special)
+            or inputs.wanted_maps(self, output_attentions)
+            or config.is_decoder
+            or not _marks_texts(input_ids, attention_mask, cu_seqlens)
+        ):
+            return super().forward(
+                input_ids,
+                attention_mask,
+                token_type_ids,
+                position_ids,
+                head_mask,
+                inputs_embeds,
+                encoder_hidden_states,
+                encoder_attention_mask,
+                past_key_values,
+                use_cache,
+                output_attentions,
+                output_hidden_states,
+                return_dict,
+                cu_seqlens=cu_seqlens,
+            )
+        assert input_ids is not None
+        packing = inputs.read_packing(input_ids, None, cu_seqlens)
+        inputs.check(self, input_ids, token_type_ids, position_ids, None, packing, 0)
+        all_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        with torch.no_grad():
+            if packing is not None:
+                positions = packing.position_ids if position_ids is None else position_ids
+                states = self.runner(input_ids, token_type_ids, positions, packing, all_states=all_states)
+            else:
+                states = self._padded(input_ids, attention_mask, token_type_ids, position_ids, all_states)
+            output = ModelOutput(
+                last_hidden_state=states[-1],
+                past_key_values=None,
+                hidden_states=tuple(states) if all_states else None,
+                attentions=None,
+                cross_attentions=None,
+            )
+            if self.pooler is not None:
+                output.pooler_output = self.pooler(states[-1], packing)
+        if config.return_dict if return_dict is None else return_dict:
+            return output
+        return (output.last_hidden_state, output.pooler_output, *output.values()[1 + (self.pooler is not None) :])
+
+    def _padded(
+        self,
+        ids: Tensor,  # [B, S]
+        mask: Tensor | None,
+        type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        all_states: bool,
+    ) -> list[Tensor]:
+        """Hidden tokens are left out, the rest keep their positions; where a token was left out the state is 0."""
+        keep = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        if position_ids is None:
+            position_ids = torch.arange(ids.shape[1], device=ids.device)[None]
+        positions = position_ids.expand_as(ids)[keep]
+        packing = Packing.of(keep.sum(1).tolist(), device=ids.device)
+        types = None if type_ids is None else type_ids.expand_as(ids)[keep]
+        found = []
+        for state in self.runner(ids[keep], types, positions, packing, all_states=all_states):
+            whole = state.new_zeros(*ids.shape, state.shape[-1])
+            whole[keep] = state
+            found.append(whole)
+        return found
+
+
+def _marks_texts(ids: Tensor | None, mask: Tensor | None, cu_seqlens: Tensor | None) -> bool:
+    """Whether a batch says plainly which tokens are whose: packed, or padded with a mask that hides no text whole."""
+    if ids is None:
+        return False
+    if mask is None:
+        return True
+    if cu_seqlens is not None or ids.dim() != 2 or mask.shape != ids.shape:
+        return False
+    kept = mask.bool()
+    return bool(((mask == 0) | (mask == 1)).all()) and bool(kept.any(1).all())

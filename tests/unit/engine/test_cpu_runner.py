@@ -1,0 +1,280 @@
+"""The C++ runner against the reference: every shape, every instruction set this machine has, alone and in company."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny_models import SENTENCES, TEXTS, tiny, tokenizer
+
+import bertie
+from bertie.engine import FastBert
+from bertie.engine.compile import Refused
+from bertie.engine.cpu import calibrate
+from bertie.engine.cpu import library as cpu_library
+from bertie.engine.cpu import runner as cpu_runner
+from bertie.engine.cpu.library import instruction_set
+
+pytestmark = pytest.mark.skipif(instruction_set() is None, reason="the kernels were not built: no C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTIE_CACHE", str(tmp_path))
+
+
+def batch(lengths: list[int], *, vocabulary: int = 100, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    ids = torch.randint(5, vocabulary, (sum(lengths),), generator=chance)
+    return ids, torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
+
+
+def largest_difference(fast: Any, model: Any, lengths: list[int], **more: Any) -> float:
+    ids, ends = batch(lengths)
+    with torch.no_grad():
+        found = fast(ids, cu_seqlens=ends, **more).last_hidden_state
+        wanted = model(ids, cu_seqlens=ends, **more).last_hidden_state
+    assert found.isfinite().all()
+    return float((found - wanted).abs().max())
+
+
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"hidden_size": 20, "num_attention_heads": 2, "intermediate_size": 7},  # nothing is a multiple of 16
+    {"hidden_size": 312, "num_attention_heads": 12, "intermediate_size": 1200},  # TinyBERT's
+    {"hidden_size": 96, "num_attention_heads": 1, "intermediate_size": 400},
+    {"hidden_size": 64, "num_attention_heads": 1, "intermediate_size": 900},
+    {"hidden_act": "relu"},
+    {"hidden_act": "gelu_new"},
+    {"layer_norm_eps": 1e-3, "type_vocab_size": 5},
+]
+
+
+@pytest.mark.parametrize("config", SHAPES, ids=lambda config: "-".join(map(str, config.values())) or "plain")
+def test_float32_equals_the_reference(config: dict[str, Any]) -> None:
+    model = tiny("BertModel", **{"max_position_embeddings": 512, "initializer_range": 0.05, **config})
+    fast = bertie.compile(model)
+    assert isinstance(fast, FastBert)
+    assert largest_difference(fast, model, [3, 1, 17, 64, 65, 2, 100, 33]) <= 1e-5
+
+
+def test_lengths_from_1_to_512() -> None:
+    model = tiny("BertModel", max_position_embeddings=512, initializer_range=0.1)
+    fast = bertie.compile(model)
+    for length in (1, 2, 5, 6, 7, 15, 16, 17, 31, 48, 63, 64, 65, 95, 96, 97, 128, 200, 511, 512):
+        assert largest_difference(fast, model, [length]) <= 1e-5, length
+    assert largest_difference(fast, model, [512, 1, 300, 2, 2, 512]) <= 1e-5
+
+
+def test_types_positions_and_all_states() -> None:
+    model = tiny("BertModel", max_position_embeddings=64)
+    fast = bertie.compile(model)
+    ids, ends = batch([5, 9, 1])
+    types = torch.randint(0, 2, (15,), generator=torch.Generator().manual_seed(1))
+    positions = torch.randint(0, 64, (15,), generator=torch.Generator().manual_seed(2))
+    found = fast(ids, token_type_ids=types, position_ids=positions, cu_seqlens=ends, output_hidden_states=True)
+    wanted = model(ids, token_type_ids=types, position_ids=positions, cu_seqlens=ends, output_hidden_states=True)
+    assert len(found.hidden_states) == len(wanted.hidden_states)
+    for a, b in zip(found.hidden_states, wanted.hidden_states, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+    assert torch.equal(found.hidden_states[-1], found.last_hidden_state)
+
+
+def test_pruned_heads() -> None:
+    model = tiny("BertModel")
+    model.prune_heads({0: [1, 3], 2: [0]})
+    assert largest_difference(bertie.compile(model), model, [7, 30]) <= 1e-5
+    model.prune_heads({1: [0, 1, 2, 3]})
+    with pytest.raises(Refused, match="Layer 1 has no heads"):
+        bertie.compile(model)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_answer_does_not_depend_on_its_company_or_on_threads(dtype: str, threads: int) -> None:
+    model = tiny("BertModel", max_position_embeddings=512)
+    fast = bertie.compile(model, dtype=dtype, tokenizer=tokenizer(), threads=threads)
+    one = bertie.compile(model, dtype=dtype, tokenizer=tokenizer(), threads=1)
+    chance = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 130, (60,), generator=chance).tolist()
+    ids, ends = batch(lengths)
+    together = fast(ids, cu_seqlens=ends).last_hidden_state
+    for number in range(60):
+        a, b = ends[number], ends[number + 1]
+        alone = one(ids[a:b], cu_seqlens=torch.tensor([0, b - a])).last_hidden_state
+        assert torch.equal(alone, together[a:b])
+
+
+def test_many_python_threads_at_once() -> None:
+    model = tiny("BertModel", max_position_embeddings=128)
+    fast = bertie.compile(model, threads=2)
+    jobs = [batch([1 + seed, 40, 7, 100], seed=seed) for seed in range(8)]
+    wanted = [fast(ids, cu_seqlens=ends).last_hidden_state for ids, ends in jobs]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(30):
+            ids, ends = jobs[number]
+            if not torch.equal(fast(ids, cu_seqlens=ends).last_hidden_state, wanted[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+
+
+SCRIPT = """
+import sys, torch
+torch.set_num_threads(2)
+sys.path.insert(0, {root!r})
+import bertie
+from tests.tiny_models import tiny, tokenizer
+from tests.unit.engine.test_cpu_runner import batch, largest_difference
+from bertie.engine.cpu.library import instruction_set
+odd = {{"hidden_size": 20, "num_attention_heads": 2, "intermediate_size": 7}}
+for config in ({{}}, odd, {{"hidden_act": "gelu_new"}}):
+    model = tiny("BertModel", max_position_embeddings=512, initializer_range=0.1, **config)
+    assert largest_difference(bertie.compile(model), model, [1, 40, 17, 130, 512]) <= 1e-5
+model = tiny("BertModel", max_position_embeddings=512, hidden_size=64, initializer_range=0.05)
+fast = bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+ids, ends = batch([1, 40, 17, 130])
+near = torch.cosine_similarity(fast(ids, cu_seqlens=ends)[0], model(ids, cu_seqlens=ends)[0])
+assert near.min() > 0.999, near.min()
+print(instruction_set(), fast(ids, cu_seqlens=ends)[0].double().abs().sum().item())
+"""
+
+
+@pytest.mark.parametrize("name", ["portable", "avx2", "avx512-vnni"])
+def test_every_instruction_set(name: str, tmp_path: Any) -> None:
+    order = ["portable", "avx2", "avx512-vnni"]
+    if order.index(name) > order.index(str(instruction_set())):
+        pytest.skip(f"this machine has no {name}")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+    environment = os.environ | {"BERTIE_CPU": name, "BERTIE_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(root=root)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(name)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_makes_its_own_threads() -> None:
+    # torch's own threads do not survive a fork; ours do
+    code = SCRIPT.split("for config")[0].replace("set_num_threads(2)", "set_num_threads(1)") + (
+        "import os\n"
+        "model = tiny('BertModel', max_position_embeddings=512); fast = bertie.compile(model, threads=2)\n"
+        "ids, ends = batch([100] * 20); wanted = fast(ids, cu_seqlens=ends)[0]\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os._exit(0 if torch.equal(fast(ids, cu_seqlens=ends)[0], wanted) else 1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code.format(root=root)], timeout=60)
+    assert done.returncode == 0
+
+
+# -- int8 --------------------------------------------------------------------------------------------------------------
+
+
+def test_int8_is_near_float32_and_says_what_it_cost() -> None:
+    model = tiny("BertModel", hidden_size=64, initializer_range=0.05)
+    fast = bertie.compile(model, dtype="int8", tokenizer=tokenizer(), calibration=SENTENCES * 3)
+    report = fast.runner.report  # type: ignore[attr-defined]
+    assert report.cosine_mean >= 0.999
+    assert report.kept_float32 == ()
+    assert "int8" in fast.runner.describe()
+    rows = tokenizer().encode_ids(TEXTS, max_length=48)
+    ids = torch.tensor([token for row in rows for token in row])
+    ends = torch.tensor([0, *torch.tensor([len(row) for row in rows]).cumsum(0).tolist()])
+    near = torch.cosine_similarity(fast(ids, cu_seqlens=ends)[0], model(ids, cu_seqlens=ends)[0])
+    assert near.min() > 0.99
+
+
+def test_products_return_to_float32_until_the_budget_is_met() -> None:
+    model = tiny("BertModel", initializer_range=0.3)
+    loose = bertie.compile(model, dtype="int8", tokenizer=tokenizer(), calibration=SENTENCES * 3, accuracy=0.5)
+    found = loose.runner.report.cosine_mean  # type: ignore[attr-defined]
+    wanted = 1 - (1 - found) / 4
+    tight = bertie.compile(model, dtype="int8", tokenizer=tokenizer(), calibration=SENTENCES * 3, accuracy=wanted)
+    report = tight.runner.report  # type: ignore[attr-defined]
+    assert report.cosine_mean >= wanted
+    assert 0 < len(report.kept_float32) < 12
+    assert "in float32" in tight.runner.describe()
+
+
+def test_the_fit_is_kept_and_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("BertModel")
+    first = bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    monkeypatch.setattr(calibrate, "_fit", lambda *_: pytest.fail("fitted again"))
+    again = bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    ids, ends = batch([9, 30])
+    assert torch.equal(first(ids, cu_seqlens=ends)[0], again(ids, cu_seqlens=ends)[0])
+    assert again.runner.report == first.runner.report  # type: ignore[attr-defined]
+
+
+def test_a_damaged_or_unwritable_cache_only_costs_time(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("BertModel")
+    bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    (kept,) = (tmp_path / "int8").iterdir()
+    kept.write_bytes(kept.read_bytes()[:100])
+    bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("BERTIE_CACHE", str(tmp_path / "file"))
+    bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+
+
+def test_minilm_in_int8_on_real_text() -> None:
+    """The bars: cosine mean ≥ 0.999, min ≥ 0.997."""
+    from bertie.defaults import default_embedding_model
+    from bertie.errors import BertieError
+
+    try:
+        path = default_embedding_model()
+    except BertieError:
+        pytest.skip("all-MiniLM-L6-v2 is not installed")
+    texts = bertie.BertTokenizer.from_pretrained(path)
+    model = bertie.BertModel.from_pretrained(path, add_pooling_layer=False).eval()
+    fast = bertie.compile(model, dtype="int8", tokenizer=texts)
+    facts = Path("examples/facts.jsonl").read_text(encoding="utf-8").splitlines()[:60]
+    rows = texts.encode_ids(facts, max_length=128)
+    wanted = calibrate._states(cpu_runner.CpuRunner(model), rows)
+    mean, least, _ = calibrate._compare(calibrate._states(fast.runner, rows), wanted, rows)  # type: ignore[attr-defined]
+    assert mean >= 0.999
+    assert least >= 0.997
+    # Without smoothing its few large channels cost more.
+    plain = {key: torch.ones_like(value) for key, value in calibrate.smooth_channels(model, rows).items()}
+    coarse, _, _ = calibrate._compare(calibrate._states(cpu_runner.CpuRunner(model, plain), rows), wanted, rows)
+    assert 1 - mean < 0.8 * (1 - coarse)
+
+
+# -- without the library -----------------------------------------------------------------------------------------------
+
+
+def test_without_a_compiler_the_reference_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_runner, "load_library", lambda: None)
+    model = tiny("BertModel")
+    with pytest.raises(Refused, match="not built"):
+        bertie.compile(model)
+    assert bertie.compile(model, strict=False) is model
+    assert bertie.compile(model, dtype="int8", tokenizer=tokenizer(), strict=False) is model
+
+
+def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_library, "VERSION", -1)
+    cpu_library.load_library.cache_clear()
+    try:
+        assert cpu_library.load_library() is None
+    finally:
+        monkeypatch.undo()
+        cpu_library.load_library.cache_clear()
