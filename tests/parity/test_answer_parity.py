@@ -300,7 +300,7 @@ def test_their_scores_of_several_windows_are_no_probabilities(folder: Path, pipe
 
     context = ("ada " + "wrote it " * 8) * 5
     models = (pipeline.model, Answerer(folder).loaded.model)
-    hooks = [model.bert.embeddings.word_embeddings.register_forward_pre_hook(remember) for model in models]
+    hooks = [model.bert.register_forward_pre_hook(remember) for model in models]
     hooks += [model.qa_outputs.register_forward_hook(prefer) for model in models]
     try:
         theirs = pipeline(question="who", context=context, max_seq_len=24, doc_stride=4)

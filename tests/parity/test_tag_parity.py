@@ -64,7 +64,7 @@ class Both:
         from bertie.tasks.tag import Tagger
 
         for model in (self.pipeline.model, Tagger(self.folder).judge.loaded.model):
-            model.bert.embeddings.word_embeddings.register_forward_pre_hook(self._remember)
+            model.bert.register_forward_pre_hook(self._remember)
             model.classifier.register_forward_hook(hook)
 
     def _remember(self, _: Any, inputs: Any) -> None:

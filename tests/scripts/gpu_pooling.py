@@ -9,40 +9,33 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import torch
 
-from bertie.tasks.batching import Row
-from bertie.tasks.pooling import POOLING_MODES, Piece, join_parts, pool_parts
+from bertie.tasks.pooling import POOLING_MODES, Pieces, divide, join, pool
 
 
-def pieces(seed: int) -> list[Piece]:
+def pieces(seed: int) -> Pieces:
     """Whole texts, texts whose prompt does not count, texts in several pieces, and one of which nothing counts."""
     chance = random.Random(seed)
-    made = [Piece(Row([1, 2]), 2, 2)]
+    made = [(2, 2, 0, 0, True, True)]  # length, start, count, position, first, last
     for _ in range(200):
         length = chance.randint(2, 300)
-        row = Row([0] * length)
         kind = chance.randrange(3)
+        cut = chance.randrange(length)
         if kind == 0:
-            made.append(Piece(row, 0, length))
+            made.append((length, 0, length, 0, True, True))
         elif kind == 1:
-            start = chance.randrange(length)
-            made.append(Piece(row, start, length, position=start))
+            made.append((length, cut, length - cut, cut, True, True))
         else:
-            cut = chance.randrange(length)
-            made.append(Piece(row, 0, cut, is_last=False))
-            made.append(Piece(row, cut, length, position=cut, is_first=False))
-    return made
+            made.append((length, 0, cut, 0, True, False))
+            made.append((length, cut, length - cut, cut, False, True))
+    columns = [np.array(column) for column in zip(*made, strict=True)]
+    return Pieces(np.zeros(columns[0].sum(), dtype=np.int64), *columns)
 
 
-def joined(packed: torch.Tensor, batch: list[Piece]) -> torch.Tensor:
-    vectors, parts = [], []
-    for part in pool_parts(packed, batch, POOLING_MODES):
-        parts.append(part)
-        if part.piece.is_last:
-            vectors.append(join_parts(parts, POOLING_MODES))
-            parts = []
-    return torch.stack(vectors)
+def joined(packed: torch.Tensor, batch: Pieces) -> torch.Tensor:
+    return divide(join(pool(packed, batch, POOLING_MODES).cpu(), batch, POOLING_MODES), batch, POOLING_MODES)
 
 
 def main() -> None:
@@ -51,7 +44,7 @@ def main() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         for seed in range(5):
             batch = pieces(seed)
-            packed = torch.randn(sum(map(len, batch)), 384, generator=torch.Generator().manual_seed(seed)).to(dtype)
+            packed = torch.randn(len(batch.ids), 384, generator=torch.Generator().manual_seed(seed)).to(dtype)
             wanted = joined(packed, batch)
             found = [joined(packed.cuda(), batch) for _ in range(3)]
             assert all(torch.equal(found[0], other) for other in found[1:]), "three runs, different bits"

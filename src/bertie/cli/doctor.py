@@ -52,9 +52,21 @@ def _facts() -> dict[str, str]:
         facts["GPU"] = "none that torch can use"
     packed = "varlen (half precision), else sdpa by groups" if torch.cuda.is_available() else "sdpa by groups"
     facts["attention"] = f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}"
+    facts["engine"] = _engine(torch.cuda.is_available())
     facts["default model"] = _default_model()
     facts["hub cache"] = _hub_cache()
     return facts
+
+
+def _engine(has_gpu: bool) -> str:
+    from bertie.engine.cpu.library import instruction_set
+
+    kernels = instruction_set()
+    cpu = (
+        f"C++ kernels on {kernels} (float32, int8)" if kernels else "the C++ kernels were not built; the reference runs"
+    )
+    gpu = "bfloat16, float16 and fp8" if has_gpu else "no GPU"
+    return f"CPU: {cpu}; GPU: {gpu}"
 
 
 def _version(name: str) -> str:

@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("text", "json", "jsonl", "csv", "tsv", "parquet")
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _READABLE = ("txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow")
-_DTYPES = ("float32", "bfloat16", "float16")
+_DTYPES = ("float32", "bfloat16", "bf16", "float16", "fp16", "int8", "fp8")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,11 @@ def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F
         choose,
         click.option("-m", "--model", metavar="MODEL", help=f"Folder or hub name of the model. {shown}"),
         click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]"),
-        click.option("--dtype", type=click.Choice(_DTYPES), help="Type of the weights. [default: float32]"),
+        click.option(
+            "--dtype",
+            type=click.Choice(_DTYPES),
+            help="What the model computes in; int8 is for a CPU, fp8 for a GPU. [default: float32]",
+        ),
     )
 
 

@@ -23,12 +23,13 @@ from bertie.ops.packing import Packing
 class Runner(Protocol):
     """All layers over one packed batch.
 
-    `ids`, `type_ids` (None: all 0) and `positions` are `[tokens]` on the runner's device; the answer is `[tokens,
-    hidden]` in the runner's dtype: the last state alone, or with `all_states` the embeddings and every layer's.
+    `ids`, `type_ids` (None: all 0) and `positions` (None: each text's own 0, 1, 2, …) are `[tokens]` on the runner's
+    device; the answer is `[tokens, hidden]` in the runner's dtype: the last state alone, or with `all_states` the
+    embeddings and every layer's.
     """
 
     def __call__(
-        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor, packing: Packing, *, all_states: bool
+        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
     ) -> list[Tensor]: ...
 
     def describe(self) -> str:
@@ -102,8 +103,7 @@ class FastBert(BertModel):
         all_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         with torch.no_grad():
             if packing is not None:
-                positions = packing.position_ids if position_ids is None else position_ids
-                states = self.runner(input_ids, token_type_ids, positions, packing, all_states=all_states)
+                states = self.runner(input_ids, token_type_ids, position_ids, packing, all_states=all_states)
             else:
                 states = self._padded(input_ids, attention_mask, token_type_ids, position_ids, all_states)
             output = ModelOutput(

@@ -121,21 +121,22 @@ class Answerer(Task[tuple[str, str], AnswerResult]):
         return checked_text(question, f"{where}, the question,"), checked_text(context, f"{where}, the context,")
 
     def stream(self, items: Iterable[tuple[str, str]]) -> Iterator[AnswerResult]:
-        def groups() -> Iterator[tuple[WindowedDocument, list[Row]]]:
-            for question, context in items:
-                yield split_for_model(
-                    self.loaded, context, question=question, max_length=self.max_length, stride=self.stride
-                )
+        for document, logits in run_groups(map(self.rows, items), self.run, budget=self.loaded.budget):
+            yield self.decode(document, logits)
 
-        def run(rows: list[Row]) -> list[tuple[Floats, Floats]]:
-            output = self.loaded.run(rows)
-            both = torch.stack((output.start_logits, output.end_logits), dim=-1).float().cpu()  # [tokens, 2]
-            return [(part[:, 0].numpy(), part[:, 1].numpy()) for part in self.loaded.split(both, rows)]
+    def rows(self, item: tuple[str, str]) -> tuple[WindowedDocument, list[Row]]:
+        """The context's tokens, and its rows for the model, each with the question."""
+        question, context = item
+        return split_for_model(self.loaded, context, question=question, max_length=self.max_length, stride=self.stride)
 
-        for document, logits in run_groups(groups(), run, budget=self.loaded.budget):
-            yield self._result(document, logits)
+    def run(self, rows: list[Row]) -> list[tuple[Floats, Floats]]:
+        """Start and end logits `[length]` of each row; rows of many questions may be mixed."""
+        output = self.loaded.run(rows)
+        both = torch.stack((output.start_logits, output.end_logits), dim=-1).float().cpu()  # [tokens, 2]
+        return [(part[:, 0].numpy(), part[:, 1].numpy()) for part in self.loaded.split(both, rows)]
 
-    def _result(self, document: WindowedDocument, logits: list[tuple[Floats, Floats]]) -> AnswerResult:
+    def decode(self, document: WindowedDocument, logits: list[tuple[Floats, Floats]]) -> AnswerResult:
+        """The verdict, from what `run` gave for the question's rows."""
         decoded = find_spans(document, logits, self.rules, null=self.no_answer)
         candidates = []
         for span in decoded.spans:

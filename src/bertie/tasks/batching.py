@@ -2,16 +2,21 @@
 
 Texts differ in length, so a batch is bounded by tokens and not by a number of texts. Rows are read ahead a little, put
 in order of length, so that a batch holds texts of about one length, run, and given back in the order in which they
-came. Only the rows read ahead and their answers are held, so a stream of any length goes through.
+came. Only the rows read ahead and their answers are held, so a stream of any length goes through. The first window read
+ahead is small and each one after it twice as large, so a stream answers soon.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertie.errors import InputError
 
@@ -19,8 +24,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = TypeVar("P")
 
-# Rows read ahead hold about this many batches: enough to sort by length, little enough to answer soon.
-_BATCHES_AHEAD = 16
+# Rows read ahead hold at most about this many batches: enough to sort by length, little enough to answer soon.
+BATCHES_AHEAD = 16
+# The first window is this part of a batch.
+_FIRST_PART = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +47,56 @@ def split_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
     >>> split_by_tokens([5, 1, 4, 5], 10)
     [[0, 3], [2, 1]]
     """
-    groups: list[list[int]] = []
-    room = 0
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not groups or lengths[index] > room:
-            groups.append([])
-            room = budget
-        groups[-1].append(index)
-        room -= lengths[index]
+    return [group.tolist() for group in token_groups(np.asarray(lengths, dtype=np.int64), budget)]
+
+
+def token_groups(lengths: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
+    """As `split_by_tokens`, in arrays. Groups are about equally large, so that the last is not a crumb."""
+    if len(lengths) <= 1:
+        return [np.zeros(1, dtype=np.int64)] * len(lengths)
+    order = np.argsort(-lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    total, longest = int(ends[-1]), int(lengths[order[0]])
+    fewest = -(-total // budget)
+    share = min(budget, -(-total // fewest) + longest)
+    groups, start, used = [], 0, 0
+    while start < len(order):
+        stop = max(start + 1, int(np.searchsorted(ends, used + share, side="right")))
+        groups.append(order[start:stop])
+        start, used = stop, int(ends[stop - 1])
     return groups
+
+
+def windows(
+    items: Iterable[T],
+    *,
+    budget: int,
+    length: Callable[[T], int],
+    soon: bool = True,
+) -> Iterator[list[T]]:
+    """Items read ahead: a part of a batch at first (or, unless `soon`, a batch), then twice as many each time."""
+    sizes = growing(budget, BATCHES_AHEAD * budget, soon=soon)
+    wanted = next(sizes)
+    held: list[T] = []
+    tokens = 0
+    for item in items:
+        held.append(item)
+        tokens += length(item)
+        if tokens >= wanted:
+            yield held
+            held, tokens, wanted = [], 0, next(sizes)
+    if held:
+        yield held
+
+
+def growing(budget: int, most: int, *, soon: bool) -> Iterator[int]:
+    """Tokens to read ahead: a part of the budget at first (or, unless `soon`, all of it), doubled up to `most`."""
+    if budget < 1:
+        raise InputError(f"The token budget is {budget}; it takes a whole number of at least 1.")
+    size = max(1, budget // _FIRST_PART if soon else budget)
+    while True:
+        yield size
+        size = min(2 * size, most)
 
 
 def run_in_order(
@@ -59,17 +107,11 @@ def run_in_order(
     length: Callable[[T], int] = len,  # type: ignore[assignment]
 ) -> Iterator[R]:
     """Answers of `run`, which takes a batch of rows and gives as many answers, in the rows' order."""
-    if budget < 1:
-        raise InputError(f"The token budget is {budget}; it takes a whole number of at least 1.")
-    ahead: list[T] = []
-    tokens = 0
-    for row in rows:
-        ahead.append(row)
-        tokens += length(row)
-        if tokens >= _BATCHES_AHEAD * budget:
-            yield from _run_all(ahead, run, budget, length)
-            ahead, tokens = [], 0
-    yield from _run_all(ahead, run, budget, length)
+    for ahead in windows(rows, budget=budget, length=length):
+        answers: dict[int, R] = {}
+        for group in split_by_tokens([length(row) for row in ahead], budget):
+            answers.update(zip(group, run([ahead[index] for index in group]), strict=True))
+        yield from (answers[index] for index in range(len(ahead)))
 
 
 def run_groups(
@@ -96,10 +138,25 @@ def run_groups(
         yield text, [first, *islice(answers, count - 1)]
 
 
-def _run_all(
-    rows: list[T], run: Callable[[list[T]], Sequence[R]], budget: int, length: Callable[[T], int]
-) -> Iterator[R]:
-    answers: dict[int, R] = {}
-    for group in split_by_tokens([length(row) for row in rows], budget):
-        answers.update(zip(group, run([rows[index] for index in group]), strict=True))
-    yield from (answers[index] for index in range(len(rows)))
+def map_ahead(function: Callable[[T], R], items: Iterable[T], *, depth: int = 2) -> Generator[R, None, None]:
+    """`map(function, items)`, with up to `depth` calls ahead of the caller, in a thread beside it.
+
+    The items themselves are read in the caller's thread, and the first call is made there, so that short work starts no
+    thread. An exception of `function` is raised where its answer would have been; the thread ends with the iterator.
+    """
+    source = iter(items)
+    for item in islice(source, 1):
+        yield function(item)
+    pool: ThreadPoolExecutor | None = None
+    queue: deque[Future[R]] = deque()
+    try:
+        for item in source:
+            pool = pool or ThreadPoolExecutor(1, thread_name_prefix="bertie-ahead")
+            queue.append(pool.submit(function, item))
+            if len(queue) > depth:
+                yield queue.popleft().result()
+        while queue:
+            yield queue.popleft().result()
+    finally:
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)

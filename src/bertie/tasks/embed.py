@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast, overload
 
 import numpy as np
@@ -26,18 +29,20 @@ from bertie.data import texts as read_texts
 from bertie.errors import InputError
 from bertie.model import BertModel
 from bertie.model.pretrained import BertPreTrainedModel
-from bertie.tasks.batching import run_in_order
+from bertie.tasks.batching import Row, run_in_order
 from bertie.tasks.loaded import Loaded, ModelLike, default_embedding_model, open_model
-from bertie.tasks.pieces import Cutting, TextStream, as_texts, is_stream, text_pieces
-from bertie.tasks.pooling import Part, Piece, join_parts, pool_parts, read_pooling
+from bertie.tasks.pieces import Cutting, TextStream, as_texts, is_stream, text_chunks
+from bertie.tasks.pipeline import Pipeline
+from bertie.tasks.pooling import read_pooling
 from bertie.tasks.progress import with_progress
 from bertie.tasks.quantize import NEED_RANGES, check_precision, quantize
-from bertie.tasks.sentence import Normalize, SentenceSettings, read_sentence_settings
+from bertie.tasks.sentence import Dense, LayerNorm, Normalize, SentenceSettings, Stage, read_sentence_settings
 from bertie.tasks.similarity import score_matrix, score_pairs
 from bertie.text import BertTokenizer
 
-# Vectors that go through the stages after pooling together.
-_BLOCK = 256
+# sentence-transformers' own batch size, which people leave as it is: ours is made by tokens.
+_THEIR_BATCH = 32
+_TOKENIZED_AT_ONCE = 256
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 logger = logging.getLogger("bertie.tasks")
 
@@ -46,7 +51,8 @@ class Embedder:
     """A model ready to embed. `pooling`, `normalize`, `truncate_dim` and `max_length` replace the checkpoint's own.
 
     `normalize=True` makes vectors of unit length after `truncate_dim` has cut them; `normalize=False` leaves out the
-    checkpoint's normalising.
+    checkpoint's normalising. `dtype` may be "int8" (CPU) or "fp8" (GPU) too, and `engine="reference"` leaves a
+    model that is loaded here as it is, for comparison.
     """
 
     def __init__(
@@ -60,8 +66,10 @@ class Embedder:
         normalize: bool | None = None,
         truncate_dim: int | None = None,
         max_length: int | None = None,
+        engine: str | None = "auto",
     ) -> None:
         self.arguments: dict[str, Any] = {
+            "engine": engine,
             "model": model,
             "tokenizer": tokenizer,
             "dtype": dtype,
@@ -77,15 +85,21 @@ class Embedder:
             tokenizer=tokenizer,
             device=device,
             dtype=dtype,
+            engine=engine or "auto",
             default=default_embedding_model() if model is None else None,
             add_pooling_layer=False,
         )
         inner = self.loaded.model
         if isinstance(inner, BertPreTrainedModel) and not isinstance(inner, BertModel):
-            self.loaded = Loaded(inner.base_model, self.loaded.tokenizer, self.loaded.folder, self.loaded.name)
+            self.loaded = replace(self.loaded, model=inner.base_model)
         hidden_size: int = self.loaded.model.config.hidden_size
         folder = self.loaded.folder
         self.settings = SentenceSettings() if folder is None else read_sentence_settings(folder, hidden_size)
+        self._stages = [
+            _on_device(stage, self.device)
+            for stage in self.settings.stages
+            if not (isinstance(stage, Normalize) and normalize is False)
+        ]
         self.pooling = read_pooling(pooling, self.settings.pooling)
         self.normalize = normalize
         self.max_length = _checked_length(max_length, self.settings.max_length, self.loaded)
@@ -149,20 +163,36 @@ class Embedder:
         if isinstance(texts, str):
             if precision in NEED_RANGES and ranges is None:
                 raise _needs_ranges(precision, "One text")
-            vector = np.stack(list(self._vectors([texts], cutting)))
-            return cast(NDArray[Any], quantize(vector, precision, ranges=ranges)[0])
+            vector = self._pipeline(cutting).vector(texts)
+            if precision == "float32":
+                return vector
+            return cast(NDArray[Any], quantize(vector[None], precision, ranges=ranges)[0])
         if is_stream(texts):
             if precision in NEED_RANGES and ranges is None:
                 raise _needs_ranges(precision, "A stream of texts")
             source = read_texts(texts) if isinstance(texts, os.PathLike) else cast(Iterable[str], texts)
-            stream = (quantize(one[None], precision, ranges=ranges)[0] for one in self._vectors(source, cutting))
+            blocks = self._pipeline(cutting).vectors(source, soon=True)
+            # Copies: a vector that someone keeps should not keep its whole block.
+            stream = (one.copy() for block in blocks for one in quantize(block, precision, ranges=ranges))
             return with_progress(stream, what="embedding", show=progress)
-        given = as_texts(texts)
-        array = np.empty((len(given), self.dimension), dtype=np.float32)
-        vectors = with_progress(self._vectors(given, cutting), what="embedding", total=len(given), show=progress)
-        for number, one in enumerate(vectors):
-            array[number] = one
-        return quantize(array, precision, ranges=ranges)
+        return quantize(self._all(as_texts(texts), self._pipeline(cutting), progress), precision, ranges=ranges)
+
+    def _all(self, texts: list[str], pipeline: Pipeline, progress: bool | None) -> NDArray[np.float32]:
+        """`[n, d]`."""
+        array: NDArray[np.float32] | None = None
+
+        def filled() -> Iterator[int]:
+            nonlocal array
+            done = 0
+            for block in pipeline.vectors(texts):
+                if array is None:
+                    array = np.empty((len(texts), block.shape[1]), dtype=np.float32)
+                array[done : done + len(block)] = block
+                yield from range(len(block))  # one step of the bar to a text
+                done += len(block)
+
+        deque(with_progress(filled(), what="embedding", total=len(texts), show=progress), maxlen=0)
+        return np.empty((0, self.dimension), dtype=np.float32) if array is None else array
 
     def _cutting(self, prompt: str | None, prompt_name: str | None, long: str = "truncate") -> Cutting:
         return Cutting(
@@ -191,37 +221,16 @@ class Embedder:
             )
         return self.prompts[name]
 
-    def _vectors(
-        self, texts: Iterable[str], cutting: Cutting, *, budget: int | None = None, truncate_dim: int | None = None
-    ) -> Iterator[NDArray[np.float32]]:
-        modes = self.pooling.modes
+    def _pipeline(self, cutting: Cutting, *, budget: int | None = None, truncate_dim: int | None = None) -> Pipeline:
+        finish = partial(self._finished, truncate_dim=truncate_dim or self.truncate_dim)
+        return Pipeline(self.loaded, cutting, self.pooling.modes, finish, budget or self.loaded.budget)
 
-        def run(pieces: list[Piece]) -> list[Part]:
-            return pool_parts(self.loaded.run([piece.row for piece in pieces]).last_hidden_state, pieces, modes)
-
-        block: list[Tensor] = []
-        parts: list[Part] = []
-        for part in run_in_order(text_pieces(texts, cutting), run, budget=budget or self.loaded.budget):
-            parts.append(part)
-            if part.piece.is_last:
-                block.append(join_parts(parts, modes))
-                parts = []
-                if len(block) == _BLOCK:
-                    yield from self._finished(block, truncate_dim)
-                    block = []
-        if block:
-            yield from self._finished(block, truncate_dim)
-
-    def _finished(self, pooled: list[Tensor], truncate_dim: int | None) -> Iterator[NDArray[np.float32]]:
-        vectors = torch.stack(pooled)
-        for stage in self.settings.stages:
-            if not (isinstance(stage, Normalize) and self.normalize is False):
-                vectors = stage(vectors)
-        vectors = vectors[:, : truncate_dim or self.truncate_dim]
-        if self.normalize:
-            vectors = F.normalize(vectors, p=2, dim=1)
-        # Copies: a vector that someone keeps should not keep its whole block.
-        return (row.numpy().copy() for row in vectors)
+    def _finished(self, vectors: Tensor, *, truncate_dim: int | None) -> Tensor:
+        """`[n, modes · hidden]` pooled vectors through the stages after pooling."""
+        for stage in self._stages:
+            vectors = stage(vectors)
+        vectors = vectors[:, :truncate_dim]
+        return F.normalize(vectors, p=2, dim=1) if self.normalize else vectors
 
     def _checked_dim(self, truncate_dim: int | None) -> int | None:
         if truncate_dim is None:
@@ -253,7 +262,7 @@ class Embedder:
     ) -> Any:
         """`SentenceTransformer.encode`, with its arguments.
 
-        `batch_size` bounds a batch; batches are made by tokens, so it hardly matters. `output_value` is
+        Batches are made by tokens; a `batch_size` below 32 bounds them further. `output_value` is
         "sentence_embedding", "token_embeddings" (a tensor `[length, hidden]` per text) or None (a dict per text).
         """
         unused = sorted(name for name, value in other.items() if value is not None and name != "task")
@@ -269,14 +278,10 @@ class Embedder:
             )  # fmt: skip
         texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
         cutting = self._cutting(prompt, prompt_name)
-        budget = min(self.loaded.budget, batch_size * self.max_length)
+        budget = self.loaded.budget
+        if batch_size < _THEIR_BATCH:
+            budget = min(budget, batch_size * self.max_length)
         size = self._checked_dim(truncate_dim)
-        rows = with_progress(
-            self._vectors(texts, cutting, budget=budget, truncate_dim=size),
-            what="embedding",
-            total=len(texts),
-            show=show_progress_bar,
-        )
         if output_value == "token_embeddings":
             tokens = [hidden for _, hidden in self._tokens(texts, cutting, budget)]
             return tokens[0] if isinstance(sentences, str) else tokens
@@ -285,7 +290,7 @@ class Embedder:
                 f"output_value={output_value!r} is not known.",
                 "Use 'sentence_embedding', 'token_embeddings' or None for both.",
             )
-        array = np.array(list(rows), dtype=np.float32).reshape(len(texts), size or self.dimension)
+        array = self._all(texts, self._pipeline(cutting, budget=budget, truncate_dim=size), show_progress_bar)
         if output_value is None:
             both = zip(self._tokens(texts, cutting, budget), array, strict=True)
             answers = [_features(ids, hidden, vector) for (ids, hidden), vector in both]
@@ -342,17 +347,27 @@ class Embedder:
     get_sentence_embedding_dimension = get_embedding_dimension
 
     def _tokens(self, texts: Iterable[str], cutting: Cutting, budget: int) -> Iterator[tuple[Sequence[int], Tensor]]:
-        def run(pieces: list[Piece]) -> list[tuple[Sequence[int], Tensor]]:
-            rows = [piece.row for piece in pieces]
-            hidden = Loaded.split(self.loaded.run(rows).last_hidden_state, rows)
-            return [(row.ids, one.clone()) for row, one in zip(rows, hidden, strict=True)]
+        def rows() -> Iterator[Row]:
+            for chunk in text_chunks(texts, _TOKENIZED_AT_ONCE):
+                pieces = cutting.pieces(chunk)
+                yield from (Row(ids.tolist()) for ids in np.split(pieces.ids, pieces.begins[1:]))
 
-        return run_in_order(text_pieces(texts, cutting), run, budget=budget)
+        def run(batch: list[Row]) -> list[tuple[Sequence[int], Tensor]]:
+            hidden = Loaded.split(self.loaded.run(batch).last_hidden_state, batch)
+            return [(row.ids, one.clone()) for row, one in zip(batch, hidden, strict=True)]
+
+        return run_in_order(rows(), run, budget=budget)
 
     def _on(self, device: torch.device | str) -> Embedder:
         """The same embedder elsewhere. A model object moves, as in sentence-transformers; files are opened again."""
         if isinstance(self.arguments["model"], (Loaded, BertPreTrainedModel)):
+            if self.loaded.is_fast:
+                raise InputError(
+                    f"The model was compiled for {self.device}; it cannot move to {device}.",
+                    "Compile it for that device, or name its folder instead.",
+                )
             self.loaded.model.to(device)
+            self._stages = [_on_device(stage, self.device) for stage in self._stages]
             return self
         return Embedder(**self.arguments, device=device)
 
@@ -426,6 +441,16 @@ def as_embedder(model: ModelLike | Embedder | None, **settings: Any) -> Embedder
     if given:
         raise InputError(f"{', '.join(given)} cannot change an Embedder that is ready.", "Give them to Embedder(…).")
     return model
+
+
+def _on_device(stage: Stage, device: torch.device) -> Stage:
+    """Weights where the vectors are, once: a copy for every batch would make it wait."""
+    if isinstance(stage, Normalize):
+        return stage
+    bias = None if stage.bias is None else stage.bias.to(device)
+    if isinstance(stage, LayerNorm):
+        return LayerNorm(stage.weight.to(device), stage.bias.to(device))
+    return Dense(stage.weight.to(device), bias, stage.activation)
 
 
 def _needs_ranges(precision: str, what: str) -> InputError:

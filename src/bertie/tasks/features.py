@@ -116,19 +116,23 @@ class FeatureExtractor(PairTask[Features]):
         return split_at_bars(checked) if isinstance(checked, str) else checked
 
     def stream(self, items: Iterable[TextOrPair]) -> Iterator[Features]:
-        for index, ((tokens, places), states) in enumerate(
-            run_groups(map(self._rows, items), self._run, budget=self.loaded.budget)
-        ):
-            vectors = [states[window][:, place] for window, place in places]  # each [layers, hidden]
-            yield Features(
-                index,
-                tuple(
-                    TokenFeatures(token, tuple(zip(self.layers, of_token, strict=True)))
-                    for token, of_token in zip(tokens, vectors, strict=True)
-                ),
-            )
+        found = run_groups(map(self.rows, items), self.run, budget=self.loaded.budget)
+        for index, (tokens, states) in enumerate(found):
+            yield self.decode(tokens, states, index=index)
 
-    def _rows(self, item: TextOrPair) -> tuple[tuple[list[str], Places], list[Row]]:
+    def decode(self, tokens: tuple[list[str], Places], states: Sequence[Floats], *, index: int = 0) -> Features:
+        """The features of the text with that number, from what `run` gave for its rows."""
+        names, places = tokens
+        vectors = [states[window][:, place] for window, place in places]  # each [layers, hidden]
+        return Features(
+            index,
+            tuple(
+                TokenFeatures(name, tuple(zip(self.layers, of_token, strict=True)))
+                for name, of_token in zip(names, vectors, strict=True)
+            ),
+        )
+
+    def rows(self, item: TextOrPair) -> tuple[tuple[list[str], Places], list[Row]]:
         """The tokens and where each is read, and the rows."""
         tokenizer = self.loaded.tokenizer
         if self.long == "windows":
@@ -152,7 +156,7 @@ class FeatureExtractor(PairTask[Features]):
         )
         return (tokenizer.convert_ids_to_tokens(row.ids), [(0, place) for place in range(len(row))]), [row]
 
-    def _run(self, rows: list[Row]) -> list[Floats]:
+    def run(self, rows: list[Row]) -> list[Floats]:
         """`[layers, length, hidden]` for each row."""
         states = self.loaded.run(rows, output_hidden_states=True).hidden_states[1:]  # without the embeddings
         chosen = torch.stack([states[layer] for layer in self.layers], dim=1).float().cpu()  # [tokens, layers, hidden]

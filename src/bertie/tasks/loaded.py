@@ -9,28 +9,44 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any, Union
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.checkpoint.read import open_checkpoint
 from bertie.checkpoint.report import listed
 from bertie.defaults import default_embedding_model as default_embedding_model
+from bertie.engine.compile import DTYPES, dtype_name
+from bertie.engine.compile import compile as compile_model
+from bertie.engine.fast import FastBert
+from bertie.engine.gpu.runner import GpuRunner
 from bertie.errors import CheckpointError, InputError
 from bertie.loading import model_class
+from bertie.model.checks import fits_positions, ids_below
 from bertie.model.pretrained import BertPreTrainedModel
+from bertie.ops.packing import Packing
 from bertie.tasks.batching import Row
+from bertie.tasks.inputs import checked_choice
+from bertie.tasks.pooling import upload
 from bertie.text import BertTokenizer
 
 ModelLike = Union[str, "os.PathLike[str]", BertPreTrainedModel, "Loaded"]
+Ints = NDArray[np.int64]
+ENGINES = ("auto", "reference")
 
-# Tokens to a batch: enough to fill the device, few enough to stay in its caches.
+# Tokens to a batch: enough to fill the device, few enough to stay in its caches. The engine's runners cut a batch into
+# what suits them, so theirs only has to be large; the reference computes a batch in one go.
 _BUDGETS = {"cpu": 2048, "cuda": 32768}
+_ENGINE_BUDGETS = {"cpu": 4096, "cuda": 32768}
+# Types that only the engine has: the first on a CPU, the second on a GPU.
+_ENGINE_TYPES = ("int8", "fp8")
 
 # What a class answers, in the words of an error message.
 _HEADS = {
@@ -46,17 +62,32 @@ _HEADS = {
 
 @dataclass
 class Loaded:
-    """A model with its tokenizer. `folder` is where it came from, if it came from files."""
+    """A model with its tokenizer. `folder` is where it came from, if it came from files.
+
+    `rounded` is the type that the engine computes in where that is not the type of the weights: int8, fp8.
+    """
 
     model: Any
     tokenizer: BertTokenizer
     folder: Path | None = None
     name: str = ""
-    budget: int = field(default=0)
+    budget: int = 0
+    rounded: str | None = None
 
     def __post_init__(self) -> None:
         if not self.budget:
-            self.budget = _BUDGETS.get(self.model.device.type, _BUDGETS["cpu"])
+            budgets = _ENGINE_BUDGETS if self.is_fast else _BUDGETS
+            self.budget = budgets.get(self.model.device.type, _BUDGETS["cpu"])
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the engine answers."""
+        return isinstance(getattr(self.model, "base_model", None), FastBert)
+
+    @property
+    def dtype(self) -> str:
+        """What the model computes in."""
+        return self.rounded or str(self.model.dtype).removeprefix("torch.")
 
     @property
     def max_length(self) -> int:
@@ -64,17 +95,49 @@ class Loaded:
         positions: int = self.model.config.max_position_embeddings
         return min(positions, self.tokenizer.model_max_length)
 
-    @torch.inference_mode()
     def run(self, rows: Sequence[Row], **options: Any) -> Any:
         """The model's output for a packed batch; `split` gives each row its part of it."""
-        device = self.model.device
-        ids = torch.tensor(list(chain.from_iterable(row.ids for row in rows)), device=device)
-        ends = torch.tensor([0, *accumulate(map(len, rows))])
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        tokens = int(lengths.sum())
+        ids = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, tokens)
         types = None
         if any(row.type_ids is not None for row in rows):
             flat = chain.from_iterable(row.type_ids or [0] * len(row) for row in rows)
-            types = torch.tensor(list(flat), device=device)
-        return self.model(ids, token_type_ids=types, cu_seqlens=ends, return_dict=True, **options)
+            types = np.fromiter(flat, np.int64, tokens)
+        return self._run(ids, lengths, types, options)
+
+    @torch.inference_mode()
+    def _run(self, ids: Ints, lengths: Ints, types: Ints | None, options: dict[str, Any]) -> Any:
+        device = self.model.device
+        if self.is_fast:
+            self._check(ids, types)
+        return self.model(
+            upload(ids, device),
+            token_type_ids=None if types is None else upload(types, device),
+            cu_seqlens=torch.from_numpy(np.append(0, np.cumsum(lengths))),
+            return_dict=True,
+            **options,
+        )
+
+    def last_states(self, ids: Ints, lengths: Ints) -> Tensor:
+        """`[tokens, hidden]` for rows laid end to end, as a `BertModel` gives them. On a GPU nothing waits for them."""
+        if not isinstance(self.model, FastBert):
+            states: Tensor = self._run(ids, lengths, None, {}).last_hidden_state
+            return states
+        self._check(ids, None)
+        fits_positions(int(lengths.max()), 0, self.model.config.max_position_embeddings)
+        runner = self.model.runner
+        if isinstance(runner, GpuRunner):  # from pinned memory, positions made there
+            return runner.last_state(torch.from_numpy(ids).pin_memory(), lengths.tolist())
+        packing = Packing.of(lengths.tolist(), device=self.model.device)
+        return runner(upload(ids, packing.device), None, None, packing, all_states=False)[-1]
+
+    def _check(self, ids: Ints, types: Ints | None) -> None:
+        """Ids are looked at here, where no GPU is waited for; a model that is compiled for one does not look."""
+        config = self.model.config
+        ids_below("input_ids", torch.from_numpy(ids), config.vocab_size, "vocab_size")
+        if types is not None:
+            ids_below("token_type_ids", torch.from_numpy(types), config.type_vocab_size, "type_vocab_size")
 
     @staticmethod
     def split(packed: Tensor, rows: Sequence[Row]) -> tuple[Tensor, ...]:
@@ -90,10 +153,18 @@ def open_model(
     tokenizer: BertTokenizer | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
+    engine: str = "auto",
     default: str | None = None,
     **construct: Any,
 ) -> Loaded:
-    """A model of class `kind` for the task called `task`. A checkpoint without that head is refused, not filled up."""
+    """A model of class `kind` for the task called `task`. A checkpoint without that head is refused, not filled up.
+
+    A model named by its files is compiled (`engine="auto"`) where the engine has a runner for it; `"reference"` leaves
+    it plain. A model object or a `Loaded` is used as it is.
+    """
+    checked_choice("engine", engine, ENGINES)
+    if isinstance(model, (Loaded, BertPreTrainedModel)):
+        _check_same(model, device, dtype)
     if isinstance(model, Loaded):
         inside = model.model
         if not isinstance(inside, BertPreTrainedModel) or isinstance(inside, kind):
@@ -114,12 +185,16 @@ def open_model(
     source = model if model is not None else default
     if source is None:
         raise InputError(f"{task} needs a model.", "Name one: a folder with a checkpoint, or a hub name.")
-    chosen = str(device) if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
-    _check_device(chosen)
+    given = _type_name(dtype)
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() and given != "int8" else "cpu"
+    _check_device(str(device))
+    if given in _ENGINE_TYPES and engine == "reference":
+        raise InputError(f"The reference has no {given}.", "Use engine='auto', or a dtype like float32.")
     name = os.fspath(source)
-    arguments = (name, _stamp(name), kind, task, chosen, dtype, tuple(sorted(construct.items())))
+    arguments = (name, _stamp(name), kind, task, str(device), given, engine, tuple(sorted(construct.items())))
     loaded = _from_files(*arguments)  # type: ignore[arg-type]  # a class hashes, whatever its instances do
-    return loaded if tokenizer is None else Loaded(loaded.model, tokenizer, loaded.folder, loaded.name)
+    return loaded if tokenizer is None else replace(loaded, tokenizer=tokenizer)
 
 
 def _wrong_kind(task: str, kind: type[BertPreTrainedModel], model: BertPreTrainedModel) -> InputError:
@@ -139,13 +214,51 @@ def _stamp(source: str) -> tuple[int, ...]:
 
 def _check_device(name: str) -> None:
     try:
-        kind = torch.device(name).type
+        device = torch.device(name)
     except RuntimeError as error:
         raise InputError(
             f"There is no device {name!r}: {str(error).splitlines()[0]}.", "It takes cpu, cuda, cuda:1 …"
         ) from None
-    if kind == "cuda" and not torch.cuda.is_available():
+    if device.type != "cuda":
+        return
+    if not torch.cuda.is_available():
         raise InputError("The device cuda was asked for, and torch sees no GPU.", "Use cpu, or a torch built for CUDA.")
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise InputError(
+            f"The device {name} was asked for, and torch sees {found} GPU{'s' if found > 1 else ''}.",
+            f"The last one is cuda:{found - 1}.",
+        )
+
+
+def _check_same(model: Loaded | BertPreTrainedModel, device: Any, dtype: torch.dtype | str | None) -> None:
+    """A model that is there already stays where and what it is: device= and dtype= may only say the same."""
+    used = model if isinstance(model, BertPreTrainedModel) else model.model
+    if device is not None:
+        _check_device(str(device))
+        wanted = torch.device(device)
+        if wanted.type != used.device.type or wanted.index not in (None, used.device.index):
+            raise InputError(
+                f"device={str(device)!r} was given with a model that is on {used.device}.",
+                f"Move it first: model.to({str(device)!r}); or name its folder instead.",
+            )
+    given = _type_name(dtype)
+    if given is None:
+        return
+    own = model.dtype if isinstance(model, Loaded) else str(used.dtype).removeprefix("torch.")
+    if given not in ("auto", own):
+        raise InputError(
+            f"dtype={given!r} was given with a model that is {own}.",
+            "Convert it first: model.to(torch.bfloat16) or bertie.compile(…); or name its folder instead.",
+        )
+
+
+def _type_name(dtype: torch.dtype | str | None) -> str | None:
+    """`bf16`, `torch.bfloat16` and `bfloat16` are one; a type that the engine does not know is left as it is."""
+    try:
+        return None if dtype is None else dtype_name(dtype)
+    except InputError:
+        return str(dtype).removeprefix("torch.")
 
 
 @lru_cache(maxsize=4)
@@ -155,14 +268,20 @@ def _from_files(
     kind: type[BertPreTrainedModel],
     task: str,
     device: str,
-    dtype: torch.dtype | str | None,
+    dtype: str | None,
+    engine: str,
     construct: tuple[tuple[str, Any], ...],
 ) -> Loaded:
+    rounded = dtype if dtype in _ENGINE_TYPES else None
     checkpoint = open_checkpoint(source, with_companions=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made: Any = kind.from_pretrained(
-            source, dtype=dtype, device=device, output_loading_info=True, **dict(construct)
+            source,
+            dtype=dtype if dtype is None or rounded is None else DTYPES[rounded],
+            device=device,
+            output_loading_info=True,
+            **dict(construct),
         )
     built, report = made
     if report.newly_initialised:
@@ -179,4 +298,10 @@ def _from_files(
             f"{source}: the tokenizer knows {len(tokenizer)} tokens, the model's vocabulary has {vocabulary}.",
             "They belong to different models, or tokens were added without resize_token_embeddings().",
         )
-    return Loaded(built, tokenizer, checkpoint.folder, source)
+    if engine == "auto" and (rounded or str(built.dtype).removeprefix("torch.") in DTYPES):
+        # Rounding was asked for by name, so a model that cannot be rounded is refused; other types have the reference.
+        built = compile_model(built, dtype=rounded, tokenizer=tokenizer, strict=rounded is not None)
+    loaded = Loaded(built, tokenizer, checkpoint.folder, source, rounded=rounded)
+    if loaded.is_fast and built.device.type == "cuda":
+        built.check_inputs = False  # Loaded looks at the ids before they go there
+    return loaded

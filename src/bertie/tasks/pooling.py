@@ -1,25 +1,28 @@
 """Token vectors to one vector, for many packed texts at once.
 
 A text may lie in several rows (windows), and a row's tokens may count only in part: each token of a long text counts in
-the window where it has most context, and nowhere else. So pooling has two steps. `pool_parts` sums what counts in each
-row; `join_parts` adds up a text's rows and divides. A text in one row goes the same way.
+the window where it has most context, and nowhere else. So pooling has two steps. `pool` sums what counts in each row,
+for a whole batch and on the device where the token vectors are; `join` adds up the rows of each text. A text in one row
+goes the same way. `divide` makes means of sums.
 
 `[CLS]` and `[SEP]` count like other tokens, as in sentence-transformers: those of the first and of the last window.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.errors import InputError
-from bertie.tasks.batching import Row
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -33,38 +36,87 @@ class Pooling:
 DEFAULT_POOLING = Pooling(("mean",))
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A row and the tokens of it that count, `start` to `end` (exclusive), the first of them the text's `position`-th.
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Rows of texts end to end, and which of their tokens count: `starts[i]` and the `counts[i]` after it.
 
-    A text is one piece, first and last, or several in order.
+    The first token of row i that counts is its text's `positions[i]`-th. A text is one row, first and last, or several
+    rows in order. All columns have one entry to a row; only `ids` has one to a token.
     """
 
-    row: Row
-    start: int
-    end: int
-    position: int = 0
-    is_first: bool = True
-    is_last: bool = True
+    ids: Ints  # [tokens]
+    lengths: Ints
+    starts: Ints
+    counts: Ints
+    positions: Ints
+    firsts: NDArray[np.bool_]
+    lasts: NDArray[np.bool_]
+
+    @classmethod
+    def of_texts(cls, ids: Ints, lengths: Ints, *, skipped: int = 0) -> Pieces:
+        """One row to a text; its first `skipped` tokens do not count."""
+        starts = np.minimum(lengths, skipped)
+        whole = np.ones(len(lengths), dtype=np.bool_)
+        return cls(ids, lengths, starts, lengths - starts, starts, whole, whole)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pieces]) -> Pieces:
+        if len(parts) == 1:
+            return parts[0]
+        rows = ((p.ids, p.lengths, p.starts, p.counts, p.positions, p.firsts, p.lasts) for p in parts)
+        return cls(*map(np.concatenate, zip(*rows, strict=True)))
 
     def __len__(self) -> int:
-        return len(self.row)
+        return len(self.lengths)
 
-    @property
-    def count(self) -> int:
-        return self.end - self.start
+    @cached_property
+    def begins(self) -> Ints:
+        """Where each row begins among the tokens."""
+        return np.cumsum(self.lengths) - self.lengths
 
-    @property
-    def is_whole(self) -> bool:
-        return self.is_first and self.is_last
+    @cached_property
+    def whole(self) -> bool:
+        """Whether every text is one row."""
+        return bool(self.firsts.all()) and bool(self.lasts.all())
+
+    def take(self, rows: Ints) -> Pieces:
+        """Some of the rows, in the order given."""
+        lengths = self.lengths[rows]
+        return Pieces(
+            self.ids[ranges(self.begins[rows], lengths)],
+            lengths,
+            self.starts[rows],
+            self.counts[rows],
+            self.positions[rows],
+            self.firsts[rows],
+            self.lasts[rows],
+        )
+
+    def between(self, first: int, end: int) -> Pieces:
+        """Rows `first` to `end` (exclusive), without a copy."""
+        begin = int(self.begins[first]) if first < len(self) else len(self.ids)
+        stop = int(self.begins[end]) if end < len(self) else len(self.ids)
+        columns = (self.lengths, self.starts, self.counts, self.positions, self.firsts, self.lasts)
+        return Pieces(self.ids[begin:stop], *(column[first:end] for column in columns))  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one row gives to its text, `[modes, hidden]`: sums, or the vector itself where the text is one piece."""
+def ranges(begins: Ints, lengths: Ints) -> Ints:
+    """`begins[i]`, `begins[i] + 1`, … as many as `lengths[i]` says, for every i in turn.
 
-    values: Tensor
-    piece: Piece
+    >>> ranges(np.array([7, 2]), np.array([3, 2])).tolist()
+    [7, 8, 9, 2, 3]
+    """
+    if len(begins) == 1:
+        return np.arange(begins[0], begins[0] + lengths[0])
+    ends = np.cumsum(lengths)
+    found: Ints = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
+    return found
+
+
+def upload(values: NDArray[np.generic], device: torch.device) -> Tensor:
+    """A copy on the device. To a GPU it goes from pinned memory, so that nobody waits for it."""
+    tensor = torch.from_numpy(values)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def read_pooling(given: str | Sequence[str] | None, default: Pooling) -> Pooling:
@@ -81,63 +133,78 @@ def read_pooling(given: str | Sequence[str] | None, default: Pooling) -> Pooling
     return Pooling(modes, include_prompt=default.include_prompt)
 
 
-def pool_parts(packed: Tensor, pieces: Sequence[Piece], modes: Sequence[str]) -> list[Part]:
-    """The parts of a batch whose token vectors are `packed`, `[tokens, hidden]`; computed in fp32, given on the CPU."""
+def pool(packed: Tensor, pieces: Pieces, modes: Sequence[str]) -> Tensor:
+    """`[rows, modes, hidden]` float32 of a batch whose token vectors are `packed`, `[tokens, hidden]`: not yet divided.
+
+    It stays on the device, and nothing here waits for it.
+    """
     packed = packed.float()
-    starts, begin = [], 0
-    for piece in pieces:
-        starts.append(begin + piece.start)
-        begin += len(piece)
+    begins = pieces.begins + pieces.starts
     counted = packed
-    if begin != sum(piece.count for piece in pieces):
-        kept = [torch.arange(start, start + piece.count) for start, piece in zip(starts, pieces, strict=True)]
-        counted = packed[torch.cat(kept).to(packed.device)]
-    sums = torch.stack([_pool(mode, packed, counted, pieces, starts) for mode in modes], dim=1).cpu()
-    divisors = torch.tensor([[_divisor(mode, [piece]) if piece.is_whole else 1 for mode in modes] for piece in pieces])
-    return [Part(one, piece) for one, piece in zip((sums / divisors[:, :, None]).unbind(), pieces, strict=True)]
+    if not np.array_equal(pieces.counts, pieces.lengths):
+        counted = packed[upload(ranges(begins, pieces.counts), packed.device)]
+    return torch.stack([_pool(mode, packed, counted, pieces, begins) for mode in modes], dim=1)
 
 
-def _pool(mode: str, packed: Tensor, counted: Tensor, pieces: Sequence[Piece], starts: Sequence[int]) -> Tensor:
-    """`[pieces, hidden]`; zeros (and for "max" what is least) for a piece that has no say."""
-    device = packed.device
+def _pool(mode: str, packed: Tensor, counted: Tensor, pieces: Pieces, begins: Ints) -> Tensor:
+    """`[rows, hidden]`; zeros (and for "max" what is least) for a row that has no say."""
     if mode in ("cls", "lasttoken"):
-        first = mode == "cls"
-        rows = [start + (0 if first or not p.count else p.count - 1) for start, p in zip(starts, pieces, strict=True)]
-        heard = [float(p.count > 0 and (p.is_first if first else p.is_last)) for p in pieces]
-        chosen = packed[torch.tensor(rows, device=device).clamp(max=packed.shape[0] - 1)]
-        return chosen * torch.tensor(heard, device=device)[:, None]
-    lengths = torch.tensor([piece.count for piece in pieces], device=device)
+        heard = (pieces.counts > 0) & (pieces.firsts if mode == "cls" else pieces.lasts)
+        places = begins if mode == "cls" else begins + np.maximum(pieces.counts - 1, 0)
+        chosen = packed[upload(np.minimum(places, packed.shape[0] - 1), packed.device)]
+        return chosen if heard.all() else chosen * upload(heard.astype(np.float32), packed.device)[:, None]
     if mode == "max":
-        least = torch.finfo(counted.dtype).min
+        least, lengths = torch.finfo(counted.dtype).min, upload(pieces.counts, packed.device)
         return torch.segment_reduce(counted, "max", lengths=lengths, axis=0, unsafe=True, initial=least)
     if mode == "weightedmean":
-        weights = [torch.arange(piece.position + 1, piece.position + 1 + piece.count) for piece in pieces]
-        counted = counted * torch.cat(weights).to(device, counted.dtype)[:, None]
-    return torch.segment_reduce(counted, "sum", lengths=lengths, axis=0, unsafe=True)
+        weights = ranges(pieces.positions + 1, pieces.counts).astype(np.float32)
+        counted = counted * upload(weights, packed.device)[:, None]
+    return _segment_sums(counted, pieces.counts)
 
 
-def _divisor(mode: str, pieces: Sequence[Piece]) -> float:
-    """What a text's sum is divided by; infinite where no token counts, which makes the vector zero."""
-    count = sum(piece.count for piece in pieces)
-    if count == 0:
-        return math.inf
-    if mode == "mean":
-        return count
-    if mode == "mean_sqrt_len_tokens":
-        return math.sqrt(count)
-    if mode == "weightedmean":
-        return sum(piece.count * (2 * piece.position + piece.count + 1) // 2 for piece in pieces)
-    return 1
+def _segment_sums(values: Tensor, lengths: Ints) -> Tensor:
+    """`[tokens, …]` → `[rows, …]`: each row's tokens added up one after the other, with the same bits every time."""
+    if len(lengths) == 1:
+        return values.sum(dim=0, keepdim=True)
+    if values.is_cuda:  # one thread to a number of the answer; index_add_ would add in any order
+        return torch.segment_reduce(values, "sum", lengths=upload(lengths, values.device), axis=0, unsafe=True)
+    rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
+    return values.new_zeros(len(lengths), *values.shape[1:]).index_add_(0, rows, values)
 
 
-def join_parts(parts: Sequence[Part], modes: Sequence[str]) -> Tensor:
-    """One text's vector, `[modes · hidden]`. A text of which no token counts has the vector of zeros."""
-    if parts[0].piece.is_whole:
-        return parts[0].values.reshape(-1)
-    pieces = [part.piece for part in parts]
-    values = torch.stack([part.values for part in parts])  # [pieces, modes, hidden]
+def join(pooled: Tensor, pieces: Pieces, modes: Sequence[str]) -> Tensor:
+    """`[rows, modes, hidden]` → `[texts, modes, hidden]`: the rows of each text added up, or the greatest of them."""
+    rows = np.diff(np.append(np.flatnonzero(pieces.firsts), len(pieces)))
     joined = [
-        (values[:, i].amax(dim=0) if mode == "max" else values[:, i].sum(dim=0)) / _divisor(mode, pieces)
+        torch.segment_reduce(pooled[:, i], "max", lengths=torch.from_numpy(rows), axis=0, unsafe=True)
+        if mode == "max"
+        else _segment_sums(pooled[:, i], rows)
         for i, mode in enumerate(modes)
     ]
-    return torch.cat(joined)
+    return torch.stack(joined, dim=1)
+
+
+def divide(pooled: Tensor, pieces: Pieces, modes: Sequence[str]) -> Tensor:
+    """`[texts, modes, hidden]` sums → `[texts, modes · hidden]`. A text of which no token counts becomes zeros."""
+    if any(mode not in ("cls", "lasttoken", "max") for mode in modes) or not pieces.counts.all():
+        divisors = np.stack([_divisors(mode, pieces) for mode in modes], axis=1)  # [texts, modes]
+        if divisors.size == 1:
+            return pooled.flatten(1) / float(divisors[0, 0])  # a number needs no copy to the device
+        pooled = pooled / upload(divisors, pooled.device)[:, :, None]
+    return pooled.flatten(1)
+
+
+def _divisors(mode: str, pieces: Pieces) -> NDArray[np.float32]:
+    """What each text's sum is divided by; infinite where no token counts."""
+    heads = np.flatnonzero(pieces.firsts)
+    counts = np.add.reduceat(pieces.counts, heads)
+    if mode == "mean":
+        found = counts.astype(np.float64)
+    elif mode == "mean_sqrt_len_tokens":
+        found = np.sqrt(counts)
+    elif mode == "weightedmean":
+        # The sum of position + 1 over each row's tokens.
+        found = np.add.reduceat(pieces.counts * (2 * pieces.positions + pieces.counts + 1) / 2, heads)
+    else:
+        found = np.ones(len(counts))
+    return np.where(counts > 0, found, np.inf).astype(np.float32)

@@ -82,10 +82,23 @@ class Tagger(Task[str, list[Entity]]):
         self.judge.labels.check(self.ignored)
 
     def stream(self, items: Iterable[str]) -> Iterator[list[Entity]]:
-        for _, document, probabilities in self.judge.judged((text, text) for text in items):
-            yield find_entities(
-                document, probabilities, self.judge.labels, aggregation=self.aggregation, ignored=self.ignored
-            )
+        for document, windows in run_groups(map(self.rows, items), self.run, budget=self.judge.loaded.budget):
+            yield self.decode(document, windows)
+
+    def rows(self, text: str) -> tuple[WindowedDocument, list[Row]]:
+        """A text's tokens, and its rows for the model."""
+        return self.judge.rows(text)
+
+    def run(self, rows: list[Row]) -> list[Probabilities]:
+        """The labels' probabilities `[length, labels]` in each row; rows of many texts may be mixed."""
+        return self.judge.run(rows)
+
+    def decode(self, document: WindowedDocument, windows: Sequence[Probabilities]) -> list[Entity]:
+        """The entities, from what `run` gave for the text's rows."""
+        probabilities = token_probabilities(document, windows)
+        return find_entities(
+            document, probabilities, self.judge.labels, aggregation=self.aggregation, ignored=self.ignored
+        )
 
 
 class WordTagger(Task[tuple[str, ...], list[WordTag]]):
@@ -231,14 +244,15 @@ class _TokenJudge:
 
         def groups() -> Iterator[tuple[tuple[T, WindowedDocument], list[Row]]]:
             for item, text in items:
-                document, rows = split_for_model(
-                    self.loaded, text, max_length=self.max_length, stride=self.stride, keep_words=True
-                )
+                document, rows = self.rows(text)
                 yield (item, document), rows
 
-        def run(rows: list[Row]) -> list[Probabilities]:
-            probabilities = self.loaded.run(rows).logits.float().softmax(dim=-1).cpu()
-            return [part.numpy() for part in self.loaded.split(probabilities, rows)]
-
-        for (item, document), windows in run_groups(groups(), run, budget=self.loaded.budget):
+        for (item, document), windows in run_groups(groups(), self.run, budget=self.loaded.budget):
             yield item, document, token_probabilities(document, windows)
+
+    def rows(self, text: str) -> tuple[WindowedDocument, list[Row]]:
+        return split_for_model(self.loaded, text, max_length=self.max_length, stride=self.stride, keep_words=True)
+
+    def run(self, rows: list[Row]) -> list[Probabilities]:
+        probabilities = self.loaded.run(rows).logits.float().softmax(dim=-1).cpu()
+        return [part.numpy() for part in self.loaded.split(probabilities, rows)]

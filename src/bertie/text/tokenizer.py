@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.text.arguments import (
@@ -34,6 +35,10 @@ from bertie.text.tokens import TokenTable
 from bertie.text.truncation import Side, Truncation
 from bertie.text.vocabulary import as_vocabulary, read_vocabulary
 from bertie.text.wordpiece import WORD_LIMIT
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Resolver = Callable[[str], str | Path]
 
@@ -238,6 +243,16 @@ class BertTokenizer(TokenTable):
             self._backend, inputs.rows, add_special_tokens=True, is_split_into_words=False, offsets=False
         )
         return Rows(whole, truncation, overflow=False).ids()
+
+    def encode_flat(
+        self, texts: Sequence[str], *, max_length: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """As `encode_ids`, for many texts: the ids of all of them end to end, and how many are each text's."""
+        import numpy as np
+
+        rows = self.encode_ids(texts, max_length=max_length)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum())), lengths
 
     def encode(self, text: Any, text_pair: Any = None, **settings: Any) -> list[int]:
         """The ids of one text or pair; settings as for calling the tokenizer."""

@@ -34,7 +34,7 @@ class Reference:
         self.model, self.calls = model, 0
 
     def __call__(
-        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor, packing: Packing, *, all_states: bool
+        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
     ) -> list[Tensor]:
         self.calls += 1
         output = self.model(

@@ -171,7 +171,7 @@ def _damage(
 
 def _states(runner: CpuRunner, rows: Rows) -> Tensor:
     ids, packing = _packed(rows)
-    return runner(ids, None, packing.position_ids, packing, all_states=False)[0]
+    return runner(ids, None, None, packing, all_states=False)[0]
 
 
 def _compare(found: Tensor, wanted: Tensor, rows: Rows) -> tuple[float, float, float]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 2  # of the interface at the end of csrc/encoder.cpp
+VERSION = 3  # of the interface at the end of csrc/encoder.cpp
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {

@@ -139,11 +139,11 @@ class CpuRunner:
         _check(status)
 
     def __call__(
-        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor, packing: Packing, *, all_states: bool
+        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
     ) -> list[Tensor]:
         tokens = ids.shape[0]
-        ids, positions = ids.long().contiguous(), positions.long().contiguous()
-        type_ids = None if type_ids is None else type_ids.long().contiguous()
+        ids = ids.long().contiguous()
+        type_ids, positions = (None if x is None else x.long().contiguous() for x in (type_ids, positions))
         out = torch.empty(tokens, self.width)
         states = torch.empty(self.num_layers + 1, tokens, self.width) if all_states else None
         status = self._library.bertie_forward(

@@ -65,8 +65,7 @@ Array<float> copied(const float *from, size_t count, size_t padded) {
 struct OwnedLinear {
     Linear view;
     Array<char> tiles;
-    Array<float> bias, column_scale, inverse_smooth;
-    Array<int32_t> column_sum;
+    Array<float> bias, column_scale, column_sum, inverse_smooth;
 };
 
 enum { QKV = 0, OUT = 1, UP = 2, DOWN = 3 };
@@ -79,8 +78,7 @@ struct Layer {
 
 // Everything a chunk needs on its way.
 struct Workspace {
-    Array<float> x, y, qkv, context, wide, scale;
-    Array<int32_t> zero;
+    Array<float> x, y, qkv, context, wide, scale, zero;
     Array<uint16_t> rounded;  // large enough for either kind of activation
     int rows = 0;
 };
@@ -128,7 +126,7 @@ struct Model {
 };
 
 struct Batch {
-    const int64_t *ids, *types, *positions;  // types may be null
+    const int64_t *ids, *types, *positions;  // types and positions may be null: 0, and a text's own 0, 1, 2, …
     const int32_t *ends;                     // [texts + 1]
     float *out;                              // [tokens, width]
     float *states;                           // [layers + 1, tokens, width], or null
@@ -154,7 +152,7 @@ struct Walk {
     int end(int count) const { return (int)((long)count * (member + 1) / size); }
 
     void product(const OwnedLinear &owned, const float *x, long ldx, int rows, float *out, long ldo, Epilogue epilogue,
-                 const float *residual, long ldr) {
+                 const float *residual, long ldr, Activation activation = RELU) {
         const Linear &linear = owned.view;
         const Kernels &kernels = *model.kernels;
         Rounded rounded{space.rounded.get(), linear.K, space.scale.get(), space.zero.get()};
@@ -164,7 +162,7 @@ struct Walk {
         }
         const int tiles = (linear.N + kernels.tile - 1) / kernels.tile;
         kernels.multiply(&linear, x, ldx, &rounded, 0, rows, begin(tiles), end(tiles), out, ldo, epilogue,
-                         model.activation, residual, ldr);
+                         activation, residual, ldr);
         barrier.wait();
     }
 
@@ -175,13 +173,16 @@ struct Walk {
     }
 
     void embed() {
+        int text = chunk.first_text;
         for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++) {
             const int token = chunk.first_token + row;
+            while (batch.ends[text + 1] <= token) text++;
             const float *word = model.words + batch.ids[token] * model.width;
             const float *type = model.types + (batch.types ? batch.types[token] : 0) * model.width;
             float *to = space.y.get() + (long)row * model.padded;
             if (model.positions) {
-                const float *position = model.positions + batch.positions[token] * model.width;
+                const int64_t place = batch.positions ? batch.positions[token] : token - batch.ends[text];
+                const float *position = model.positions + place * model.width;
                 for (int i = 0; i < model.width; i++) to[i] = word[i] + type[i] + position[i];
             } else {
                 for (int i = 0; i < model.width; i++) to[i] = word[i] + type[i];
@@ -204,6 +205,11 @@ struct Walk {
                                   space.context.get() + row * wide + column, wide, scratch.get());
         }
         barrier.wait();
+    }
+
+    // What is rounded to eight bits next need not be exact before.
+    Activation activation(const Layer &layer) const {
+        return model.activation == GELU_ERF && layer.linear[DOWN].view.int8 ? GELU_COARSE : model.activation;
     }
 
     void give(float *to) {
@@ -230,7 +236,7 @@ struct Walk {
             for (int from = 0; from < rows; from += FEED_FORWARD) {
                 const int some = std::min(FEED_FORWARD, rows - from);
                 product(layer.linear[UP], x + from * padded, padded, some, space.wide.get(), inner, ACTIVATE, nullptr,
-                        0);
+                        0, activation(layer));
                 product(layer.linear[DOWN], space.wide.get(), inner, some, y + from * padded, padded, RESIDUAL,
                         x + from * padded, padded);
             }
@@ -277,7 +283,7 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 2; }
+API int bertie_version() { return 3; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 
 API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,

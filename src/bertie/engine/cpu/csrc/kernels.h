@@ -5,7 +5,7 @@
 
 // C[M, N] = A[M, K] · B[K, N] (+ bias, then one of these)
 enum Epilogue { PLAIN = 0, ACTIVATE = 1, RESIDUAL = 2 };
-enum Activation { GELU_ERF = 0, GELU_TANH = 1, RELU = 2 };
+enum Activation { GELU_ERF = 0, GELU_TANH = 1, RELU = 2, GELU_COARSE = 3 };
 
 // A weight matrix made ready: columns in tiles, each tile stored in the order in which it is read.
 struct Linear {
@@ -14,7 +14,7 @@ struct Linear {
     void *tiles = nullptr;
     float *bias = nullptr;          // [N]
     float *column_scale = nullptr;  // [N], int8: a column's step
-    int32_t *column_sum = nullptr;  // [N], int8: Σₖ weight, takes the activations' zero point out again
+    float *column_sum = nullptr;    // [N], int8: Σₖ weight, takes the activations' zero point out again
     float *inverse_smooth = nullptr;  // [K], int8: activations are multiplied by this before they are rounded
 };
 
@@ -23,7 +23,7 @@ struct Rounded {
     void *q;        // uint8 or int16, [rows, ld]
     long ld;        // in elements
     float *scale;   // [rows]
-    int32_t *zero;  // [rows]
+    float *zero;    // [rows], a whole number
 };
 
 struct Kernels {

@@ -31,7 +31,15 @@ INLINE F load(const float *p) {
     return v;
 }
 INLINE void store(float *p, F v) { std::memcpy(p, &v, sizeof v); }
-INLINE F splat(float x) { return F{} + x; }
+INLINE F splat(float x) {
+#if defined(__AVX512F__)
+    return (F)_mm512_set1_ps(x);
+#elif defined(__AVX2__)
+    return (F)_mm256_set1_ps(x);
+#else
+    return F{x, x, x, x};
+#endif
+}
 INLINE I splat_int(int32_t x) { return I{} + x; }
 INLINE I bits(F v) { return (I)v; }
 INLINE F from_bits(I v) { return (F)v; }
@@ -67,21 +75,43 @@ INLINE F fma(F a, F b, F c) {
 #endif
 }
 
+// 1/v to float's last bit or so, without the division unit: an estimate and one step of Newton's.
+INLINE F reciprocal(F v) {
+#if defined(__AVX512F__)
+    const F guess = (F)_mm512_rcp14_ps((__m512)v);
+    return guess * fma(-v, guess, splat(2.f));
+#else
+    return splat(1.f) / v;
+#endif
+}
+
 // Sums in a fixed order, so that the same numbers always give the same answer.
 INLINE float sum(F v) {
-    float x[WIDTH], s = 0;
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    float x[WIDTH];
     store(x, v);
     for (int width = WIDTH / 2; width; width /= 2)
         for (int i = 0; i < width; i++) x[i] += x[i + width];
-    s = x[0];
-    return s;
+    return x[0];
+#endif
 }
 INLINE float maximum(F v) {
-    float x[WIDTH], m;
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float x[WIDTH];
     store(x, v);
-    m = x[0];
-    for (int i = 1; i < WIDTH; i++) m = x[i] > m ? x[i] : m;
-    return m;
+    for (int i = 1; i < WIDTH; i++) x[0] = x[i] > x[0] ? x[i] : x[0];
+    return x[0];
+#endif
+}
+// The first `count` lanes of `v`, `other` in the rest.
+INLINE F first_lanes(F v, int count, F other) {
+    I lane;
+    for (int i = 0; i < WIDTH; i++) lane[i] = i;
+    return lane < splat_int(count) ? v : other;
 }
 INLINE float minimum(F v) { return -maximum(-v); }
 

@@ -1,0 +1,8 @@
+"""The engine on a GPU: half precision and fp8, in Triton kernels and cuBLAS, with CUDA graphs for small batches.
+
+runner.py       the whole: a packed batch in, hidden states out; start here
+layers.py       one layer: which product and which kernel, in order, in half precision or fp8
+schedule.py     which part of a batch each attention program takes, worked out on the host
+attention.py    attention over packed texts          epilogues.py   what lies between the products
+graphs.py       small batches as recorded graphs     fp8.py         rounding, and which products may be rounded
+"""

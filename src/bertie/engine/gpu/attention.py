@@ -1,0 +1,137 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="import-not-found,import-untyped"
+# ruff: noqa: N803 (Triton's constants are in capitals)
+"""Attention over packed texts: one Triton kernel that reads q, k and v where the projection wrote them.
+
+The projection's output is `[tokens, 3·N·H]`: all queries, all keys, all values, head by head. A program takes a tile of
+rows (schedule.py) and one head. Where all keys of the tile fit in a tile too, which is so for whole short texts, that
+is one softmax; over the keys of longer texts it walks with a running one (Milakov &
+Gimelshein 2018, https://arxiv.org/abs/1805.02867; in tiles: Dao et al. 2022, https://arxiv.org/abs/2205.14135). The
+context can leave rounded to fp8, scaled for the product that reads it.
+
+The matrix arithmetic is small (at 60 tokens a text, 2 % of a layer's). What counts is that q, k and v are read once
+and the context is written once, and how many instructions a score costs: scores stay as the dot product gives them,
+and scaling, shifting and going from e to 2 are one multiply-add before an exponential that is one instruction. 96
+registers to a thread let five programs share a multiprocessor and hide each other's loads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bertie.engine.gpu.epilogues import INTERPRETED
+from bertie.engine.gpu.schedule import Schedule
+
+
+@triton.jit
+def _exp2(x, HARDWARE: tl.constexpr):
+    """2ˣ. Below 2⁻¹²⁶ the hardware's own form gives 0, where tl.exp2 spends three instructions on subnormals."""
+    if HARDWARE:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tl.exp2(x)
+
+
+@triton.jit
+def _attention_kernel(
+    qkv,  # [tokens, 3·N·H]
+    out,  # [tokens, N·H]
+    programs,  # [programs, 4] int32
+    starts,  # [tokens] int32
+    out_scale,  # [1] fp32: what a stored 1 means; read for fp8 alone
+    width,  # N·H
+    scale,  # log₂e / √H
+    HEAD: tl.constexpr,  # H
+    LANES: tl.constexpr,  # H filled up to a power of two
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    TO_FP8: tl.constexpr,
+    HARDWARE: tl.constexpr,
+):
+    program = programs + 4 * tl.program_id(1)
+    first, end = tl.load(program), tl.load(program + 1)
+    first_key, end_key = tl.load(program + 2), tl.load(program + 3)
+    if first == end:
+        return  # a spare program of a recorded graph
+    num_keys = end_key - first_key
+    head = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    row = tl.arange(0, ROWS)
+    key = tl.arange(0, KEYS)
+    in_head = lane[None, :] < HEAD
+    in_tile = (first + row < end)[:, None] & in_head
+    # Where the tile lies. Offsets inside a text are 32 bits wide, the text's own is 64.
+    queries = qkv + first.to(tl.int64) * (3 * width) + head * HEAD + row[:, None] * (3 * width) + lane[None, :]
+    keys = qkv + first_key.to(tl.int64) * (3 * width) + width + head * HEAD
+    keys = keys + key[:, None] * (3 * width) + lane[None, :]
+    places = out + first.to(tl.int64) * width + head * HEAD + row[:, None] * width + lane[None, :]
+    unit = 1.0
+    if TO_FP8:
+        unit = 1.0 / tl.load(out_scale)
+
+    q = tl.load(queries, mask=in_tile, other=0.0)
+    if num_keys <= KEYS:  # whole texts: a row sees the keys whose text starts where its own does
+        there = key < num_keys
+        k = tl.load(keys, mask=there[:, None] & in_head, other=0.0)
+        v = tl.load(keys + width, mask=there[:, None] & in_head, other=0.0)
+        mine = tl.load(starts + first + row, mask=first + row < end, other=-1)
+        theirs = tl.load(starts + first_key + key, mask=there, other=-2)
+        scores = tl.dot(q, tl.trans(k))
+        scores = tl.where(mine[:, None] == theirs[None, :], scores, -1e30)  # finite: so are rows past the end
+        top = tl.max(scores, 1) * scale
+        weights = _exp2(scores * scale - top[:, None], HARDWARE)
+        total = tl.sum(weights, 1)
+        context = tl.dot(weights.to(v.dtype), v)
+    else:  # a piece of one long text: a row sees all keys there are
+        top = tl.full([ROWS], -1e30, tl.float32)  # the largest score so far, scaled
+        total = tl.zeros([ROWS], tl.float32)
+        context = tl.zeros([ROWS, LANES], tl.float32)
+        for block in range(0, num_keys, KEYS):
+            there = block + key < num_keys
+            at = keys + block * (3 * width)
+            k = tl.load(at, mask=there[:, None] & in_head, other=0.0)
+            v = tl.load(at + width, mask=there[:, None] & in_head, other=0.0)
+            scores = tl.dot(q, tl.trans(k)) + tl.where(there, 0.0, -1e30)[None, :]
+            new_top = tl.maximum(top, tl.max(scores, 1) * scale)
+            weights = _exp2(scores * scale - new_top[:, None], HARDWARE)
+            shrink = _exp2(top - new_top, HARDWARE)
+            total = total * shrink + tl.sum(weights, 1)
+            context = context * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
+            top = new_top
+    context = context * (unit / total)[:, None]
+    if TO_FP8:
+        context = tl.minimum(tl.maximum(context, -448.0), 448.0)  # the ends of e4m3
+    tl.store(places, context.to(out.dtype.element_ty), mask=in_tile)
+
+
+def attention(qkv: Tensor, heads: int, plan: Schedule, *, fp8_scale: Tensor | None = None) -> Tensor:
+    """`[tokens, 3·N·H]` → `[tokens, N·H]`, in qkv's dtype, or in fp8 in units of `fp8_scale`."""
+    tokens, width = qkv.shape[0], qkv.shape[1] // 3
+    head = width // heads
+    lanes = max(16, triton.next_power_of_2(head))
+    out = torch.empty(tokens, width, device=qkv.device, dtype=qkv.dtype if fp8_scale is None else torch.float8_e4m3fn)
+    _attention_kernel[(heads, len(plan.programs))](
+        qkv,
+        out,
+        plan.programs,
+        plan.starts,
+        fp8_scale,
+        width,
+        math.log2(math.e) / math.sqrt(head),
+        HEAD=head,
+        LANES=lanes,
+        ROWS=plan.tile,
+        KEYS=plan.tile,
+        TO_FP8=fp8_scale is not None,
+        HARDWARE=not INTERPRETED,
+        num_warps=4,
+        num_stages=1,
+        maxnreg=96 if lanes <= 64 else None,
+    )
+    return out

@@ -1,0 +1,227 @@
+"""One layer on the GPU: four products by cuBLAS, three kernels of ours between them.
+
+    x ─ qkv ─ attention ─ out ─ add & norm ─ up (GELU on the way out) ─ down ─ add & norm ─ x
+
+In fp8 a product reads both operands in eight bits (e4m3) and writes half precision. The kernel before it writes the
+operand rounded, so rounding costs no pass of its own. cuBLAS has GELU for half precision alone, so in fp8 the widening
+product of a large batch is a kernel of ours (wide.py), and for a small one GELU is a pass. For up to 64 tokens all
+products are kernels of ours (narrow.py). Every product decides for itself: a layer may mix the two.
+
+**GELU.** The fused form is the tanh approximation, also where a checkpoint asks for the exact one. They differ by at
+most 5e-4, which is below what bfloat16 keeps of values near 1; the cost in cosine is measured in the tests and is
+under 1e-5 for a whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bertie.engine.gpu.attention import attention
+from bertie.engine.gpu.epilogues import add_norm, embed, gelu
+from bertie.engine.gpu.narrow import MOST_TOKENS, narrow
+from bertie.engine.gpu.schedule import Schedule
+from bertie.engine.gpu.wide import wide_gelu
+from bertie.model.activations import gelu_erf, gelu_tanh
+from bertie.model.bert import BertEmbeddings, BertLayer
+
+Activation = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What a product in fp8 needs: the rounded weight and what a 1 in each operand means."""
+
+    weight: Tensor  # [I, O] e4m3, column-major: cuBLAS wants it so
+    weight_scale: Tensor  # [1] fp32
+    input_scale: Tensor  # [1] fp32
+    bias: Tensor  # [O], with what rounding the weight does to the average input taken out
+
+
+@dataclass(frozen=True)
+class Product:
+    """x·W + b, in half precision or, where there is a `rounding`, in fp8."""
+
+    weight: Tensor  # [O, I]
+    bias: Tensor  # [O]
+    rounding: Rounding | None = None
+
+    @property
+    def input_scale(self) -> Tensor | None:
+        """What the kernel before must divide by, or None: this product reads half precision."""
+        return None if self.rounding is None else self.rounding.input_scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[tokens, I]`, already rounded where this product is in fp8 → `[tokens, O]` in half precision."""
+        if len(x) <= MOST_TOKENS:
+            return self._narrow(x)
+        given = self.rounding
+        if given is None:
+            return torch.addmm(self.bias, x, self.weight.t())
+        made: Tensor = torch._scaled_mm(
+            x,
+            given.weight,
+            scale_a=given.input_scale,
+            scale_b=given.weight_scale,
+            bias=given.bias,
+            out_dtype=self.bias.dtype,
+            use_fast_accum=True,
+        )
+        return made
+
+    def to_be_added(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What `add_norm` takes: the product, or for a few tokens its parts and the bias."""
+        if len(x) > MOST_TOKENS:
+            return self(x), None
+        return self._narrow(x, in_parts=True), self.bias if self.rounding is None else self.rounding.bias
+
+    def then(self, activation: Activation, x: Tensor, *, fp8_scale: Tensor | None) -> Tensor:
+        """The product and the activation after it; in fp8 where the next product wants it so."""
+        given = self.rounding
+        if activation not in (gelu_erf, gelu_tanh):
+            bent = activation(self(x))
+            return bent if fp8_scale is None else _rounded(bent, fp8_scale)
+        if len(x) <= MOST_TOKENS:
+            return self._narrow(x, gelu="erf" if activation is gelu_erf else "tanh", fp8_scale=fp8_scale)
+        if given is None and fp8_scale is None:
+            return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
+        if given is not None and fp8_scale is not None and _fills_tiles(x):
+            return wide_gelu(x, given.weight.t(), given.bias, given.input_scale, given.weight_scale, fp8_scale)
+        return gelu(self(x), fp8_scale=fp8_scale)
+
+    def _narrow(
+        self, x: Tensor, *, gelu: str | None = None, fp8_scale: Tensor | None = None, in_parts: bool = False
+    ) -> Tensor:
+        given = self.rounding
+        if given is None:
+            return narrow(x, self.weight, self.bias, gelu=gelu, fp8_scale=fp8_scale, in_parts=in_parts)
+        scales = (given.input_scale, given.weight_scale)
+        weight = given.weight.t()
+        return narrow(x, weight, given.bias, scales=scales, gelu=gelu, fp8_scale=fp8_scale, in_parts=in_parts)
+
+
+@dataclass(frozen=True)
+class Norm:
+    gamma: Tensor
+    beta: Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, module: nn.LayerNorm) -> Norm:
+        return cls(module.weight.detach(), module.bias.detach(), module.eps)
+
+    def __call__(
+        self, x: Tensor, bias: Tensor | None, residual: Tensor, *, fp8_scale: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        return add_norm(x, residual, self.gamma, self.beta, self.eps, bias=bias, fp8_scale=fp8_scale)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The three tables and their norm."""
+
+    tables: tuple[Tensor, Tensor, Tensor]  # words, positions, segments
+    norm: Norm
+
+    @classmethod
+    def of(cls, module: BertEmbeddings) -> Embeddings:
+        found = (module.word_embeddings, module.position_embeddings, module.token_type_embeddings)
+        words, positions, types = (table.weight.detach() for table in found)
+        return cls((words, positions, types), Norm.of(module.LayerNorm))
+
+    def __call__(
+        self,
+        ids: Tensor,
+        type_ids: Tensor | None,
+        positions: Tensor | None,
+        plan: Schedule,
+        *,
+        next_scale: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Ids `[tokens]` → `[tokens, D]`, and its fp8 form for a first product that reads that."""
+        norm = self.norm
+        return embed(
+            ids, type_ids, positions, plan.starts, self.tables, norm.gamma, norm.beta, norm.eps, fp8_scale=next_scale
+        )
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of one layer in the order they are used. Field names are those of `PRODUCTS`."""
+
+    heads: int
+    qkv: Product  # [3·N·H, D]
+    out: Product
+    attention_norm: Norm
+    up: Product
+    activation: Activation
+    down: Product
+    output_norm: Norm
+
+    @classmethod
+    def of(cls, layer: BertLayer) -> Layer:
+        """The reference layer's weights; queries, keys and values become one product."""
+        inside = layer.attention.self
+        three = (inside.query, inside.key, inside.value)
+        return cls(
+            heads=len(inside.heads),
+            qkv=Product(
+                torch.cat([part.weight.detach() for part in three]), torch.cat([part.bias.detach() for part in three])
+            ),
+            out=_product(layer.attention.output.dense),
+            attention_norm=Norm.of(layer.attention.output.LayerNorm),
+            up=_product(layer.intermediate.dense),
+            activation=layer.intermediate.intermediate_act_fn,
+            down=_product(layer.output.dense),
+            output_norm=Norm.of(layer.output.LayerNorm),
+        )
+
+    def __call__(
+        self, x: Tensor, x8: Tensor | None, plan: Schedule, *, next_scale: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """`[tokens, D]` and its fp8 form where `qkv` reads that → the same, for the layer after."""
+        qkv = self.qkv(x if x8 is None else x8)
+        context = attention(qkv, self.heads, plan, fp8_scale=self.out.input_scale)
+        y, y8 = self.attention_norm(*self.out.to_be_added(context), x, fp8_scale=self.up.input_scale)
+        wide = self.up.then(self.activation, y if y8 is None else y8, fp8_scale=self.down.input_scale)
+        return self.output_norm(*self.down.to_be_added(wide), y, fp8_scale=next_scale)
+
+
+def run_layers(
+    embeddings: Embeddings,
+    layers: Sequence[Layer],
+    ids: Tensor,
+    type_ids: Tensor | None,
+    positions: Tensor | None,
+    plan: Schedule,
+    *,
+    all_states: bool = False,
+) -> list[Tensor]:
+    """All of it: `[tokens]` ids → the last state `[tokens, D]`, or the embeddings and every layer's."""
+    scales = [*(layer.qkv.input_scale for layer in layers), None]  # what the step before each layer rounds by
+    x, x8 = embeddings(ids, type_ids, positions, plan, next_scale=scales[0])
+    states = [x]
+    for layer, next_scale in zip(layers, scales[1:], strict=True):
+        x, x8 = layer(x, x8, plan, next_scale=next_scale)
+        states = [*states, x] if all_states else [x]
+    return states
+
+
+# The products of a layer, by field name: what fp8 chooses among.
+PRODUCTS = ("qkv", "out", "up", "down")
+
+
+def _product(linear: nn.Linear) -> Product:
+    return Product(linear.weight.detach(), linear.bias.detach())
+
+
+def _fills_tiles(x: Tensor) -> bool:
+    """Whether a batch is large enough, and the GPU new enough (tensor descriptors), for a product of our own."""
+    return len(x) >= 1024 and x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
+
+
+def _rounded(x: Tensor, scale: Tensor) -> Tensor:
+    return (x / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
