@@ -46,11 +46,18 @@ test: .venv/test
 test-all: .venv/test-all
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
-bench: .venv/test
+.venv/bench: .venv/test
+	$(INSTALL) -e '.[dev,parity,minilm,data,serve,train,bench]'
+	@touch $@
+
+bench: .venv/bench
 	$(BIN)/python -m benchmarks.attention --save
 	$(BIN)/python -m benchmarks.loading --save
 	$(BIN)/python -m benchmarks.tokenizer --save
 	$(BIN)/python -m benchmarks.stsb --save
+	$(BIN)/python -m benchmarks.cpu --save
+	$(BIN)/python -m benchmarks.serve --save
+	$(BIN)/python -m benchmarks.training --save
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

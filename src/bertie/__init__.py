@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bertie.client import AsyncClient as AsyncClient
+    from bertie.client import Client as Client
     from bertie.config import BertConfig as BertConfig
     from bertie.engine.compile import compile as compile  # noqa: A004
     from bertie.errors import BertieError as BertieError
@@ -47,6 +49,8 @@ _WHERE = {
     "BertConfig": "bertie.config",
     "BertieError": "bertie.errors",
     "BertTokenizer": "bertie.text",
+    "Client": "bertie.client",
+    "AsyncClient": "bertie.client",
     "compile": "bertie.engine.compile",
     "load": "bertie.loading",
     "answer": "bertie.tasks.answer",

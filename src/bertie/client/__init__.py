@@ -1,0 +1,16 @@
+"""Ask a server as one asks the tasks: `Client` and `AsyncClient`, on httpx, without torch.
+
+    >>> import bertie
+    >>> client = bertie.Client("http://127.0.0.1:8000")
+    >>> client.embed(["A text.", "Another."]).shape          # doctest: +SKIP
+    (2, 384)
+
+`calls.py` knows the routes, `asking.py` the methods, `retrying.py` when to try again; `blocking.py` and `awaiting.py`
+do the sending.
+"""
+
+from bertie.client.awaiting import AsyncClient
+from bertie.client.blocking import Client
+from bertie.client.retrying import Retrying, ServerError
+
+__all__ = ["AsyncClient", "Client", "Retrying", "ServerError"]

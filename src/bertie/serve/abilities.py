@@ -1,0 +1,366 @@
+"""What a served model can do: texts to items for a lane, and the lane's answers to answers of the task.
+
+An ability belongs to one task and one loaded model. What makes items (`items`, `prepared`) tokenizes, on the event loop
+or in a helper thread where there is much to do; its lanes run in the engine's thread, and what they compute with is the
+offline task's own code, so that the answers are the offline task's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertie.errors import InputError
+from bertie.model import BertForMaskedLM, BertForNextSentencePrediction, BertForSequenceClassification
+from bertie.serve.failures import invalid, too_large
+from bertie.serve.scheduler import Lane
+from bertie.serve.settings import Truncation
+from bertie.tasks.answer import Answerer
+from bertie.tasks.batching import Row
+from bertie.tasks.classify import Function, label_names, score_function
+from bertie.tasks.embed import Embedder
+from bertie.tasks.features import FeatureExtractor
+from bertie.tasks.fill import MaskFiller
+from bertie.tasks.inputs import TextOrPair
+from bertie.tasks.loaded import Loaded, open_model
+from bertie.tasks.pieces import Cutting
+from bertie.tasks.pooling import Pieces, divide, join, pool
+from bertie.tasks.rerank import Reranker
+from bertie.tasks.rows import split_text_or_pair, truncated_rows
+from bertie.tasks.sentence import Normalize
+from bertie.tasks.tag import Tagger
+from bertie.tasks.zero_shot import ZeroShotClassifier
+from bertie.text import BertTokenizer
+
+Floats = NDArray[np.float32]
+TextOrIds = str | list[int]
+
+# Sets of options that are kept ready, for a task whose options are part of its lane.
+_MOST_LANES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbedItem:
+    """Row `row` of `pieces`. `raw`: without the checkpoint's own normalising."""
+
+    pieces: Pieces
+    row: int
+    raw: bool
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self.pieces.firsts[self.row] and self.pieces.lasts[self.row])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model runs."""
+
+    device: str | None
+    dtype: str | None
+
+
+class Embedding:
+    """Vectors: of texts (lane `vectors`), and of every token (lane `tokens`)."""
+
+    def __init__(self, source: str | Loaded, place: Place) -> None:
+        self.embedder = Embedder(source, device=place.device, dtype=place.dtype)
+        self.loaded = self.embedder.loaded
+        self.normalizes = any(isinstance(stage, Normalize) for stage in self.embedder.settings.stages)
+        self._cuttings: dict[tuple[str | None, bool, str], Cutting] = {}  # as many as there are prompts, times four
+        self.vectors = Lane("embed", self._run_vectors)
+        self.tokens = Lane("embed_all", self._run_tokens)
+
+    @property
+    def dimension(self) -> int:
+        return self.embedder.dimension
+
+    @property
+    def max_length(self) -> int:
+        return self.embedder.max_length
+
+    def items(
+        self,
+        texts: Sequence[TextOrIds],
+        *,
+        prompt_name: str | None = None,
+        truncation: Truncation = "right",
+        long: str = "truncate",
+        raw: bool = False,
+    ) -> tuple[list[EmbedItem], list[int]]:
+        """The rows of all texts, in order, and each row's tokens."""
+        ids = sum(not isinstance(text, str) for text in texts)
+        if 0 < ids < len(texts):
+            raise invalid("Texts and token ids cannot be mixed in one request.")
+        given: Any = texts
+        if ids:
+            pieces = self._of_ids(given, truncation)
+        else:
+            pieces = self._of_texts(given, prompt_name, truncation, long)
+        return [EmbedItem(pieces, row, raw) for row in range(len(pieces))], pieces.lengths.tolist()
+
+    def _of_texts(self, texts: Sequence[str], prompt_name: str | None, truncation: Truncation, long: str) -> Pieces:
+        embedder = self.embedder
+        name = embedder.settings.default_prompt_name if prompt_name is None else prompt_name
+        if name is not None and name not in embedder.prompts:
+            raise invalid(f"There is no prompt called {name[:80]!r}. The model has: {', '.join(embedder.prompts)}.")
+        whole = long == "truncate" and truncation != "right"
+        cutting = self._cuttings.get((name, whole, long))
+        if cutting is None:
+            cutting = self._cuttings[name, whole, long] = Cutting(
+                self.loaded.tokenizer,
+                max_length=1 << 30 if whole else self.max_length,
+                prompt="" if name is None else embedder.prompts[name],
+                count_prompt=embedder.pooling.include_prompt,
+                lower=embedder.settings.do_lower_case,
+                long=long,
+            )
+        pieces = cutting.pieces(texts)
+        return self._cut(pieces, truncation) if whole else pieces
+
+    def _of_ids(self, texts: Sequence[list[int]], truncation: Truncation) -> Pieces:
+        tokenizer = self.loaded.tokenizer
+        rows = []
+        for number, given in enumerate(texts):
+            ids = checked_ids(given, self.loaded.model.config.vocab_size, number)
+            # Ids with their special tokens are taken as they are; ids of a text alone get them.
+            if not (len(ids) >= 2 and ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id):
+                ids = tokenizer.build_inputs_with_special_tokens(ids)
+            rows.append(np.array(ids, dtype=np.int64))
+        return self._cut(Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows])), truncation)
+
+    def _cut(self, pieces: Pieces, truncation: Truncation) -> Pieces:
+        """Rows that are too long, refused or cut at their beginning or end, special tokens kept."""
+        limit = self.max_length
+        if int(pieces.lengths.max(initial=0)) <= limit:
+            return pieces
+        rows, skipped = np.split(pieces.ids, pieces.begins[1:]), int(pieces.starts.max())
+        for number, row in enumerate(rows):
+            if len(row) > limit:
+                if truncation == "error":
+                    raise too_long(number, len(row), limit)
+                kept = (row[:1], row[len(row) - limit + 1 :]) if truncation == "left" else (row[: limit - 1], row[-1:])
+                rows[number] = np.concatenate(kept)
+        return Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows]), skipped=skipped)
+
+    def join(self, items: Sequence[EmbedItem], answers: Sequence[Any]) -> Floats:
+        """`[texts, d]` out of the lane's answers."""
+        pieces = items[0].pieces
+        if pieces.whole:
+            return np.stack(answers)
+        heads = np.flatnonzero(pieces.firsts).tolist()
+        vectors = []
+        for start, stop in zip(heads, [*heads[1:], len(pieces)], strict=True):
+            if stop - start == 1:
+                vectors.append(answers[start])
+                continue
+            own = pieces.take(np.arange(start, stop))
+            modes = self.embedder.pooling.modes
+            pooled = divide(join(torch.stack(list(answers[start:stop])), own, modes), own, modes)
+            vectors.append(self._finished(pooled, items[0].raw).numpy()[0])
+        return np.stack(vectors)
+
+    @torch.inference_mode()
+    def _run_vectors(self, items: list[EmbedItem]) -> list[Any]:
+        """For a text of one row its vector; for a row of a longer text its sums, `[modes, hidden]`."""
+        batch, modes = _gathered(items), self.embedder.pooling.modes
+        pooled = pool(self.loaded.last_states(batch.ids, batch.lengths), batch, modes)
+        answers: list[Any] = [None] * len(items)
+        for raw in (False, True):
+            whole = [n for n, item in enumerate(items) if item.raw is raw and item.is_whole]
+            if not whole:
+                continue
+            some = len(whole) < len(items)
+            chosen, own = (pooled[whole], batch.take(np.array(whole))) if some else (pooled, batch)
+            vectors = self._finished(divide(chosen, own, modes), raw).cpu().numpy()
+            for number, vector in zip(whole, vectors, strict=True):
+                answers[number] = vector
+        if any(answer is None for answer in answers):
+            on_cpu = pooled.cpu()
+            answers = [on_cpu[n] if answer is None else answer for n, answer in enumerate(answers)]
+        return answers
+
+    def _finished(self, vectors: Tensor, raw: bool) -> Tensor:
+        for stage in self.embedder.settings.stages:
+            if not (raw and isinstance(stage, Normalize)):
+                vectors = stage(vectors)
+        return vectors[:, : self.embedder.truncate_dim]
+
+    @torch.inference_mode()
+    def _run_tokens(self, items: list[EmbedItem]) -> list[Floats]:
+        batch = _gathered(items)
+        hidden = self.loaded.last_states(batch.ids, batch.lengths).float().cpu()
+        return [part.numpy() for part in torch.split(hidden, batch.lengths.tolist())]
+
+
+def _gathered(items: Sequence[EmbedItem]) -> Pieces:
+    """The rows of several requests as one batch."""
+    parts: list[Pieces] = []
+    start = 0
+    for stop in range(1, len(items) + 1):
+        if stop == len(items) or items[stop].pieces is not items[start].pieces:
+            own = items[start].pieces
+            rows = [item.row for item in items[start:stop]]
+            parts.append(own if len(rows) == len(own) else own.take(np.array(rows)))
+            start = stop
+    return Pieces.joined(parts)
+
+
+class Sparse:
+    """SPLADE's vectors from a masked-word head: for every word of the vocabulary the max of log(1 + relu(x))."""
+
+    def __init__(self, source: str | Loaded, place: Place) -> None:
+        self.loaded = open_model(source, BertForMaskedLM, task="embed_sparse", device=place.device, dtype=place.dtype)
+        # [tokens, vocabulary] is large: few tokens at once.
+        self.lane = Lane("embed_sparse", self._run, budget=max(512, self.loaded.budget // 8))
+
+    @torch.inference_mode()
+    def _run(self, rows: list[Row]) -> list[tuple[NDArray[np.int64], Floats]]:
+        """For every row the words that have a weight, and the weights."""
+        logits = self.loaded.run(rows).logits
+        answers = []
+        for part in Loaded.split(logits, rows):
+            weights = part.float().amax(dim=0).relu().log1p()  # both grow with x, so max may come first
+            found = weights.nonzero()[:, 0]
+            answers.append((found.cpu().numpy(), weights[found].cpu().numpy()))
+        return answers
+
+
+class Logits:
+    """A head that judges whole rows: a classifier, a cross-encoder, next sentence. Answers are rows of logits."""
+
+    def __init__(self, task: str, source: str | Loaded, place: Place) -> None:
+        kind = BertForNextSentencePrediction if task == "next" else BertForSequenceClassification
+        self.loaded = open_model(source, kind, task=task, device=place.device, dtype=place.dtype)
+        self.lane = Lane(task, self._run)
+        self.config = self.loaded.model.config
+        self.names = label_names(self.config)
+
+    def items(
+        self, texts: Sequence[TextOrPair], *, truncation: Truncation, long: str = "truncate", sliding: Any = "longer"
+    ) -> tuple[list[Row], list[list[int]]]:
+        """The rows of all items, in order, and for each item the weights of its rows."""
+        tokenizer, limit = self.loaded.tokenizer, self.loaded.max_length
+        if long == "windows":
+            found = [split_text_or_pair(tokenizer, text, max_length=limit, sliding=sliding) for text in texts]
+            return [row for one in found for row in one.rows], [one.weights for one in found]
+        if truncation == "error":
+            rows = truncated_rows(tokenizer, texts, max_length=1 << 30)
+            for number, row in enumerate(rows):
+                if len(row) > limit:
+                    raise too_long(number, len(row), limit)
+        else:
+            rows = truncated_rows(tokenizer, texts, max_length=limit)
+        return rows, [[1]] * len(rows)
+
+    @torch.inference_mode()
+    def _run(self, rows: list[Row]) -> list[Floats]:
+        logits: Floats = self.loaded.run(rows).logits.float().cpu().numpy()
+        return list(logits)
+
+    @cached_property
+    def rank_rule(self) -> tuple[int, Function]:
+        """The label that means relevance, and how its logit becomes a score."""
+        ranker = Reranker(self.loaded)
+        return ranker.label, ranker.function
+
+    def function(self, multi_label: bool | None) -> Function:
+        return score_function(self.config, multi_label)
+
+
+class Optioned:
+    """A task with options of its own: it is made once for each set of them, and the latest sets are kept."""
+
+    def __init__(self, name: str, make: Callable[..., Any], loaded: Loaded) -> None:
+        self.name, self.loaded = name, loaded
+        self._make = make
+        self._made: OrderedDict[Any, tuple[Any, Lane]] = OrderedDict()
+
+    def lane(self, **options: Any) -> tuple[Any, Lane]:
+        """The task with these options, and its lane."""
+        key = tuple(sorted(options.items()))
+        found = self._made.get(key)
+        if found is None:
+            task = self._make(self.loaded, **options)
+            found = self._made[key] = task, self._lane_of(task)
+            if len(self._made) > _MOST_LANES:
+                self._made.popitem(last=False)
+        self._made.move_to_end(key)
+        return found
+
+    def _lane_of(self, task: Any) -> Lane:
+        raise NotImplementedError
+
+
+class Rowed(Optioned):
+    """A task that says itself how items become rows (`rows`), what the model gives for them (`run`), and what that
+    means (`decode`). `mixes`: whether rows of different options may share a batch."""
+
+    def __init__(self, name: str, make: Callable[..., Any], loaded: Loaded, *, mixes: bool) -> None:
+        super().__init__(name, make, loaded)
+        self._shared = Lane(name, make(loaded).run) if mixes else None
+
+    def _lane_of(self, task: Any) -> Lane:
+        return self._shared or Lane(self.name, task.run)
+
+    def prepared(self, task: Any, items: Sequence[Any]) -> list[tuple[Any, list[Row]]]:
+        return [task.rows(item) for item in items]
+
+
+class Streamed(Optioned):
+    """A task that goes through the model several times for an item: its own `stream` runs in the engine."""
+
+    def _lane_of(self, task: Any) -> Lane:
+        return Lane(self.name, lambda items: list(task.stream(items)))
+
+    def lengths(self, items: Sequence[Any]) -> list[int]:
+        return text_lengths(self.loaded.tokenizer, items)
+
+
+def make_optioned(name: str, source: str | Loaded, place: Place) -> Optioned:
+    where: dict[str, Any] = {"device": place.device, "dtype": place.dtype}
+    if name == "tag":
+        return Rowed(name, Tagger, Tagger(source, **where).judge.loaded, mixes=True)
+    if name == "answer":
+        return Rowed(name, Answerer, Answerer(source, **where).loaded, mixes=True)
+    if name == "features":
+        return Rowed(name, FeatureExtractor, FeatureExtractor(source, **where).loaded, mixes=False)
+    if name == "fill":
+        return Streamed(name, MaskFiller, MaskFiller(source, **where).loaded)
+    if name == "zero_shot":
+        loaded = open_model(source, BertForSequenceClassification, task=name, **where)
+        return Streamed(name, lambda model, *, labels, **rest: ZeroShotClassifier(labels, model, **rest), loaded)
+    raise InputError(f"There is no task {name!r}.")
+
+
+def text_lengths(tokenizer: BertTokenizer, items: Sequence[Any]) -> list[int]:
+    """Tokens of texts or pairs, special ones included, however long they are."""
+    if any(not isinstance(item, str) for item in items):
+        return [sum(text_lengths(tokenizer, [part for part in item if part])) for item in map(_parts, items)]
+    return [len(ids) for ids in tokenizer.encode_ids(items)]
+
+
+def _parts(item: Any) -> tuple[str, ...]:
+    return (item,) if isinstance(item, str) else tuple(item)
+
+
+def checked_ids(given: Any, vocabulary: int, number: int) -> list[int]:
+    ids = list(given)
+    for one in ids:
+        if not 0 <= one < vocabulary:
+            raise invalid(f"Input {number} holds the token id {one}; this model's go from 0 to {vocabulary - 1}.")
+    return ids
+
+
+def too_long(number: int, found: int, limit: int) -> Exception:
+    return too_large(
+        f"`inputs` must have at most {limit} tokens. Given: {found} (input {number}). Set truncate, or send less."
+    )

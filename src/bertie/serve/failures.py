@@ -1,0 +1,95 @@
+"""What a client is told when there is no answer: the status, the kind, and one sentence.
+
+Kinds and codes are those of text-embeddings-inference (`Empty` 400, `Validation` 413, `Tokenizer` 422, `Overloaded`
+429, `Backend` 424, `Unhealthy` 503), and a few of our own in the same style. Paths under /v1 get OpenAI's shape of
+body, every other path text-embeddings-inference's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bertie.errors import BertieError
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Refusal(Exception):
+    """An answer that is an error. `retry_after` is in seconds."""
+
+    def __init__(
+        self, status: int, kind: str, message: str, *, remedy: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.message = status, kind, message
+        self.remedy, self.retry_after = remedy, retry_after
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        found = []
+        if self.retry_after is not None:
+            found.append((b"retry-after", str(max(1, round(self.retry_after))).encode()))
+        if self.status == 401:
+            found.append((b"www-authenticate", b"Bearer"))
+        return found
+
+    def body(self, path: str) -> bytes:
+        if not path.startswith("/v1/"):
+            plain = {"error": self.message, "error_type": self.kind}
+            return msgspec.json.encode(plain if self.remedy is None else plain | {"remedy": self.remedy})
+        fallback = "server_error" if self.status >= 500 else "invalid_request_error"
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": _OPENAI_TYPES.get(self.status, fallback),
+            "param": None,
+            "code": self.kind.lower(),
+        }
+        if self.remedy is not None:
+            error["remedy"] = self.remedy
+        return msgspec.json.encode({"error": error})
+
+
+class ClientLeft(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class InferenceFailed(Exception):
+    """The model failed on this work, and on no other."""
+
+
+class EngineDown(Exception):
+    """The model's engine broke down with this work in hand."""
+
+
+def empty(what: str = "inputs") -> Refusal:
+    return Refusal(400, "Empty", f"`{what}` cannot be empty")
+
+
+def too_large(message: str) -> Refusal:
+    return Refusal(413, "Validation", message)
+
+
+def invalid(message: str) -> Refusal:
+    return Refusal(422, "Validation", message)
+
+
+def overloaded(message: str, retry_after: float) -> Refusal:
+    return Refusal(429, "Overloaded", message, retry_after=retry_after)
+
+
+def unhealthy(message: str, *, retry_after: float = 1) -> Refusal:
+    return Refusal(503, "Unhealthy", message, retry_after=retry_after)
+
+
+def as_refusal(error: Exception) -> Refusal:
+    """What an error of the layers below means to a client. One that nobody expected is a failure of the backend."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, EngineDown):
+        return unhealthy("The engine broke down and is being restarted; try again.")
+    if isinstance(error, BertieError):
+        return Refusal(422, "Validation", error.cause, remedy=error.remedy)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return Refusal(424, "Backend", "There was not enough memory for this request; send less at once.")
+    return Refusal(424, "Backend", "Inference failed.")

@@ -1,0 +1,314 @@
+"""The models of a server: loaded and warmed up in a thread, found by name or by task, loaded again after a crash.
+
+A model goes through `loading` → `ready`; `broken` when its engine broke down (it is then loaded again, after a pause
+that grows), `failed` when it could not be loaded at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bertie.checkpoint.read import open_checkpoint
+from bertie.errors import BertieError, InputError
+from bertie.loading import model_class
+from bertie.serve.abilities import Embedding, Logits, Optioned, Place, Rowed, Sparse, make_optioned
+from bertie.serve.failures import Refusal, unhealthy
+from bertie.serve.scheduler import Engine, device_failed
+from bertie.serve.settings import ModelChoice, Settings
+from bertie.tasks.batching import Row
+from bertie.tasks.loaded import Loaded, _from_files
+from bertie.tasks.zero_shot import inference_labels
+
+logger = logging.getLogger("bertie.serve")
+
+# What each class of checkpoint is served for when no task is named.
+TASKS_OF_CLASS: dict[str, tuple[str, ...]] = {
+    "BertModel": ("embed", "features"),
+    "BertForPreTraining": ("embed", "features", "fill", "next"),
+    "BertForMaskedLM": ("embed", "features", "fill", "embed_sparse"),
+    "BertForNextSentencePrediction": ("next",),
+    "BertForSequenceClassification": ("classify", "zero_shot"),
+    "BertForTokenClassification": ("tag",),
+    "BertForQuestionAnswering": ("answer",),
+}
+TASKS = ("embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features")
+_HEAD_OF = {
+    "embed": "none",
+    "features": "none",
+    "classify": "classifier",
+    "zero_shot": "classifier",
+    "rerank": "classifier",
+    "fill": "words",
+    "embed_sparse": "words",
+}
+# A batch is what a newcomer has to wait for, so on a CPU it is smaller than an offline one may be.
+_CPU_BUDGET = 2048
+_WARM_LENGTHS = (1, 8, 32, 128)
+_LONGEST_PAUSE = 60.0
+_device_locks: dict[str, threading.Lock] = {}
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model under its name, with all it can do. `abilities` are filled in when it is ready."""
+
+    choice: ModelChoice
+    state: str = "loading"
+    reason: str = ""
+    architecture: str = ""
+    device: str = ""
+    dtype: str = ""
+    abilities: dict[str, Any] = field(default_factory=dict)
+    engine: Engine | None = None
+    restarts: int = 0
+    since: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def name(self) -> str:
+        return self.choice.name
+
+    @property
+    def loaded(self) -> Loaded:
+        loaded: Loaded = next(iter(self.abilities.values())).loaded
+        return loaded
+
+    def running(self) -> Engine:
+        """Its engine, if the model is ready."""
+        if self.engine is None or self.state != "ready":
+            raise unhealthy(f"Model {self.name} is {self.state}; try again.")
+        return self.engine
+
+    def ability(self, task: str) -> Any:
+        """What it does a task with, if it can take work now: nothing is tokenized for a queue that is full."""
+        self.running().check_room()
+        found = self.abilities.get(task)
+        if found is None:  # it has broken down just now
+            raise unhealthy(f"Model {self.name} is {self.state}; try again.")
+        return found
+
+
+class Models:
+    """All models of a server, by name. Methods are for the event loop; loading happens in a thread."""
+
+    def __init__(self, settings: Settings, *, on_batch: Callable[..., None], on_restart: Callable[[], None]) -> None:
+        self.settings = settings
+        self._on_batch, self._on_restart = on_batch, on_restart
+        self._served: dict[str, ServedModel] = {}
+        self.on_lost: Callable[[], None] = lambda: None  # a GPU that only a new process can use again
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._closed = threading.Event()
+
+    @property
+    def all(self) -> list[ServedModel]:
+        return list(self._served.values())
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._served) and all(model.state == "ready" for model in self._served.values())
+
+    def find(self, task: str, name: str | None = None) -> ServedModel:
+        """The model called `name`. A name nobody has is as good as none where only one model does the task: clients
+        of other servers send theirs."""
+        able = [model for model in self._served.values() if task in model.abilities]
+        named = self._served.get(name or "")
+        if named is not None:
+            if task not in named.abilities and named.state == "ready":
+                can = ", ".join(named.abilities)
+                raise Refusal(422, "Validation", f"Model {named.name} does not {task}; it does: {can}.")
+            return named
+        if not able:
+            loading = [model for model in self._served.values() if model.state != "ready"]
+            if loading:
+                raise unhealthy(f"Model {loading[0].name} is {loading[0].state}; try again.")
+            raise Refusal(422, "Validation", f"No model here does {task}; load one that does.")
+        if name is None or len(able) == 1:
+            return able[0]
+        names = ", ".join(model.name for model in able)
+        raise Refusal(404, "NotFound", f"There is no model {name[:80]!r}. For {task} there are: {names}.")
+
+    def knows(self, name: str) -> bool:
+        return name in self._served
+
+    def get(self, name: str) -> ServedModel:
+        if name not in self._served:
+            raise Refusal(404, "NotFound", f"There is no model {name[:80]!r}.")
+        return self._served[name]
+
+    async def load(self, choice: ModelChoice) -> ServedModel:
+        """Load and warm up; the model is there, as `loading`, from the start."""
+        if choice.name in self._served:
+            raise Refusal(409, "Validation", f"There is a model {choice.name!r} already; unload it first.")
+        model = self._served[choice.name] = ServedModel(choice)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._loader, self._load, model, loop)
+        except BaseException as error:
+            model.state, model.reason = "failed", str(error)
+            raise
+        return model
+
+    async def unload(self, name: str) -> None:
+        model = self.get(name)
+        del self._served[name]
+        model.state = "unloaded"
+        engine, model.engine = model.engine, None
+        model.abilities = {}
+        loop = asyncio.get_running_loop()
+        if engine is not None:
+            await loop.run_in_executor(None, engine.close)
+        await loop.run_in_executor(None, forget_loaded)
+
+    def forget_failed(self, name: str) -> None:
+        if name in self._served and self._served[name].state == "failed":
+            del self._served[name]
+
+    def close(self) -> None:
+        self._closed.set()
+        self._loader.shutdown(wait=False, cancel_futures=True)
+        for model in self._served.values():
+            if model.engine is not None:
+                model.engine.close()
+
+    # -- in the loader's thread -----------------------------------------------------------------------------------
+
+    def _load(self, model: ServedModel, loop: asyncio.AbstractEventLoop) -> None:
+        begin = time.perf_counter()
+        self._set_threads()
+        settings, choice = self.settings, model.choice
+        model.architecture, tasks = chosen_tasks(choice)
+        abilities = make_abilities(tasks, choice.source, Place(settings.device, settings.dtype))
+        if not choice.tasks and "zero_shot" in abilities and not _infers(abilities["zero_shot"]):
+            del abilities["zero_shot"]
+        if "classify" in abilities and "rerank" not in abilities:
+            abilities["rerank"] = abilities["classify"]
+        for ability in abilities.values():
+            warm_up(ability)
+        loaded: Loaded = next(iter(abilities.values())).loaded
+        model.device, model.dtype = str(loaded.model.device), loaded.dtype
+        on_cpu = loaded.model.device.type == "cpu"
+        budget = settings.batch_tokens or (min(loaded.budget, _CPU_BUDGET) if on_cpu else loaded.budget)
+        limits = settings.limits
+        if model.state == "unloaded":  # meanwhile
+            return
+        model.engine = Engine(
+            model.name,
+            budget=budget,
+            queue_tokens=limits.queue_tokens or 16 * budget,
+            queue_requests=limits.queue_requests,
+            loop=loop,
+            device_lock=_device_locks.setdefault(model.device, threading.Lock()),
+            on_crash=lambda error: self._crashed(model, loop, error),
+            on_batch=lambda *measured: self._on_batch(model.name, *measured),
+            start=self._set_threads,
+        )
+        model.abilities = abilities
+        model.state, model.reason = "ready", ""
+        seconds = round(time.perf_counter() - begin, 2)
+        logger.info("model ready", extra={"model": model.name, "seconds": seconds, "tasks": sorted(abilities)})
+
+    def _crashed(self, model: ServedModel, loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
+        model.state, model.reason = "broken", f"{type(error).__name__}: {error}"[:200]
+        model.restarts += 1
+        self._on_restart()
+        if _lost(error, model.device):
+            self.on_lost()
+        elif not self._closed.is_set():
+            self._loader.submit(self._reload, model, loop)
+
+    def _reload(self, model: ServedModel, loop: asyncio.AbstractEventLoop) -> None:
+        pause = 0.0
+        while not self._closed.wait(min(pause, _LONGEST_PAUSE)) and model.state == "broken":
+            pause = pause * 2 + 0.5
+            model.abilities = {}
+            forget_loaded()
+            try:
+                self._load(model, loop)
+            except Exception:
+                logger.exception("the model could not be loaded again", extra={"model": model.name})
+
+    def _set_threads(self) -> None:
+        # The setting belongs to the thread that makes it.
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)
+
+
+def forget_loaded() -> None:
+    """Let go of models that are only kept in case they are asked for again: the next one is read from its files."""
+    _from_files.cache_clear()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def chosen_tasks(choice: ModelChoice) -> tuple[str, tuple[str, ...]]:
+    """(the checkpoint's class, the tasks to serve)."""
+    unknown = [task for task in choice.tasks if task not in TASKS]
+    if unknown:
+        raise InputError(f"There is no task {unknown[0]!r} to serve.", f"Use one of {', '.join(TASKS)}.")
+    found = model_class(open_checkpoint(choice.source)).__name__
+    tasks = choice.tasks or TASKS_OF_CLASS.get(found, ())
+    if not tasks:
+        raise InputError(f"{choice.source} is a {found}, which no route serves.", "Name a task with --task.")
+    return found, tuple(dict.fromkeys(tasks))
+
+
+def make_abilities(tasks: Sequence[str], source: str, place: Place) -> dict[str, Any]:
+    """The abilities for some tasks of one checkpoint; those that use the same head share one copy of the weights."""
+    made: dict[str, Any] = {}
+    for task in tasks:
+        fellow = next((made[other] for other in made if _HEAD_OF.get(other) == _HEAD_OF.get(task, task)), None)
+        if fellow is None:
+            made[task] = make_ability(task, source, place)
+        else:
+            made[task] = make_ability(task, fellow.loaded, Place(None, None))
+    return made
+
+
+def make_ability(task: str, source: str | Loaded, place: Place) -> Any:
+    if task == "embed":
+        return Embedding(source, place)
+    if task == "embed_sparse":
+        return Sparse(source, place)
+    if task in ("classify", "rerank", "next"):
+        return Logits(task, source, place)
+    return make_optioned(task, source, place)
+
+
+def warm_up(ability: Any) -> None:
+    """A few batches of several lengths, so that the first client does not wait for what the first batches cost."""
+    loaded: Loaded = ability.loaded
+    cls, sep = loaded.tokenizer.cls_token_id or 0, loaded.tokenizer.sep_token_id or 0
+    for length in _WARM_LENGTHS:
+        row = Row([cls, *[sep] * max(0, min(length, loaded.max_length) - 2), sep][: loaded.max_length])
+        loaded.run([row])
+        loaded.run([row] * 4)
+    if isinstance(ability, Embedding):
+        items, _ = ability.items(["warm up"])
+        ability.vectors.run(items)
+    elif isinstance(ability, Rowed):
+        task, lane = ability.lane()
+        item = ("warm", "up") if ability.name == "answer" else "warm up"
+        lane.run(task.rows(item)[1])
+
+
+def _lost(error: BaseException, device: str) -> bool:
+    """After an error of the GPU itself, nothing in this process can use it any more."""
+    return device.startswith("cuda") and isinstance(error, Exception) and device_failed(error)
+
+
+def _infers(ability: Optioned) -> bool:
+    try:
+        inference_labels(ability.loaded.model.config)
+    except BertieError:
+        return False
+    return True

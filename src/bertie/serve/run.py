@@ -1,0 +1,349 @@
+"""Listening, shutting down, starting again.
+
+SIGTERM (and ctrl-C) drains: /ready is 503 at once, new requests are refused and told to come elsewhere, those accepted
+are finished, and the process ends with 0. A second signal ends it now. A connection that takes too long over its
+header, or sends a header without end, is closed by `GuardedProtocol`: uvicorn has no such limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from bertie.errors import BertieError
+from bertie.serve.app import make_app
+from bertie.serve.logs import start_logging
+from bertie.serve.service import Service
+from bertie.serve.settings import LOOPBACK, Settings
+from bertie.serve.sockets import address, bind
+
+logger = logging.getLogger("bertie.serve")
+
+_MOST_HEADER_BYTES = 64 << 10
+# How long a refused sender may go on sending before the connection is closed; closing at once would reset it, and the
+# client would never read why.
+_LINGER_SECONDS = 5.0
+# After the last answer the server still listens this long: whoever asks meanwhile is told that it is going.
+_LAST_WORDS_SECONDS = 0.5
+# How often threads take turns: an event loop at work must not hold up the engine's many small steps.
+_SWITCH_SECONDS = 0.0005
+_KEEP_ALIVE_SECONDS = 75
+_SPARE_DESCRIPTORS = 128
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1, with a limit on the time and size of a header."""
+
+    header_seconds = 10.0
+    on_refused: Callable[[str], None] = staticmethod(lambda reason: None)
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._header_bytes = 0
+        self._receiving = False
+        self._linger: asyncio.TimerHandle | None = None
+        self._guard: asyncio.TimerHandle | None = None
+        self._start_guard()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_guard()
+        if self._linger is not None:
+            self._linger.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._header_bytes > _MOST_HEADER_BYTES and not self.transport.is_closing():
+            self._end(431, "The header is too large.", "header size")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._header_bytes = 0
+        self._receiving = True
+        if self._guard is None:
+            self._start_guard()
+
+    def on_url(self, url: bytes) -> None:
+        self._header_bytes += len(url)
+        if self._header_bytes <= _MOST_HEADER_BYTES:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes <= _MOST_HEADER_BYTES:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_guard()
+        if self._header_bytes <= _MOST_HEADER_BYTES:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._header_bytes <= _MOST_HEADER_BYTES:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._receiving = False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if self._header_bytes <= _MOST_HEADER_BYTES:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._receiving and self._linger is None and not self.transport.is_closing():
+            self._linger = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+
+    def _start_guard(self) -> None:
+        self._guard = self.loop.call_later(self.header_seconds, self._too_slow)
+
+    def _stop_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.cancel()
+            self._guard = None
+
+    def _too_slow(self) -> None:
+        self._end(408, "The header did not arrive in time.", "slow header")
+
+    def _end(self, status: int, message: str, reason: str) -> None:
+        self.on_refused(reason)
+        self._stop_guard()
+        phrase = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}[status]
+        body = b'{"error":"%s","error_type":"Validation"}' % message.encode()
+        self.transport.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (status, phrase, len(body), body)
+        )
+        self.transport.close()
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, with a drain before its shutdown."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+        self._drain: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.parent: int | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self.on_listening: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None] = lambda: None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.drain)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if self.parent is not None:
+            self._watching = self._loop.create_task(self._watch_parent(self.parent))
+        self.on_listening()
+
+    def drain(self) -> None:
+        """Stop when what was accepted is answered; called again, stop now."""
+        if self._drain is not None:
+            self.should_exit = self.force_exit = True
+            self.service.lost_device = False
+            return
+        self.service.draining = True
+        logger.info("draining", extra={"in_flight": self.service.in_flight})
+        self._drain = asyncio.get_running_loop().create_task(self._finish())
+
+    async def _watch_parent(self, parent: int) -> None:
+        """A worker whose parent was killed would go on for ever, and nobody would know."""
+        while os.getppid() == parent:
+            await asyncio.sleep(0.5)
+        self.drain()
+
+    def drain_soon(self) -> None:
+        """The same, from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.drain)
+
+    async def _finish(self) -> None:
+        ends = time.monotonic() + self.service.settings.drain_seconds
+        quiet = time.monotonic() + _LAST_WORDS_SECONDS
+        while time.monotonic() < ends and (self.service.in_flight or time.monotonic() < quiet):
+            await asyncio.sleep(0.02)
+        if self.service.in_flight:
+            logger.error("requests were still under way", extra={"in_flight": self.service.in_flight})
+        self.should_exit = True
+
+
+def make_server(settings: Settings) -> DrainingServer:
+    """A server, to be run on a bound socket. Models are loaded once it listens: /live and /ready answer meanwhile."""
+    service = Service(settings)
+    loading: set[asyncio.Task[None]] = set()
+
+    async def startup() -> None:
+        task = asyncio.get_running_loop().create_task(load_all())
+        loading.add(task)
+
+    async def load_all() -> None:
+        try:
+            for choice in settings.models:
+                await service.models.load(choice)
+        except Exception as error:
+            if not isinstance(error, BertieError):
+                logger.exception("a model could not be loaded")
+            service.failure = error
+            server.should_exit = True
+            return
+        logger.info("ready", extra={"models": [model.name for model in service.models.all]})
+        server.on_ready()
+
+    limits = settings.limits
+    protocol = type(
+        "Protocol",
+        (GuardedProtocol,),
+        {
+            "header_seconds": limits.header_seconds,
+            "on_refused": staticmethod(lambda reason: service.metrics.connections_refused.labels(reason).inc()),
+        },
+    )
+    config = uvicorn.Config(
+        make_app(service, startup=startup),
+        http=protocol,
+        ws="none",
+        loop="uvloop" if _has_uvloop() else "asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=2,
+        backlog=2048,
+    )
+    server = DrainingServer(config, service)
+
+    def lost() -> None:  # in an engine's thread
+        if not service.draining:
+            service.lost_device = True
+            server.drain_soon()
+
+    service.models.on_lost = lost
+    return server
+
+
+def serve(
+    settings: Settings, sock: socket.socket, *, parent: int | None = None, say: Callable[[str], None] = print
+) -> int:
+    """Serve until told to stop, or until the `parent` process is gone; the exit code.
+
+    A model that cannot be loaded is the error it is everywhere else.
+    """
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    # Texts come one by one: handing each to Rust's threads would cost more than it takes.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    settings = replace(settings, limits=replace(settings.limits, connections=allowed_connections(settings)))
+    kept = os.dup(sock.fileno())
+    handler = start_logging(settings.log_level)
+    if settings.host not in LOOPBACK and not settings.keys:
+        logger.warning("open to the network without API keys", extra={"host": settings.host})
+    server = make_server(settings)
+    server.parent = parent
+    url = address(sock)
+    server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")
+    server.on_ready = lambda: say(f"Ready: {url}")
+    try:
+        server.run([sock])
+    finally:
+        handler.close()
+    failure = server.service.failure
+    if isinstance(failure, BertieError):
+        raise failure
+    if server.service.lost_device:
+        replace_process(kept)
+    os.close(kept)
+    return 0 if failure is None else 1
+
+
+def replace_process(fd: int) -> None:
+    """Begin again in a new process image, with the same socket: whoever connects meanwhile waits instead of failing."""
+    given = sys.argv[1:]
+    if "--fd" in given:  # of the last time
+        place = given.index("--fd")
+        del given[place : place + 2]
+    os.set_inheritable(fd, True)
+    os.execv(sys.executable, [sys.executable, "-m", "bertie", *given, "--fd", str(fd)])
+
+
+def allowed_connections(settings: Settings) -> int:
+    """As many as the system has file descriptors for, some kept for files."""
+    try:
+        import resource
+    except ImportError:  # no such limit on this system
+        return settings.limits.connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.limits.connections + _SPARE_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return max(16, min(settings.limits.connections, soft - _SPARE_DESCRIPTORS))
+    return settings.limits.connections
+
+
+class Running:
+    """A server in a thread of this process, for tests and notebooks.
+
+    with Running(Settings(models=(ModelChoice("m", path),), port=0)) as server:
+        httpx.get(server.url + "/ready")
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._sock = bind(settings)
+        self.url = address(self._sock)
+        self.server = make_server(settings)
+        self.service = self.server.service
+        self._ready = threading.Event()
+        self.server.on_ready = self._ready.set
+        self._thread = threading.Thread(target=self.server.run, args=([self._sock],), daemon=True)
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        while not self._ready.wait(0.05):
+            if not self._thread.is_alive():
+                raise self.service.failure or RuntimeError("the server ended before it was ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self._thread.join(10)
+
+
+def _has_uvloop() -> bool:
+    try:
+        import uvloop  # noqa: F401
+    except ImportError:
+        return False
+    return os.name == "posix"

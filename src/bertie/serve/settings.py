@@ -1,0 +1,106 @@
+"""What a server is told when it starts: where it listens, who may ask, and how much of everything."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bertie.errors import InputError
+
+Truncation = Literal["request", "error", "right", "left"]
+TRUNCATIONS: tuple[Truncation, ...] = ("request", "error", "right", "left")
+KEYS_VARIABLE, ADMIN_VARIABLE = "BERTIE_API_KEYS", "BERTIE_ADMIN_KEYS"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_SHORTEST_KEY = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request, one client and the whole queue may ask for."""
+
+    body_bytes: int = 8 << 20
+    batch: int = 1024  # texts of one request
+    text_tokens: int = 16384  # of one text that is read in windows; a shorter model's own length where it is cut
+    characters_per_token: int = 32  # a text of more characters than text_tokens × this is not even tokenized
+    request_characters: int = 16 << 20  # of all texts of a request together
+    answer_numbers: int = 4 << 20  # of an answer that has a vector for every token
+    queue_requests: int = 512
+    queue_tokens: int = 0  # 0: sixteen batches
+    rate: float = 0.0  # requests a second and key (client address, where there are no keys); 0: no limit
+    connections: int = 2048
+    header_seconds: float = 10.0  # a sender that takes longer for its header, or its body, gets 408
+    body_seconds: float = 20.0
+    request_seconds: float = 60.0  # in the queue
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model to serve: what it is called, where it is, and the tasks (none named: all that its head can do)."""
+
+    name: str
+    source: str
+    tasks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of it. Keys are kept as digests only, so that none can be printed."""
+
+    models: tuple[ModelChoice, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    device: str | None = None
+    dtype: str | None = None
+    batch_tokens: int = 0  # 0: what suits the device
+    threads: int = 0  # of a CPU engine; 0: torch's own choice
+    truncation: Truncation = "request"
+    limits: Limits = field(default_factory=Limits)
+    keys: frozenset[bytes] = frozenset()
+    admin_keys: frozenset[bytes] = frozenset()
+    allowed_hosts: tuple[str, ...] = ()
+    drain_seconds: float = 25.0
+    log_level: str = "info"
+
+
+def digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def read_keys(variable: str, file: str | None) -> frozenset[bytes]:
+    """Digests of the keys in an environment variable (with commas) and in a file (one to a line, # for remarks)."""
+    found = [key.strip() for key in os.environ.get(variable, "").split(",")]
+    if file is not None:
+        try:
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise InputError(f"The key file {file} cannot be read: {reason}.", "Check its path and rights.") from None
+        listed = [line.strip() for line in lines if not line.lstrip().startswith("#")]
+        if not any(listed):
+            raise InputError(f"The key file {file} holds no key.", "Write one key to a line, or leave the option out.")
+        found += listed
+    keys = [key for key in found if key]
+    short = sum(len(key) < _SHORTEST_KEY for key in keys)
+    if short:
+        raise InputError(
+            f"{short} of the {len(keys)} keys for {variable} are shorter than {_SHORTEST_KEY} characters.",
+            "Use long random ones: python -c 'import secrets; print(secrets.token_urlsafe(32))'.",
+        )
+    return frozenset(digest(key.encode("utf-8", "surrogateescape")) for key in keys)
+
+
+def read_model_choice(given: str, tasks: tuple[str, ...] = ()) -> ModelChoice:
+    """`name=path`, or a path or hub name whose last part is the name.
+
+    >>> read_model_choice("mine=./folder").name, read_model_choice("./models/tiny/").name
+    ('mine', 'tiny')
+    """
+    name, equals, source = given.partition("=")
+    if not equals:
+        name, source = Path(given).name or given, given
+    if not name or not source or any(sign in name for sign in "/?#%\n"):
+        raise InputError(f"--model {given!r} does not name a model.", "Write --model PATH, or --model NAME=PATH.")
+    return ModelChoice(name, source, tasks)

@@ -1,0 +1,169 @@
+// Drawing answers. Everything that came from a person or a model becomes text nodes, never markup.
+
+const TONES = 6;
+
+/** An element with properties and children; strings become text nodes. */
+export function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "class") element.className = value;
+    else if (name in element) element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export function heading(text) {
+  return make("h2", {}, text);
+}
+
+/** A text that an answer is about. */
+export function quoted(text) {
+  return make("p", { class: "quote" }, text);
+}
+
+export function number(value, digits = 3) {
+  return Number.isFinite(value) ? value.toFixed(digits) : String(value);
+}
+
+export function clip(text, size = 60) {
+  const letters = Array.from(text);
+  return letters.length <= size ? text : `${letters.slice(0, size - 1).join("")}…`;
+}
+
+/** Names with scores as bars, the best in bold if they compete. Scores beyond 0…1 are drawn against the largest. */
+export function bars(rows, { compete = true } = {}) {
+  const scores = rows.map((row) => row.score);
+  const largest = Math.max(1, ...scores.map(Math.abs));
+  const winner = compete ? scores.indexOf(Math.max(...scores)) : -1;
+  const grid = make("div", { class: "bars" });
+  rows.forEach((row, place) => {
+    const fill = make("i");
+    fill.style.width = `${(100 * Math.max(0, row.score)) / largest}%`;
+    const best = place === winner ? " best" : "";
+    grid.append(
+      make("span", { class: `name${best}`, title: row.name }, row.name || "␣"),
+      make("span", { class: "track" }, fill),
+      make("span", { class: `value${best}` }, number(row.score)),
+    );
+  });
+  return grid;
+}
+
+/** A vector as a strip: a stripe to a number, orange above zero and blue below, stronger further away from it. */
+export function strip(values, { thin = false } = {}) {
+  const canvas = make("canvas", { width: values.length, height: 1, class: thin ? "thin" : "" });
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `a vector of ${values.length} numbers`);
+  const sizes = values.map(Math.abs).sort((a, b) => a - b);
+  const strong = sizes[Math.floor(0.98 * (sizes.length - 1))] || 1;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(values.length, 1);
+  values.forEach((value, place) => {
+    const [red, green, blue] = value > 0 ? [224, 112, 28] : [38, 112, 196];
+    image.data.set([red, green, blue, Math.round(255 * Math.min(1, Math.abs(value) / strong))], 4 * place);
+  });
+  context.putImageData(image, 0, 0);
+  canvas.addEventListener("mousemove", (event) => {
+    const place = Math.min(values.length - 1, Math.floor((event.offsetX / canvas.clientWidth) * values.length));
+    if (place >= 0) canvas.title = `number ${place}: ${number(values[place], 4)}`;
+  });
+  return canvas;
+}
+
+/** A text's vector with what there is to say about it. */
+export function vectorOf(text, values) {
+  const norm = Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
+  return make(
+    "div",
+    { class: "strip" },
+    make(
+      "div",
+      { class: "what" },
+      make("span", { title: text }, text),
+      make("span", {}, `${values.length} numbers, length ${number(norm, 2)}`),
+    ),
+    strip(values),
+  );
+}
+
+/** Similarities as a table whose cells are as dark as they are alike. */
+export function matrix(rows, columns, scores) {
+  const tones = [31, 150, 132];
+  const table = make("table", { class: "matrix" });
+  const top = make("tr", {}, make("th"));
+  columns.forEach((text, place) => top.append(make("th", { title: text, scope: "col" }, String(place + 1))));
+  table.append(make("thead", {}, top));
+  const body = make("tbody");
+  rows.forEach((text, row) => {
+    const line = make("tr", {}, make("th", { title: text, scope: "row" }, `${row + 1} ${clip(text, 40)}`));
+    columns.forEach((other, column) => {
+      const score = scores[row][column];
+      const cell = make("td", { title: `${clip(text)} ↔ ${clip(other)}` }, number(score, 2));
+      cell.style.backgroundColor = `rgb(${tones.join(" ")} / ${Math.round(65 * Math.max(0, Math.min(1, score)))}%)`;
+      line.append(cell);
+    });
+    body.append(line);
+  });
+  table.append(body);
+  return table;
+}
+
+/** A text with spans marked. Offsets count characters as Python does, which is not how JavaScript does. */
+export function marked(text, spans) {
+  const letters = Array.from(text);
+  const whole = make("div", { class: "text" });
+  let at = 0;
+  for (const span of [...spans].sort((a, b) => a.start - b.start)) {
+    if (span.start < at) continue;
+    whole.append(letters.slice(at, span.start).join(""));
+    const inside = make("mark", { class: `tone-${tone(span.label)}` }, letters.slice(span.start, span.end).join(""));
+    if (span.label) inside.append(make("small", {}, span.label));
+    if (span.title) inside.title = span.title;
+    whole.append(inside);
+    at = span.end;
+  }
+  whole.append(letters.slice(at).join(""));
+  return whole;
+}
+
+export function ranking(rows) {
+  const scores = rows.map((row) => row.score);
+  const least = Math.min(0, ...scores);
+  const range = Math.max(...scores, 1e-9) - least || 1;
+  const list = make("ol", { class: "ranking" });
+  rows.forEach((row, place) => {
+    const fill = make("i");
+    fill.style.width = `${(100 * (row.score - least)) / range}%`;
+    list.append(
+      make(
+        "li",
+        {},
+        make("span", { class: "place" }, String(place + 1)),
+        make("span", {}, row.text),
+        make("span", { class: "number" }, number(row.score)),
+        make("span", { class: "track" }, fill),
+      ),
+    );
+  });
+  return list;
+}
+
+export function pieces(tokens) {
+  const line = make("div", { class: "pieces" });
+  for (const token of tokens) {
+    const id = make("small", {}, String(token.id));
+    line.append(make("span", { class: token.special ? "piece special" : "piece" }, token.text || "␣", id));
+  }
+  return line;
+}
+
+/** What went wrong, and what to do about it. */
+export function trouble(cause, remedy) {
+  return make("div", { class: "error", role: "alert" }, make("strong", {}, cause), remedy ? make("p", {}, remedy) : null);
+}
+
+function tone(label) {
+  return [...(label || "")].reduce((sum, letter) => sum + letter.codePointAt(0), 0) % TONES;
+}

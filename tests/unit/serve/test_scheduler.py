@@ -1,0 +1,245 @@
+"""The queue before a model: what shares a batch, whose turn it is, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from bertie.errors import InputError
+from bertie.serve.failures import EngineDown, InferenceFailed, Refusal
+from bertie.serve.scheduler import Engine, Job, Lane, device_failed
+
+
+class Model:
+    """Doubles numbers; can be held, and remembers its batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.free = threading.Event()
+        self.free.set()
+        self.begun = threading.Event()
+
+    def run(self, items: list[int]) -> list[int]:
+        self.batches.append(items)
+        self.begun.set()
+        assert self.free.wait(10)
+        return [2 * item for item in items]
+
+
+def with_engine(work: Callable[[Engine, Model, Lane], Awaitable[Any]], **settings: Any) -> Any:
+    async def inside() -> Any:
+        model = Model()
+        values: dict[str, Any] = {"budget": 100, "queue_tokens": 1000, "queue_requests": 50} | settings
+        engine = Engine("m", loop=asyncio.get_running_loop(), **values)
+        try:
+            return await asyncio.wait_for(work(engine, model, Lane("double", model.run)), 20)
+        finally:
+            model.free.set()
+            engine.close()
+
+    return asyncio.run(inside())
+
+
+def submit(engine: Engine, lane: Lane, *items: int, length: int = 10, seconds: float = 30) -> Job:
+    return engine.submit(lane, items, [length] * len(items), seconds=seconds)
+
+
+async def hold(engine: Engine, model: Model, lane: Lane) -> Job:
+    """Keep the engine busy with one item, so that what comes next queues up."""
+    model.free.clear()
+    first = submit(engine, lane, 0)
+    await asyncio.to_thread(model.begun.wait, 5)
+    return first
+
+
+def test_what_waits_shares_a_batch_and_everyone_gets_their_own() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        first = await hold(engine, model, lane)
+        jobs = [submit(engine, lane, number, number + 100) for number in range(1, 4)]
+        model.free.set()
+        assert await first.future == [0]
+        assert [await job.future for job in jobs] == [[2, 202], [4, 204], [6, 206]]
+        assert [len(batch) for batch in model.batches] == [1, 6]
+
+    with_engine(work)
+
+
+def test_a_batch_holds_no_more_tokens_than_its_budget() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        await hold(engine, model, lane)
+        job = submit(engine, lane, *range(7), length=40)
+        huge = submit(engine, lane, 9, length=500)  # more than a batch: alone
+        model.free.set()
+        assert await job.future == [2 * number for number in range(7)]
+        assert await huge.future == [18]
+        assert all(len(batch) <= 2 for batch in model.batches)
+        assert [9] in model.batches
+
+    with_engine(work)
+
+
+def test_a_small_request_does_not_wait_for_a_large_one() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        await hold(engine, model, lane)
+        large = submit(engine, lane, *range(100), length=100)
+        small = submit(engine, lane, 1000, length=100)
+        model.free.set()
+        await small.future
+        assert [1000 in batch for batch in model.batches].index(True) <= 2
+        assert await large.future == [2 * number for number in range(100)]
+
+    with_engine(work, budget=400, queue_tokens=1 << 20)
+
+
+def test_lanes_do_not_mix() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        other = Lane("triple", lambda items: [3 * item for item in items])
+        await hold(engine, model, lane)
+        jobs = [submit(engine, lane if number % 2 else other, number) for number in range(1, 7)]
+        model.free.set()
+        assert [await job.future for job in jobs] == [[2], [6], [6], [12], [10], [18]]
+        assert model.batches[1:] == [[1, 3, 5]]
+
+    with_engine(work)
+
+
+def test_work_of_clients_that_left_is_skipped() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        first = await hold(engine, model, lane)
+        jobs = [submit(engine, lane, number) for number in range(1, 5)]
+        engine.forget(jobs[1])
+        engine.forget(jobs[2])
+        model.free.set()
+        await first.future
+        assert [await jobs[0].future, await jobs[3].future] == [[2], [8]]
+        assert model.batches == [[0], [1, 4]]
+        assert engine.skipped == 2
+        assert engine.waiting == (0, 0)
+
+    with_engine(work)
+
+
+def test_a_full_queue_is_refused_with_the_time_to_come_again() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        await hold(engine, model, lane)
+        jobs = [submit(engine, lane, number) for number in range(5)]
+        with pytest.raises(Refusal, match="overloaded") as refused:
+            submit(engine, lane, 6)
+        assert refused.value.status == 429
+        assert int(dict(refused.value.headers())[b"retry-after"]) >= 1
+        model.free.set()
+        assert [await job.future for job in jobs] == [[2 * number] for number in range(5)]
+
+    with_engine(work, queue_tokens=50)
+
+
+def test_a_job_larger_than_the_queue_is_taken_when_nothing_waits() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        assert await submit(engine, lane, *range(20)).future == [2 * number for number in range(20)]
+
+    with_engine(work, queue_tokens=50)
+
+
+def test_waiting_too_long_ends_with_an_error() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        first = await hold(engine, model, lane)
+        late = submit(engine, lane, 1, seconds=0.01)
+        await asyncio.sleep(0.05)
+        model.free.set()
+        assert await first.future == [0]
+        with pytest.raises(Refusal, match="waited longer"):
+            await late.future
+        assert model.batches == [[0]]
+
+    with_engine(work)
+
+
+def test_only_the_job_at_fault_hears_of_a_failure() -> None:
+    def run(items: list[int]) -> list[int]:
+        if 3 in items:
+            raise InputError("Three is refused.")
+        if 5 in items:
+            raise ValueError("five")
+        return items
+
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        await hold(engine, model, lane)
+        picky = Lane("picky", run)
+        jobs = [submit(engine, picky, number, number + 10) for number in range(1, 7)]
+        model.free.set()
+        found = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
+        assert isinstance(found[2], InputError)
+        assert isinstance(found[4], InferenceFailed)
+        assert [found[place] for place in (0, 1, 3, 5)] == [[1, 11], [2, 12], [4, 14], [6, 16]]
+        assert await submit(engine, lane, 8).future == [16]
+
+    with_engine(work)
+
+
+def test_what_is_too_much_at_once_is_tried_item_by_item() -> None:
+    def run(items: list[int]) -> list[int]:
+        if len(items) > 1:
+            raise MemoryError
+        return items
+
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        assert await submit(engine, Lane("small", run), 1, 2, 3).future == [1, 2, 3]
+
+    with_engine(work)
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), RuntimeError("CUDA error: an illegal memory access")], ids=repr)
+def test_a_crash_answers_everyone_and_is_reported(error: BaseException) -> None:
+    crashed: list[BaseException] = []
+
+    def run(items: list[int]) -> list[int]:
+        time.sleep(0.05)
+        raise error
+
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        jobs = [submit(engine, Lane("crash", run), number) for number in range(4)]
+        found = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
+        assert all(isinstance(one, EngineDown) for one in found)
+        assert [type(one) for one in crashed] == [type(error)]
+        with pytest.raises(EngineDown):
+            submit(engine, lane, 1)
+
+    with_engine(work, on_crash=crashed.append)
+
+
+def test_failures_in_a_row_are_a_crash() -> None:
+    crashed: list[BaseException] = []
+
+    def run(items: list[int]) -> list[int]:
+        raise ValueError("always")
+
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        for expected in (InferenceFailed, InferenceFailed, (InferenceFailed, EngineDown)):
+            with pytest.raises(expected):
+                await submit(engine, Lane("broken", run), 1).future
+        await asyncio.sleep(0.1)
+        assert [type(one) for one in crashed] == [EngineDown]
+
+    with_engine(work, on_crash=crashed.append)
+
+
+def test_closing_finishes_what_is_queued() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        await hold(engine, model, lane)
+        jobs = [submit(engine, lane, number) for number in range(1, 4)]
+        model.free.set()
+        await asyncio.to_thread(engine.close)
+        assert [await job.future for job in jobs] == [[2], [4], [6]]
+
+    with_engine(work)
+
+
+def test_errors_of_a_device_are_told_from_others() -> None:
+    assert device_failed(RuntimeError("CUDA error: device-side assert triggered"))
+    assert not device_failed(RuntimeError("CUDA out of memory. CUDA error: out of memory"))
+    assert not device_failed(ValueError("CUDA error"))
