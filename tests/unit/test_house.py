@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "defaults", "errors", "config", "checkpoint", "model", "loading", "ops", "text", "data", "tasks", "engine",
     },  # fmt: skip
     "cli": {
+        "engine",
         "training",
         "serve",
         "client",

@@ -34,10 +34,18 @@ SECTIONS: dict[str, dict[str, str]] = {
         "generate": "Go on from a prompt, with a decoder.",
         "tokenize": "How texts are cut into word pieces.",
     },
+    "Training": {
+        "finetune": "Teach a checkpoint a task from labelled files.",
+        "pretrain": "A new BERT from raw text, or more of it for an old one.",
+    },
     "Checkpoints": {
         "inspect": "What is in a checkpoint, from its headers alone.",
         "verify": "Load a checkpoint, check every tensor, and certify it.",
         "convert": "Another format: hub safetensors or Google TensorFlow.",
+    },
+    "Serving": {
+        "serve": "Models behind HTTP: OpenAI's and other servers' routes, and a page to try.",
+        "client": "Ask a server that runs: the same tasks, the same answers.",
     },
     "This machine": {
         "doctor": "Versions, processor, GPU, kernels, where models are looked for.",
@@ -45,7 +53,9 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 EXAMPLES = {
     "Answers": 'bertie similarity "A man plays guitar." "Someone makes music."',
+    "Training": "bertie finetune answer -m ./my-bert --train dev.json -o answers --epochs 1",
     "Checkpoints": "bertie inspect ./my-bert",
+    "Serving": "bertie serve -m ./my-bert",
     "This machine": "bertie doctor",
 }
 COMMANDS = [name for commands in SECTIONS.values() for name in commands]

@@ -1,0 +1,151 @@
+"""`finetune(…)`: a checkpoint and labelled files in, a model for a task out.
+
+    from bertie.training import finetune
+
+    result = finetune("classify", model="bert-base-uncased", train="train.tsv", dev="dev.tsv", output="my-model")
+    result.metrics        # {"accuracy": …}
+
+`output` is then a model folder like any other: `bertie classify -m my-model "A fine film."`. Under torchrun the same
+call trains with many processes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from bertie.defaults import default_embedding_model
+from bertie.errors import InputError
+from bertie.model.bert import BertSelfAttention
+from bertie.model.pretrained import BertPreTrainedModel
+from bertie.text import BertTokenizer
+from bertie.training.contract import Examples, Objective
+from bertie.training.distillation import Distillation, Weights, load_teacher
+from bertie.training.distributed import World, world
+from bertie.training.loop import Result
+from bertie.training.loop import train as train_loop
+from bertie.training.prepare import TASKS, TaskOptions, prepare
+from bertie.training.report import Subject, write_report
+from bertie.training.run_checkpoint import seed_everything
+from bertie.training.settings import Settings
+
+
+def finetune(
+    task: str,
+    *,
+    train: object,
+    output: str | os.PathLike[str],
+    model: str | os.PathLike[str] | BertPreTrainedModel | None = None,
+    dev: object | None = None,
+    tokenizer: BertTokenizer | None = None,
+    epochs: float | None = None,
+    learning_rate: float | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    settings: Settings | None = None,
+    options: TaskOptions | None = None,
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
+    teacher: str | os.PathLike[str] | None = None,
+    distillation: Weights | None = None,
+    temperature: float = 2.0,
+    resume: bool = False,
+    device: str | None = None,
+    show: bool | None = None,
+    command: str | None = None,
+) -> Result:
+    """Fine-tune `model` (by default all-MiniLM-L6-v2) for a task: classify, pairs, regress, tag, answer, choice, embed.
+
+    `train` and `dev` are a file, several, or rows. The four most used settings have arguments of their own; the others
+    are in `settings`, and what concerns the task and its data is in `options`. With a `teacher`, a larger model trained
+    for the same task, `model` learns from its answers too, as `distillation` weighs them.
+    """
+    if task not in TASKS:
+        raise InputError(f"There is no task {task!r} to train.", f"There are: {', '.join(TASKS)}.")
+    made = _settings(settings, epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, seed=seed)
+    chosen = replace(options or TaskOptions(), seed=made.seed)
+    source = default_embedding_model() if model is None else model
+    with world(device=device, shard=made.shard) as here:
+        seed_everything(made.seed)  # a fresh head is the same for the same seed
+        prepared = prepare(task, model=source, train=train, dev=dev, tokenizer=tokenizer, options=chosen)
+        set_dropout(prepared.objective.model, hidden=dropout, attention=attention_dropout)
+        objective = with_teacher(prepared.objective, teacher, distillation, temperature, here)
+        name = source if isinstance(source, str | os.PathLike) else type(source).__name__
+        return run(
+            objective, prepared.train, prepared.dev, made, output,
+            here=here, resume=resume, show=show, model_name=os.fspath(name), notes=prepared.notes,
+            command=command or f"bertie.training.finetune({task!r}, …) from Python",
+        )  # fmt: skip
+
+
+def run(
+    objective: Objective,
+    examples: Examples,
+    dev: Examples | None,
+    settings: Settings,
+    output: str | os.PathLike[str],
+    *,
+    here: World,
+    resume: bool,
+    show: bool | None,
+    model_name: str,
+    notes: tuple[str, ...],
+    command: str,
+) -> Result:
+    """Train and, on the main process, write the report."""
+    num_parameters = objective.model.num_parameters()
+    result = train_loop(objective, examples, dev, settings, output, world=here, resume=resume, show=show, notes=notes)
+    if here.is_main:
+        subject = Subject(
+            task=objective.name,
+            model=model_name,
+            num_parameters=num_parameters,
+            num_train=len(examples),
+            num_dev=0 if dev is None else len(dev),
+            best_metric=objective.best_metric,
+            command=command,
+            notes=notes,
+        )
+        write_report(result, subject, settings, here)
+    return result
+
+
+def with_teacher(
+    objective: Objective,
+    teacher: str | os.PathLike[str] | None,
+    weights: Weights | None,
+    temperature: float,
+    here: World,
+) -> Objective:
+    """The objective itself, or distillation around it."""
+    if teacher is None:
+        return objective
+    loaded = load_teacher(teacher, objective).to(here.device)
+    return Distillation(objective, loaded, weights=weights, temperature=temperature)
+
+
+def set_dropout(model: BertPreTrainedModel, *, hidden: float | None = None, attention: float | None = None) -> None:
+    """Other dropout probabilities than the checkpoint's, in the model and in its configuration."""
+    for name, value in (("dropout", hidden), ("attention_dropout", attention)):
+        if value is not None and not 0 <= value < 1:
+            raise InputError(f"{name} is {value}; it takes 0 up to (not with) 1.")
+    in_attention = {id(m.dropout) for m in model.modules() if isinstance(m, BertSelfAttention)}
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            value = attention if id(module) in in_attention else hidden
+            module.p = module.p if value is None else value
+    if hidden is not None:
+        model.config.hidden_dropout_prob = hidden
+    if attention is not None:
+        model.config.attention_probs_dropout_prob = attention
+        model.set_attention_backend("auto")
+
+
+def _settings(given: Settings | None, **changes: Any) -> Settings:
+    return replace(given or Settings(), **{name: value for name, value in changes.items() if value is not None})
+
+
+__all__ = ["finetune", "run", "set_dropout"]

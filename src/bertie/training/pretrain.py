@@ -1,0 +1,205 @@
+"""`pretrain(…)`: raw text in, a BERT out.
+
+    from bertie.training import pretrain
+
+    pretrain(corpus=["books.txt"], output="my-bert", size="mini")                    # a new model
+    pretrain(corpus=["notes.txt"], output="my-bert-2", model="bert-base-uncased")    # more for an old one
+
+The vocabulary is learned from the corpus unless one is given (or `model` has one). Two ways to train:
+
+- masked words alone (the default): documents cut into sequences, masked anew in every epoch;
+- with `nsp=True` as Google did it: pairs of segments, half of them random, masked once.
+
+What is made on the way (vocabulary, ids, pairs) is kept in `output/data` and found there again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertie.config import BertConfig
+from bertie.errors import ConfigError, InputError
+from bertie.model import BertForMaskedLM, BertForPreTraining
+from bertie.text import BertTokenizer, train_vocabulary
+from bertie.training.array_folder import locked
+from bertie.training.contract import Examples
+from bertie.training.corpus import Lines, tokenize_corpus
+from bertie.training.distillation import Weights
+from bertie.training.distributed import world
+from bertie.training.finetune import run, set_dropout, with_teacher
+from bertie.training.loop import Result
+from bertie.training.masking import MaskRules
+from bertie.training.objectives.pretrain import Pretraining, average_predictions
+from bertie.training.pretraining_data import Masking, PairExamples, PairRules, SequenceExamples, make_pairs
+from bertie.training.rows import held_out
+from bertie.training.run_checkpoint import seed_everything
+from bertie.training.settings import Settings
+
+PathLike = str | os.PathLike[str]
+
+# Google's learning rate and batch, for runs shorter than Google's.
+PRETRAINING = Settings(
+    epochs=10.0, batch_size=256, micro_batch_tokens=32768, learning_rate=1e-4, warmup=0.05, save_every=1000,
+    evaluate_every=1000,
+)  # fmt: skip
+_MOST_HELD_OUT = 2000
+
+
+@dataclass(frozen=True)
+class PretrainOptions:
+    """What a person may say about the model, its vocabulary and the data."""
+
+    size: str = "mini"  # tiny, mini, small, medium, base, large
+    vocab: PathLike | None = None  # a vocab.txt, or a folder with a tokenizer; None learns one
+    vocab_size: int = 30522
+    lowercase: bool = True
+    nsp: bool = False
+    max_length: int = 128
+    lines: Lines = "auto"  # is a line of the corpus a sentence or a paragraph?
+    skip_bad: bool = False
+    mask_probability: float = 0.15
+    max_predictions: int | None = None
+    whole_words: bool = False
+    masking: Masking | None = None  # static for pairs, dynamic for sequences
+    dupe_factor: int = 10
+    short_seq_prob: float = 0.1
+    dev_share: float = 0.01  # of the examples, at most 2000, where there is no dev corpus
+    dropout: float = 0.1
+    distillation: Weights | None = None  # with a teacher: what counts how much
+    temperature: float = 2.0
+    attention_dropout: float = 0.0  # as recent recipes have it; packed attention on GPUs has none
+
+
+def pretrain(
+    *,
+    corpus: Sequence[PathLike] | PathLike,
+    output: PathLike,
+    model: PathLike | None = None,
+    teacher: PathLike | None = None,
+    dev: Sequence[PathLike] | PathLike | None = None,
+    size: str | None = None,
+    settings: Settings | None = None,
+    options: PretrainOptions | None = None,
+    resume: bool = False,
+    device: str | None = None,
+    show: bool | None = None,
+    command: str | None = None,
+) -> Result:
+    """Pretrain a model on text files: a blank line between documents, a sentence or a paragraph to a line.
+
+    With a `teacher` (a larger model with the same vocabulary) the new one learns from its predictions too; then its
+    vocabulary is the teacher's.
+    """
+    made, chosen = settings or PRETRAINING, options or PretrainOptions()
+    size = size or chosen.size
+    files, folder = _files(corpus), Path(output)
+    with world(device=device, shard=made.shard) as here:
+        seed_everything(made.seed)
+        tokenizer = _tokenizer(files, folder, model or teacher, chosen)
+        network = _network(tokenizer, model, size, chosen)
+        rules = MaskRules.of(
+            tokenizer,
+            probability=chosen.mask_probability,
+            max_predictions=chosen.max_predictions,
+            whole_words=chosen.whole_words,
+        )
+        examples, notes = _examples(files, tokenizer, folder / "data", chosen, made.seed, name="train")
+        words_per_pair = average_predictions(examples.lengths(), rules) if chosen.nsp else None
+        train: Examples = examples
+        held: Examples | None = None
+        if dev is not None:
+            held, more = _examples(_files(dev), tokenizer, folder / "data", chosen, made.seed, name="dev")
+            notes += more
+        elif chosen.dev_share > 0 and len(examples) > 1:
+            share = min(chosen.dev_share, _MOST_HELD_OUT / len(examples))
+            train, held = held_out(examples, share, seed=made.seed)
+            notes += (f"{len(held)} of {len(examples)} sequences are held out for evaluation",)
+        set_dropout(network, hidden=chosen.dropout, attention=chosen.attention_dropout)
+        plain = Pretraining(network, tokenizer, rules=rules, words_per_pair=words_per_pair)
+        objective = with_teacher(plain, teacher, chosen.distillation, chosen.temperature, here)
+        return run(
+            objective, train, held, made, folder,
+            here=here, resume=resume, show=show, notes=notes,
+            model_name=f"{size}, new" if model is None else os.fspath(model),
+            command=command or "bertie.training.pretrain(…) from Python",
+        )  # fmt: skip
+
+
+def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
+    files = [given] if isinstance(given, str | os.PathLike) else list(given)
+    if not files:
+        raise InputError("No corpus was given.", "Name one text file or more: corpus=[…].")
+    return [Path(file) for file in files]
+
+
+def _tokenizer(files: list[Path], folder: Path, model: PathLike | None, options: PretrainOptions) -> BertTokenizer:
+    """The model's own, the one that was named, or one learned from the corpus (once, whoever comes first)."""
+    if model is not None:
+        if options.vocab is not None:
+            raise InputError(
+                "Both model and vocab were given.", "A model that is trained further keeps its vocabulary."
+            )
+        return BertTokenizer.from_pretrained(os.fspath(model))
+    if options.vocab is not None:
+        path = Path(options.vocab)
+        return BertTokenizer.from_pretrained(os.fspath(path if path.is_dir() else path.parent))
+    place = folder / "data" / "vocabulary"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with locked(place):
+        if not (place / "vocab.txt").exists():
+            learned = train_vocabulary(
+                files, vocab_size=options.vocab_size, lowercase=options.lowercase, model_max_length=options.max_length
+            )
+            beside = place.with_name(f".{place.name}.saving")
+            shutil.rmtree(beside, ignore_errors=True)  # left by a kill
+            learned.save_pretrained(beside)
+            os.replace(beside, place)
+    return BertTokenizer.from_pretrained(os.fspath(place))
+
+
+def _network(
+    tokenizer: BertTokenizer, model: PathLike | None, size: str, options: PretrainOptions
+) -> BertForMaskedLM | BertForPreTraining:
+    kind: type[BertForMaskedLM] | type[BertForPreTraining] = BertForPreTraining if options.nsp else BertForMaskedLM
+    if model is not None:
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a head that has to be made anew is no surprise here
+            loaded = kind.from_pretrained(model)
+        if options.max_length > loaded.config.max_position_embeddings:
+            raise ConfigError(
+                f"max_length is {options.max_length}, the model has {loaded.config.max_position_embeddings} positions."
+            )
+        return loaded
+    config = BertConfig.preset(size, vocab_size=len(tokenizer), max_position_embeddings=max(512, options.max_length))
+    return kind(config)
+
+
+def _examples(
+    files: list[Path], tokenizer: BertTokenizer, folder: Path, options: PretrainOptions, seed: int, *, name: str
+) -> tuple[PairExamples | SequenceExamples, tuple[str, ...]]:
+    corpus = tokenize_corpus(files, tokenizer, folder / f"{name}-ids", lines=options.lines, skip_bad=options.skip_bad)
+    examples: PairExamples | SequenceExamples
+    if options.nsp:
+        rules = PairRules(
+            max_length=options.max_length,
+            short_seq_prob=options.short_seq_prob,
+            dupe_factor=options.dupe_factor if name == "train" else 1,
+            seed=seed,
+        )
+        place = folder / f"{name}-pairs"
+        examples = make_pairs(corpus, tokenizer, place, rules=rules, masking=options.masking or "static")
+    else:
+        examples = SequenceExamples.of(
+            corpus, tokenizer, max_length=options.max_length, seed=seed, masking=options.masking or "dynamic"
+        )
+    note = f"{name}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, {len(examples):,} sequences"
+    return examples, (note, *([corpus.skipped] if corpus.skipped else []))
+
+
+__all__ = ["PRETRAINING", "PretrainOptions", "pretrain"]

@@ -1,0 +1,285 @@
+"""The checkpoints of a run: everything that is needed to go on as if nothing had happened.
+
+    RUN/checkpoints/step-00000120/
+      manifest.json            every file's size and sha256; written last
+      state.json               step, place in the data, settings, best result, optimizer's counts
+      rng.json                 random number generators (Python, NumPy, torch, CUDA) of every process
+      model.safetensors        parameters by name, whole, however many processes there were
+      optimizer.safetensors    exp_avg and exp_avg_sq of each
+      ema.safetensors          averaged weights, where they are kept
+
+A checkpoint is written beside and renamed into being, so a folder called step-… is whole unless something damaged it
+later; that is what the hashes are for, and then the one before it is used. No file holds code.
+
+One run folder has one writer: `RunFolder` holds a lock on it that ends with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import random
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertie.checkpoint.atomic import new_files
+from bertie.checkpoint.safe import SafeFile, write_safetensors
+from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
+
+logger = logging.getLogger("bertie.training")
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})")
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read and found whole."""
+
+    folder: Path
+    state: dict[str, Any]
+    rng: list[dict[str, Any]]
+
+    @classmethod
+    def at(cls, folder: Path) -> Saved:
+        return cls(folder, _json(folder / "state.json"), _json(folder / "rng.json"))
+
+    def tensors(self, kind: str) -> dict[str, torch.Tensor]:
+        """`model`, `optimizer` or `ema`, as views of the file; empty where there is none."""
+        path = self.folder / f"{kind}.safetensors"
+        if not path.exists():
+            return {}
+        file = SafeFile(path)
+        return {name: file.tensor(name) for name in file.entries}
+
+
+class RunFolder:
+    """A run's folder, held by this process alone while it is open."""
+
+    def __init__(self, path: str | os.PathLike[str], *, keep: int = 2) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.keep = keep
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.path)
+        except CheckpointError:
+            raise
+        except OSError as error:
+            raise CheckpointError(
+                f"The run folder {self.path} cannot be written to: {error.strerror or error}.",
+                "Choose another folder, or give yourself the right to write there.",
+            ) from error
+        _tidy(self.checkpoints)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def save(self, step: int, files: Mapping[str, Tensors], state: Mapping[str, Any], rng: list[Any]) -> Path:
+        """Write a checkpoint and then let go of the oldest. When it fails, those before it are as they were."""
+        target = self.checkpoints / f"step-{step:08d}"
+        if target.exists():
+            if _damage(target) is None:
+                return target
+            _remove(target)
+        try:
+            with new_files(target, obsolete=lambda name: True) as place:
+                _write(place, files, state, rng)
+        except OSError as error:
+            raise CheckpointError(
+                f"The checkpoint of step {step} could not be saved in {self.path}: {error.strerror or error}.",
+                "The one before it is whole. Make room (or allow writing), then go on with resume=True.",
+            ) from error
+        self._let_go()
+        return target
+
+    def _let_go(self) -> None:
+        for folder in self.found()[self.keep :]:
+            _remove(folder)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def found(self) -> list[Path]:
+        """The checkpoints there are, newest first; not looked into."""
+        folders = [path for path in self.checkpoints.iterdir() if _NAME.fullmatch(path.name)]
+        return sorted(folders, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+
+    def latest(self) -> Saved | None:
+        """The newest checkpoint that is whole; one that is damaged is passed over with a warning. None: there is none.
+
+        All of them damaged is an error: starting again in silence would be worse.
+        """
+        damaged: list[str] = []
+        for folder in self.found():
+            damage = _damage(folder)
+            if damage is None:
+                return Saved.at(folder)
+            logger.warning("%s is damaged (%s); using the one before it", folder, damage)
+            damaged.append(f"{folder.name}: {damage}")
+        if damaged:
+            raise CorruptCheckpoint(
+                f"No checkpoint of the run {self.path} is whole ({'; '.join(damaged)}).",
+                "Start again in another folder, or bring the files back from a copy.",
+            )
+        return None
+
+
+def _write(place: Path, files: Mapping[str, Tensors], state: Mapping[str, Any], rng: list[Any]) -> None:
+    def one(kind: str) -> tuple[str, dict[str, Any]]:
+        path = place / f"{kind}.safetensors"
+        write_safetensors(path, files[kind])
+        return path.name, _seal(path)
+
+    # Files are written and hashed beside each other; both let other threads run.
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        seals = dict(pool.map(one, [kind for kind in files if files[kind]]))
+    for name, value in (("state.json", state), ("rng.json", rng)):
+        (place / name).write_text(json.dumps(value, allow_nan=True) + "\n", encoding="utf-8")
+        seals[name] = _seal(place / name)
+    text = json.dumps({"format": FORMAT, "files": seals}, indent=1, sort_keys=True)
+    (place / "manifest.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _seal(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, in a few words; None when every file is as it was written."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        files = manifest["files"]
+        if manifest["format"] != FORMAT:
+            return f"its format is {manifest['format']}, this version reads {FORMAT}"
+        if not {"state.json", "rng.json", "model.safetensors"} <= set(files):
+            return "its manifest names too few files"
+        for name, seal in files.items():
+            if not re.fullmatch(r"[\w.]+", name):
+                return f"its manifest names {name!r}"
+            if _seal(folder / name) != seal:
+                return f"{name} is not as it was written"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename or '').name or 'a file'} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "its manifest cannot be read"
+    return None
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what killed saves left behind. The lock says that nobody is saving now."""
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Out of sight in one step, then away: a kill in between leaves no half checkpoint under its name."""
+    aside = folder.with_name(f".old-{uuid.uuid4().hex}")
+    with contextlib.suppress(OSError):
+        os.rename(folder, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _lock(folder: Path) -> int | None:
+    """A lock on the run that ends with this process."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(descriptor, 100).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise CheckpointError(
+            f"Another process ({holder or 'unknown'}) is training in {folder}.",
+            "Wait for it, stop it, or choose another folder.",
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+    return descriptor
+
+
+def has_checkpoints(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a run in this folder that could be resumed."""
+    folder = Path(path) / "checkpoints"
+    return folder.is_dir() and any(_NAME.fullmatch(entry.name) for entry in folder.iterdir())
+
+
+def was_started(path: str | os.PathLike[str]) -> bool:
+    """Whether a run was started in this folder, even if it was killed before its first save."""
+    return (Path(path) / ".lock").exists()
+
+
+def nothing_to_resume(path: Path) -> CheckpointNotFound:
+    return CheckpointNotFound(f"There is no run in {path} to resume.", "Leave resume=True out to start the run.")
+
+
+# -- random numbers --------------------------------------------------------------------------------------------------
+
+
+def rng_state(device: torch.device) -> dict[str, Any]:
+    """The state of every random number generator a run can draw from, as JSON has it."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    assert not isinstance(keys, str)
+    state: dict[str, Any] = {
+        "python": [version, list(words), gauss],
+        "numpy": [str(name), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state().numpy().tobytes().hex(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device).numpy().tobytes().hex()
+    return state
+
+
+def set_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(_bytes(state["torch"]))
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(_bytes(state["cuda"]), device)
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)  # CUDA's too
+
+
+def _bytes(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(bytes.fromhex(text)), dtype=torch.uint8)

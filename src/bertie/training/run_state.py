@@ -1,0 +1,155 @@
+"""What of a run goes into its checkpoints, and how it comes back out.
+
+Tensors are saved whole, by name, whether parameters are split over processes or not; every process helps to put them
+together and the main one writes. Loading is the reverse: each process reads the file and keeps its part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bertie.checkpoint.save import save_tensors
+from bertie.errors import ConfigError
+from bertie.training.outcome import MOST_SKIPPED
+from bertie.training.run_checkpoint import Saved, rng_state, seed_everything, set_rng_state
+
+if TYPE_CHECKING:
+    from bertie.training.loop import Training
+
+
+def _collected(training: Training, tensors: Iterator[tuple[str, Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Whole tensors by name, on the main process; the others help to put them together and keep nothing."""
+    found: dict[str, Tensor] = {}
+    for name, tensor, like in tensors:
+        whole = training.world.whole(tensor.detach(), like.detach())
+        if training.world.is_main:
+            found[name] = whole.cpu() if training.world.shard else whole
+    return found
+
+
+def _model_tensors(training: Training) -> dict[str, Tensor]:
+    return _collected(training, ((name, p, p) for name, p in training.model.named_parameters()))
+
+
+def _optimizer_tensors(training: Training) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """(name, state, parameter it belongs to)."""
+    for name, kind, tensor in training.optimizer.tensors():
+        yield f"{name}.{kind}", tensor, training.parameters[name]
+
+
+def save_run(training: Training) -> None:
+    """A checkpoint of the run at this step, once."""
+    if training.saved_step == training.step:
+        return
+    files = {
+        "model": _model_tensors(training),
+        "optimizer": _collected(training, _optimizer_tensors(training)),
+    }
+    if training.average is not None:
+        averages = training.average.tensors.items()
+        files["ema"] = _collected(training, ((name, tensor, training.parameters[name]) for name, tensor in averages))
+    rng = _all_rng(training)
+    place = training.order.place(min(training.step, training.order.num_steps - 1))
+    state = {
+        "step": training.step,
+        "num_steps": training.order.num_steps,
+        "data": {"seed": training.settings.seed, "epoch": place.epoch, "position": place.start},
+        "objective": training.objective.name,
+        "fingerprint": training.fingerprint,
+        "settings": training.settings.deciding(),
+        "optimizer_steps": training.optimizer.steps(),
+        "best": training.best,
+        "without_better": training.without_better,
+        "skipped": int(training.num_bad),
+        "skipped_in_row": int(training.in_row),
+        "halvings": training.halvings,
+        "pieces": training.preparer.pieces,
+        "processes": training.world.size,
+        "seconds": training.seconds,
+        "tokens": training.tokens,
+        "flops": training.flops,
+    }
+    if training.folder is not None:
+        training.folder.save(training.step, files, state, rng)
+    training.saved_step = training.step
+
+
+def _all_rng(training: Training) -> list[Any]:
+    text = json.dumps(rng_state(training.device)).encode()
+    room = torch.full((1 << 16,), 32, dtype=torch.uint8)  # spaces; JSON does not mind them
+    room[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    return [json.loads(bytes(part.numpy())) for part in training.world.gathered(room)]
+
+
+def resume_run(training: Training) -> None:
+    """Put a run where its newest whole checkpoint left it."""
+    saved = None
+    if training.folder is not None:
+        saved = training.folder.latest()
+    where = training.world.main_says(str(saved.folder) if saved is not None else "")
+    if not where:  # it was killed before its first save
+        return
+    if saved is None:
+        saved = Saved.at(Path(where))
+    state = saved.state
+    training.settings.refuse_others(state["settings"])
+    if state["fingerprint"] != training.fingerprint or state["objective"] != training.objective.name:
+        raise ConfigError(
+            "The run was started with other data, or with other settings of it.",
+            "Resume with the same files and settings, or start a new run in another folder.",
+        )
+    parameters = dict(training.model.named_parameters())
+    _fill(training, parameters, saved.tensors("model"), parameters)
+    states = list(_optimizer_tensors(training))
+    owners = {name: parameter for name, _, parameter in states}
+    _fill(training, {name: tensor for name, tensor, _ in states}, saved.tensors("optimizer"), owners)
+    if training.average is not None:
+        _fill(training, training.average.tensors, saved.tensors("ema"), training.parameters)
+    training.optimizer.load_steps(state["optimizer_steps"])
+    training.step, training.best, training.without_better = state["step"], state["best"], state["without_better"]
+    training.skipped, training.halvings = state["skipped"], state["halvings"]
+    training.preparer.pieces = state["pieces"]
+    training.num_bad.fill_(state["skipped"])
+    training.in_row.fill_(0 if state["skipped_in_row"] >= MOST_SKIPPED else state["skipped_in_row"])
+    training.seconds, training.tokens, training.flops = state["seconds"], state["tokens"], state["flops"]
+    training.saved_step = training.step
+    if len(saved.rng) == training.world.size:
+        set_rng_state(saved.rng[training.world.rank], training.device)
+    else:  # another number of processes: no generator can go on where it was
+        seed_everything(training.settings.seed + 1000003 * training.world.rank + 7919 * training.step)
+
+
+def _fill(
+    training: Training, parts: Mapping[str, Tensor], wholes: Mapping[str, Tensor], like: Mapping[str, Tensor]
+) -> None:
+    if set(parts) != set(wholes):
+        odd = sorted(set(parts) ^ set(wholes))
+        raise ConfigError(
+            f"The checkpoint does not belong to this model: {', '.join(odd[:3])} is only in one of them.",
+            "Resume with the model the run was started with.",
+        )
+    with torch.no_grad():
+        for name, part in parts.items():
+            if wholes[name].shape != like[name].shape:
+                raise ConfigError(
+                    f"The checkpoint does not belong to this model: its {name} is {list(wholes[name].shape)}, the "
+                    f"model's is {list(like[name].shape)}.",
+                    "Resume with the model the run was started with.",
+                )
+            training.world.fill(part, wholes[name], like[name])
+
+
+def save_model(training: Training, folder: Path) -> None:
+    """The model as anyone can load it, with its tokenizer."""
+    tensors = _model_tensors(training)
+    if not training.world.is_main:
+        return
+    config = training.model.config.to_dict() | {"architectures": [training.architecture]}
+    save_tensors(tensors, folder, config | {"dtype": "float32", "torch_dtype": "float32"})
+    training.objective.save_extras(folder)
