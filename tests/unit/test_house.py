@@ -16,45 +16,27 @@ import bertie
 SOURCE = Path(bertie.__file__).parent
 
 # A room may import itself and these. Rooms that are not listed do not exist.
+FILES = {"errors", "config", "checkpoint"}
+MODELS = FILES | {"ops", "model", "loading"}
+TASKS = MODELS | {"defaults", "text", "data", "engine"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "config": {"errors"},
-    "text": {"errors", "config", "checkpoint"},
+    "text": FILES,
     "data": {"errors"},
     "defaults": {"errors"},
     "ops": {"errors"},
     "checkpoint": {"errors", "config"},
-    "model": {"errors", "config", "ops", "checkpoint"},
-    "loading": {"errors", "config", "checkpoint", "model"},
-    "certificate": {"errors", "config", "checkpoint", "model", "loading"},
-    "convert": {"errors", "config", "checkpoint", "model", "loading"},
+    "model": FILES | {"ops"},
+    "loading": FILES | {"model"},
+    "certificate": FILES | {"model", "loading"},
+    "convert": FILES | {"model", "loading"},
     "engine": {"errors", "config", "ops", "model", "text"},
-    "tasks": {"defaults", "errors", "config", "checkpoint", "model", "loading", "ops", "text", "data", "engine"},
-    "training": {
-        "defaults", "errors", "config", "checkpoint", "model", "loading", "ops", "text", "data", "tasks",
-    },  # fmt: skip
+    "tasks": TASKS,
+    "training": TASKS - {"engine"} | {"tasks"},
     "client": {"errors"},
-    "serve": {
-        "defaults", "errors", "config", "checkpoint", "model", "loading", "ops", "text", "data", "tasks", "engine",
-    },  # fmt: skip
-    "cli": {
-        "engine",
-        "training",
-        "serve",
-        "client",
-        "defaults",
-        "ops",
-        "errors",
-        "config",
-        "checkpoint",
-        "model",
-        "loading",
-        "text",
-        "data",
-        "tasks",
-        "certificate",
-        "convert",
-    },
+    "serve": TASKS | {"tasks"},
+    "cli": TASKS | {"tasks", "training", "serve", "client", "certificate", "convert"},
     "__main__": {"cli"},
 }
 NO_TORCH = {"errors", "config", "text", "data", "defaults", "client", "cli"}

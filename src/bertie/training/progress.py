@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 from bertie.errors import MissingExtra
@@ -179,6 +180,8 @@ def _number(name: str, value: float) -> str:
 
 
 def _summary_writer(folder: Path, *, purge_step: int) -> Any:
+    # The writer's own switch: without this module it imports all of TensorFlow, where that is installed.
+    sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
