@@ -24,8 +24,8 @@
 
 namespace {
 
-constexpr int CHUNK = 96;         // tokens that go through the layers together
-constexpr int FEED_FORWARD = 48;  // tokens whose wide inner state is held at once
+constexpr int CHUNK = 192;         // tokens that go through the layers together
+constexpr int FEED_FORWARD = 192;  // tokens whose wide inner state is held at once
 
 // 64-byte aligned memory; large pieces in huge pages, since weights are read from end to end.
 template <class T>
