@@ -147,16 +147,22 @@ def _packed_by_groups(
     """Run the padded kernel once per group of texts of similar length."""
     if packing.is_rectangle:
         q, k, v = (x.view(packing.num_texts, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
-        flat = AttentionPlan(causal=plan.causal)
-        context = _padded(q, k, v, flat, relative=relative, dropout=dropout, kernel=kernel)
+        whole = AttentionPlan(causal=plan.causal)
+        context = _padded(q, k, v, whole, relative=relative, dropout=dropout, kernel=kernel)
         return context.transpose(1, 2).flatten(0, 1)
     rows = []
     for group in packing.groups:
-        gq, gk, gv = (x[group.tokens].transpose(1, 2) for x in (q, k, v))  # [texts, N, length, H]
+        gq, gk, gv = (_rows(x, group.tokens).transpose(1, 2) for x in (q, k, v))  # [texts, N, length, H]
         group_plan = AttentionPlan(bias=_padding_bias(group, q.dtype), causal=plan.causal)
         context = _padded(gq, gk, gv, group_plan, relative=relative, dropout=dropout, kernel=kernel).transpose(1, 2)
-        rows.append(context.flatten(0, 1) if group.keep is None else context[group.keep])
-    return torch.cat(rows)[packing.ungroup]
+        flat = context.flatten(0, 1)
+        rows.append(flat if group.real is None else _rows(flat, group.real))
+    return _rows(torch.cat(rows), packing.ungroup)
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """`x[index]`, whose gradient is added up in place; that of plain indexing is sorted first."""
+    return x.index_select(0, index.flatten()).view(*index.shape, *x.shape[1:])
 
 
 def _padding_bias(group: Group, dtype: torch.dtype) -> Tensor | None:

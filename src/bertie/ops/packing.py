@@ -29,6 +29,7 @@ class Group:
 
     tokens: Tensor  # [texts, length] where in the packed tensor each cell comes from; padding repeats the first token
     keep: Tensor | None  # [texts, length] bool, or None where the rectangle has no padding
+    real: Tensor | None  # [real tokens] which cells of the flat rectangle are kept: `keep` without a GPU waiting for it
     texts: tuple[int, ...]
     lengths: tuple[int, ...]
 
@@ -84,22 +85,24 @@ class Packing:
 
     @cached_property
     def cu_seqlens(self) -> Tensor:
-        return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.device)
+        return self._there(torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32))
 
     @cached_property
     def first_tokens(self) -> Tensor:
         """`[texts]`: where each text's first token ([CLS]) is."""
-        return torch.tensor(self.starts, device=self.device)
+        return self._there(torch.tensor(self.starts))
 
     @cached_property
     def position_ids(self) -> Tensor:
         """`[tokens]`: positions that start again at 0 with every text."""
-        return torch.cat([torch.arange(length) for length in self.lengths]).to(self.device)
+        lengths = torch.tensor(self.lengths)
+        starts = torch.repeat_interleave(torch.tensor(self.starts), lengths)
+        return self._there(torch.arange(self.num_tokens) - starts)
 
     @cached_property
     def text_ids(self) -> Tensor:
         """`[tokens]`: which text each token belongs to."""
-        return torch.repeat_interleave(torch.arange(self.num_texts), torch.tensor(self.lengths)).to(self.device)
+        return self._there(torch.repeat_interleave(torch.arange(self.num_texts), torch.tensor(self.lengths)))
 
     @cached_property
     def is_rectangle(self) -> bool:
@@ -125,9 +128,11 @@ class Packing:
         column = torch.arange(int(lengths[0]))
         keep = column < lengths[:, None]
         tokens = torch.where(keep, starts[:, None] + column, starts[:, None])
+        whole = bool(keep.all())
         return Group(
-            tokens=tokens.to(self.device),
-            keep=None if bool(keep.all()) else keep.to(self.device),
+            tokens=self._there(tokens),
+            keep=None if whole else self._there(keep),
+            real=None if whole else self._there(keep.flatten().nonzero().flatten()),
             texts=tuple(texts),
             lengths=tuple(lengths.tolist()),
         )
@@ -135,8 +140,14 @@ class Packing:
     @cached_property
     def ungroup(self) -> Tensor:
         """`[tokens]`: for every packed token, its row among all groups' real rows laid end to end."""
-        kept = [g.tokens.flatten() if g.keep is None else g.tokens[g.keep] for g in self.groups]
-        return torch.argsort(torch.cat(kept))
+        kept = [torch.arange(n) + self.starts[i] for g in self.groups for i, n in zip(g.texts, g.lengths, strict=True)]
+        return self._there(torch.argsort(torch.cat(kept)))
+
+    def _there(self, tensor: Tensor) -> Tensor:
+        """On the device, without waiting for a GPU."""
+        if self.device.type != "cuda":
+            return tensor.to(self.device)
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def pad(self, x: Tensor, value: float = 0.0) -> Tensor:
         """`[tokens, …]` → `[texts, longest, …]`, the rest filled with `value`."""

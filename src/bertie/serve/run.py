@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -215,6 +216,9 @@ def make_server(settings: Settings) -> DrainingServer:
             service.failure = error
             server.should_exit = True
             return
+        # What is here now stays: the collector need not look through it again and again.
+        gc.collect()
+        gc.freeze()
         logger.info("ready", extra={"models": [model.name for model in service.models.all]})
         server.on_ready()
 

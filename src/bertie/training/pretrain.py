@@ -27,7 +27,7 @@ from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer, train_vocabulary
 from bertie.training.array_folder import locked
 from bertie.training.contract import Examples
-from bertie.training.corpus import Lines, tokenize_corpus
+from bertie.training.corpus import Lines, TokenizedCorpus, tokenize_corpus
 from bertie.training.distillation import Weights
 from bertie.training.distributed import world
 from bertie.training.finetune import run, set_dropout, with_teacher
@@ -107,14 +107,22 @@ def pretrain(
             max_predictions=chosen.max_predictions,
             whole_words=chosen.whole_words,
         )
-        examples, notes = _examples(files, tokenizer, folder / "data", chosen, made.seed, name="train")
+        corpus, notes = _corpus(files, tokenizer, folder / "data", chosen, name="train")
+        held: Examples | None = None
+        if chosen.nsp and dev is None and chosen.dev_share > 0 and corpus.num_documents >= 4:
+            # Pairs of one text overlap (it is gone through dupe_factor times), so whole documents are held out.
+            corpus, rest = corpus.split(chosen.dev_share)
+            held = _examples(rest, tokenizer, folder / "data", chosen, made.seed, name="dev")
+            notes += (f"{rest.num_documents:,} documents are held out for evaluation",)
+        examples = _examples(corpus, tokenizer, folder / "data", chosen, made.seed, name="train")
+        notes += (f"{len(examples):,} sequences to train on",)
         words_per_pair = average_predictions(examples.lengths(), rules) if chosen.nsp else None
         train: Examples = examples
-        held: Examples | None = None
         if dev is not None:
-            held, more = _examples(_files(dev), tokenizer, folder / "data", chosen, made.seed, name="dev")
+            other, more = _corpus(_files(dev), tokenizer, folder / "data", chosen, name="dev")
+            held = _examples(other, tokenizer, folder / "data", chosen, made.seed, name="dev")
             notes += more
-        elif chosen.dev_share > 0 and len(examples) > 1:
+        elif not chosen.nsp and chosen.dev_share > 0 and len(examples) > 1:
             share = min(chosen.dev_share, _MOST_HELD_OUT / len(examples))
             train, held = held_out(examples, share, seed=made.seed)
             notes += (f"{len(held)} of {len(examples)} sequences are held out for evaluation",)
@@ -180,26 +188,28 @@ def _network(
     return kind(config)
 
 
-def _examples(
-    files: list[Path], tokenizer: BertTokenizer, folder: Path, options: PretrainOptions, seed: int, *, name: str
-) -> tuple[PairExamples | SequenceExamples, tuple[str, ...]]:
+def _corpus(
+    files: list[Path], tokenizer: BertTokenizer, folder: Path, options: PretrainOptions, *, name: str
+) -> tuple[TokenizedCorpus, tuple[str, ...]]:
     corpus = tokenize_corpus(files, tokenizer, folder / f"{name}-ids", lines=options.lines, skip_bad=options.skip_bad)
-    examples: PairExamples | SequenceExamples
-    if options.nsp:
-        rules = PairRules(
-            max_length=options.max_length,
-            short_seq_prob=options.short_seq_prob,
-            dupe_factor=options.dupe_factor if name == "train" else 1,
-            seed=seed,
-        )
-        place = folder / f"{name}-pairs"
-        examples = make_pairs(corpus, tokenizer, place, rules=rules, masking=options.masking or "static")
-    else:
-        examples = SequenceExamples.of(
+    note = f"{name}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens"
+    return corpus, (note, *([corpus.skipped] if corpus.skipped else []))
+
+
+def _examples(
+    corpus: TokenizedCorpus, tokenizer: BertTokenizer, folder: Path, options: PretrainOptions, seed: int, *, name: str
+) -> PairExamples | SequenceExamples:
+    if not options.nsp:
+        return SequenceExamples.of(
             corpus, tokenizer, max_length=options.max_length, seed=seed, masking=options.masking or "dynamic"
         )
-    note = f"{name}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens, {len(examples):,} sequences"
-    return examples, (note, *([corpus.skipped] if corpus.skipped else []))
+    rules = PairRules(
+        max_length=options.max_length,
+        short_seq_prob=options.short_seq_prob,
+        dupe_factor=options.dupe_factor if name == "train" else 1,
+        seed=seed,
+    )
+    return make_pairs(corpus, tokenizer, folder / f"{name}-pairs", rules=rules, masking=options.masking or "static")
 
 
 __all__ = ["PRETRAINING", "PretrainOptions", "pretrain"]

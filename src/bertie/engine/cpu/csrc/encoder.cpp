@@ -24,7 +24,8 @@
 
 namespace {
 
-constexpr int CHUNK = 192;         // tokens that go through the layers together
+constexpr int CHUNK = 192;         // tokens that go through the layers together, where there are many
+constexpr int LEAST_CHUNK = 64;    // and where there are few, so that every thread has some of its own
 constexpr int FEED_FORWARD = 192;  // tokens whose wide inner state is held at once
 
 // 64-byte aligned memory; large pieces in huge pages, since weights are read from end to end.
@@ -249,11 +250,12 @@ struct Walk {
 };
 
 // Whole texts, in their order, CHUNK tokens at most unless one text alone has more.
-std::vector<Chunk> cut(const int32_t *ends, int texts) {
+std::vector<Chunk> cut(const int32_t *ends, int texts, int threads) {
+    const int most = std::min(CHUNK, std::max(LEAST_CHUNK, ends[texts] / (2 * threads)));
     std::vector<Chunk> chunks;
     for (int text = 0; text < texts; text++) {
         const int length = ends[text + 1] - ends[text];
-        if (chunks.empty() || chunks.back().tokens + length > CHUNK) chunks.push_back({text, text, ends[text], 0, 0});
+        if (chunks.empty() || chunks.back().tokens + length > most) chunks.push_back({text, text, ends[text], 0, 0});
         Chunk &last = chunks.back();
         last.last_text = text + 1;
         last.tokens += length;
@@ -371,7 +373,7 @@ API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, c
     try {
         Model *model = static_cast<Model *>(handle);
         const Batch batch{ids, types, positions, ends, out, states, ends[texts]};
-        std::vector<Chunk> chunks = cut(ends, texts);
+        std::vector<Chunk> chunks = cut(ends, texts, threads);
         std::atomic<int> failed{0};
         if (threads > 1 && (int)chunks.size() < 2 * threads) {
             // few chunks: the whole team works on each

@@ -48,7 +48,12 @@ class Pool {
         }
         wake_.notify_all();
         job(0, size);
-        spin_until([&] { return left_.load(std::memory_order_acquire) == 0; }, 4000);
+        // The others finish within a chunk's time; sleeping leaves this core to whoever else has work.
+        for (int i = 0; i < SPINS && left_.load(std::memory_order_acquire); i++) pause_briefly();
+        if (left_.load(std::memory_order_acquire)) {
+            std::unique_lock<std::mutex> lock(mutex_);
+            done_.wait(lock, [&] { return left_.load(std::memory_order_acquire) == 0; });
+        }
     }
 
   private:
@@ -77,13 +82,16 @@ class Pool {
             }
             if (number < size) {
                 (*job)(number, size);
-                left_.fetch_sub(1, std::memory_order_acq_rel);
+                if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+                    std::lock_guard<std::mutex> lock(mutex_);
+                    done_.notify_one();
+                }
             }
         }
     }
 
     std::mutex busy_, mutex_;
-    std::condition_variable wake_;
+    std::condition_variable wake_, done_;
     std::atomic<unsigned> round_{0};
     std::atomic<int> left_{0};
     const std::function<void(int, int)> *job_ = nullptr;
