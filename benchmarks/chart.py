@@ -92,7 +92,7 @@ def _bars(panel: Axes, rows: list[dict[str, Any]], values: list[float], labels: 
     colours = [OURS if is_ours(name) else PEER for name in names]
     bars = panel.barh(names, values, color=colours, height=0.72)
     panel.bar_label(bars, labels, padding=4, fontsize=8.5)
-    panel.set_xlim(0, 1.55 * max(values, default=1))
+    panel.set_xlim(0, 1.7 * max(values, default=1))
     panel.xaxis.set_major_formatter("{x:,.0f}")
     panel.xaxis.set_major_locator(MaxNLocator(5))
     panel.tick_params(axis="y", length=0)

@@ -107,14 +107,14 @@ def pretrain(
             max_predictions=chosen.max_predictions,
             whole_words=chosen.whole_words,
         )
-        corpus, notes = _corpus(files, tokenizer, folder / "data", chosen, name="train")
+        text, notes = _corpus(files, tokenizer, folder / "data", chosen, name="train")
         held: Examples | None = None
-        if chosen.nsp and dev is None and chosen.dev_share > 0 and corpus.num_documents >= 4:
+        if chosen.nsp and dev is None and chosen.dev_share > 0 and text.num_documents >= 4:
             # Pairs of one text overlap (it is gone through dupe_factor times), so whole documents are held out.
-            corpus, rest = corpus.split(chosen.dev_share)
+            text, rest = text.split(chosen.dev_share)
             held = _examples(rest, tokenizer, folder / "data", chosen, made.seed, name="dev")
             notes += (f"{rest.num_documents:,} documents are held out for evaluation",)
-        examples = _examples(corpus, tokenizer, folder / "data", chosen, made.seed, name="train")
+        examples = _examples(text, tokenizer, folder / "data", chosen, made.seed, name="train")
         notes += (f"{len(examples):,} sequences to train on",)
         words_per_pair = average_predictions(examples.lengths(), rules) if chosen.nsp else None
         train: Examples = examples
