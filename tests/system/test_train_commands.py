@@ -138,7 +138,7 @@ def test_tensorboard_files_are_written(desk: Path, files: Path) -> None:
         ("finetune classify -m my-bert --train {classify} -o out --shard", "one alone", "torchrun"),
         ("finetune classify -m my-bert --train {classify} -o out --class-weights a,b", "'a,b'", "balanced"),
         ("pretrain -o out", "No corpus was given", "--corpus"),
-        ("pretrain --corpus none.txt -o out", "none.txt", ""),
+        ("pretrain --corpus none.txt -o out", "none.txt: there is no such file", "Check the path"),
         ("pretrain --corpus texts.txt -o out --vocab-size 20", "too small", "larger"),
         ("pretrain --corpus texts.txt -o out -m my-bert --max-length 64", "max_length is 64", ""),
     ],
@@ -154,6 +154,8 @@ def test_mistakes_are_explained(
     assert first.startswith("error: ")
     assert cause in first
     assert remedy in last
+    if "none." in line:
+        assert not (desk / "out").exists(), "something was begun"
 
 
 @pytest.mark.parametrize("task", LINES)

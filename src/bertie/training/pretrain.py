@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertie.config import BertConfig
-from bertie.errors import ConfigError, InputError
+from bertie.errors import ConfigError, DataError, InputError
 from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer, train_vocabulary
 from bertie.training.array_folder import locked
@@ -141,7 +141,11 @@ def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
     files = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not files:
         raise InputError("No corpus was given.", "Name one text file or more: corpus=[…].")
-    return [Path(file) for file in files]
+    paths = [Path(file) for file in files]
+    for path in paths:
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file.", "Check the path; a corpus is one text file or more.")
+    return paths
 
 
 def _tokenizer(files: list[Path], folder: Path, model: PathLike | None, options: PretrainOptions) -> BertTokenizer:
