@@ -31,6 +31,7 @@ from bertie import BertConfig, BertForMaskedLM
 from bertie.training.contract import Batch
 from bertie.training.distributed import World
 from bertie.training.loop import Training
+from bertie.training.objectives.pretrain import word_loss
 from bertie.training.settings import Settings
 from bertie.training.utilisation import step_flops
 
@@ -123,7 +124,7 @@ class MaskedWords:
             cu_seqlens=tensors["cu_seqlens"],
             masked_positions=tensors["masked_positions"],
         )
-        return torch.nn.functional.cross_entropy(output.logits.float(), tensors["labels"], reduction="sum"), {}
+        return word_loss(output.logits, tensors["labels"]), {}
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         return {}
@@ -140,7 +141,6 @@ def ours(case: Case, texts: Texts, steps: int, attention_dropout: float, folder:
         max_steps=10**6,
         batch_size=case.batch,
         micro_batch_tokens=case.batch * case.length,
-        compile_layers=device.type == "cuda",
         learning_rate=1e-4,
         warmup=0,
         schedule="constant",

@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "convert": FILES | {"model", "loading"},
     "engine": {"errors", "config", "ops", "model", "text"},
     "tasks": TASKS,
-    "training": TASKS - {"engine"} | {"tasks"},
+    "training": TASKS | {"tasks"},
     "client": {"errors"},
     "serve": TASKS | {"tasks"},
     "cli": TASKS | {"tasks", "training", "serve", "client", "certificate", "convert"},

@@ -99,7 +99,8 @@ def training_options(
             show_default=True,
             help="auto is bfloat16 on GPUs that have it.",
         ),
-        click.option("--compile", "compile_layers", is_flag=True, help="Compile the layers (GPU; slow first steps)."),
+        click.option("--fused/--no-fused", default=True, help="Our kernels on a GPU, in bfloat16. [default: on]"),
+        click.option("--compile", "compile_layers", is_flag=True, help="torch.compile instead (slow first steps)."),
         click.option("--gradient-checkpointing", is_flag=True, help="Less memory, a third more time."),
         click.option("--shard", is_flag=True, help="Under torchrun: split the model itself (FSDP2)."),
         click.option(

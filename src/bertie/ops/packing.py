@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,14 +96,13 @@ class Packing:
     @cached_property
     def position_ids(self) -> Tensor:
         """`[tokens]`: positions that start again at 0 with every text."""
-        lengths = torch.tensor(self.lengths)
-        starts = torch.repeat_interleave(torch.tensor(self.starts), lengths)
-        return self._there(torch.arange(self.num_tokens) - starts)
+        positions = np.arange(self.num_tokens) - np.repeat(self.starts, self.lengths)
+        return self._there(torch.from_numpy(positions))
 
     @cached_property
     def text_ids(self) -> Tensor:
         """`[tokens]`: which text each token belongs to."""
-        return self._there(torch.repeat_interleave(torch.arange(self.num_texts), torch.tensor(self.lengths)))
+        return self._there(torch.from_numpy(np.repeat(np.arange(self.num_texts), self.lengths)))
 
     @cached_property
     def is_rectangle(self) -> bool:

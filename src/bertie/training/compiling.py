@@ -1,19 +1,41 @@
-"""torch.compile, layer by layer.
+"""Faster layers on a GPU: our own kernels, or torch.compile layer by layer.
 
-A whole model would be traced around reading lengths and checking shapes; what is worth compiling is a layer: its
+Our kernels (engine/gpu/training.py) are the default where they have a form for the model. For torch.compile: a whole
+model would be traced around reading lengths and checking shapes; what is worth compiling is a layer: its
 dropouts, additions, LayerNorms and GELU become a few kernels, around attention over packed texts. All layers share one
 compiled function, for any number of tokens.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from bertie.errors import InputError
 from bertie.model.pretrained import BertPreTrainedModel
+
+logger = logging.getLogger("bertie")
+
+
+def fuse_layers(model: BertPreTrainedModel) -> Callable[[], None]:
+    """Let the model's layers run in our kernels, until what comes back is called.
+
+    What stands in the way is said in the log, and leaves the model as it is.
+    """
+    try:
+        from bertie.engine.gpu.training import fuse, why_not
+    except ImportError as error:  # no Triton
+        reason: str | None = str(error)
+    else:
+        reason = why_not(model)
+    if reason is None:
+        return fuse(model)
+    logger.info("training runs the reference's layers, without kernels of our own: %s", reason)
+    return lambda: None
 
 
 def compile_layers(model: BertPreTrainedModel, *, backend: str = "inductor") -> None:

@@ -29,7 +29,7 @@ from torch import Tensor
 from bertie.errors import ConfigError, InputError
 from bertie.training.averages import Average
 from bertie.training.batches import DataOrder, Preparer, Share, needs_whole_batches, prepared, prepared_by_processes
-from bertie.training.compiling import compile_layers
+from bertie.training.compiling import compile_layers, fuse_layers
 from bertie.training.contract import Examples, Objective
 from bertie.training.distributed import World, local, parallel, put_apart, sync_gradients
 from bertie.training.optimizers import Optimizer, global_norm
@@ -124,8 +124,11 @@ class Training:
         parallel(model, world)
         self.model = model
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._unfuse: Callable[[], None] = lambda: None
         if settings.compile_layers:
             compile_layers(model)
+        elif settings.fused and self.uses_bfloat16 and self.device.type == "cuda" and not world.shard:
+            self._unfuse = fuse_layers(model)
         self.optimizer = Optimizer(
             self.parameters,
             settings,
@@ -200,6 +203,7 @@ class Training:
         finally:
             feed.close()
             self.journal.close()
+            self._unfuse()
 
     def _feed(self) -> Any:
         steps, pin = range(self.step, self.order.num_steps), self.device.type == "cuda"

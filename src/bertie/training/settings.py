@@ -47,7 +47,8 @@ class Settings:
     final_learning_rate: float = 0.0
     # the machine
     precision: Precision = "auto"  # bfloat16 autocast where a GPU has it
-    compile_layers: bool = False
+    fused: bool = True  # our kernels for layers in bfloat16 on a GPU, where they have a form for the model
+    compile_layers: bool = False  # torch.compile instead of them
     gradient_checkpointing: bool = False
     shard: bool = False  # FSDP2: parameters and optimizer are split over the processes
     workers: int = 0  # processes that prepare batches; 0 prepares them in a thread
@@ -99,7 +100,7 @@ class Settings:
 
 
 DECIDING = frozenset(field.name for field in fields(Settings)) - {
-    "micro_batch_tokens", "compile_layers", "gradient_checkpointing", "shard", "workers", "evaluate_every",
+    "micro_batch_tokens", "compile_layers", "fused", "gradient_checkpointing", "shard", "workers", "evaluate_every",
     "save_every", "keep", "log_every", "tensorboard", "precision", "patience",
 }  # fmt: skip
 

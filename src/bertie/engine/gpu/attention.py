@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.epilogues import INTERPRETED
+from bertie.engine.gpu.launch import INTERPRETED, launch
 from bertie.engine.gpu.schedule import Schedule
 
 
@@ -116,20 +116,18 @@ def attention(qkv: Tensor, heads: int, plan: Schedule, *, fp8_scale: Tensor | No
     head = width // heads
     lanes = max(16, triton.next_power_of_2(head))
     out = torch.empty(tokens, width, device=qkv.device, dtype=qkv.dtype if fp8_scale is None else torch.float8_e4m3fn)
-    _attention_kernel[(heads, len(plan.programs))](
-        qkv,
-        out,
-        plan.programs,
-        plan.starts,
-        fp8_scale,
-        width,
-        math.log2(math.e) / math.sqrt(head),
-        HEAD=head,
-        LANES=lanes,
-        ROWS=plan.tile,
-        KEYS=plan.tile,
-        TO_FP8=fp8_scale is not None,
-        HARDWARE=not INTERPRETED,
+    launch(
+        _attention_kernel,
+        (heads, len(plan.programs)),
+        (qkv, out, plan.programs, plan.starts, fp8_scale, width, math.log2(math.e) / math.sqrt(head)),
+        {
+            "HEAD": head,
+            "LANES": lanes,
+            "ROWS": plan.tile,
+            "KEYS": plan.tile,
+            "TO_FP8": fp8_scale is not None,
+            "HARDWARE": not INTERPRETED,
+        },
         num_warps=4,
         num_stages=1,
         maxnreg=96 if lanes <= 64 else None,

@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.epilogues import INTERPRETED, _gelu_of
+from bertie.engine.gpu.epilogues import _gelu_of
+from bertie.engine.gpu.launch import INTERPRETED
 
 MOST_TOKENS = 64
 COLUMNS = 32

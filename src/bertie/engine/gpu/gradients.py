@@ -1,0 +1,382 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+# mypy: disable-error-code="import-not-found,import-untyped"
+# ruff: noqa: N803 (Triton's constants are in capitals)
+"""What training needs between a layer's products: dropout on the way forward, and every gradient on the way back.
+
+- `drop_add_norm` and `drop_add_norm_backward`: LayerNorm(dropout(x) + residual). Which values were dropped is not kept:
+  the same seed gives the same mask again.
+- `gelu_backward`: through the activation.
+- `attention_backward`: through attention, for texts that fit into a tile whole. Scores are computed again, which is
+  cheaper than having kept them; a row's softmax, and all that its gradient needs, is inside one program.
+- `column_sums`: the gradient of a bias.
+
+Gradients of a LayerNorm's weights and of biases are sums over all tokens. Programs write the sums of their own rows,
+and one more pass adds those up, always in the same order: the same batch gives the same bits. All arithmetic inside is
+fp32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bertie.engine.gpu.attention import _exp2
+from bertie.engine.gpu.epilogues import _normal_share, _normalised
+from bertie.engine.gpu.launch import INTERPRETED, launch
+from bertie.engine.gpu.schedule import Schedule
+
+WHOLE = 128  # texts up to this length fit into one tile of attention_backward
+
+
+@triton.jit
+def _kept(seed, place, dropped):
+    """Whether the value at a place is kept; `dropped` is the chance of being dropped in units of 2⁻¹⁶.
+
+    Two neighbouring places share one 32-bit number, of which each has one half: the seed makes a number out of the
+    pair's, and two rounds of multiplying and shifting let every bit have a say in every other (constants by C. Wellons,
+    https://nullprogram.com/blog/2018/07/31/). That is a dozen instructions to a pair. Philox, which tl.rand has, takes
+    a hundred to each value, longer than all the rest of these kernels.
+    """
+    pair = (place >> 1).to(tl.uint32)
+    number = pair * (seed.to(tl.uint32) | 1) + seed.to(tl.uint32)
+    number = (number ^ (number >> 16)) * 0x7FEB352D
+    number = (number ^ (number >> 15)) * 0x846CA68B
+    number = number ^ (number >> 16)
+    half = tl.where((place & 1) == 0, number & 0xFFFF, number >> 16)
+    return half.to(tl.int32) >= dropped
+
+
+@triton.jit(do_not_specialize=["seed", "dropped", "tokens"])
+def _drop_add_norm_kernel(
+    x,  # [tokens, D]
+    residual,  # [tokens, D]
+    gamma,
+    beta,
+    summed,  # [tokens, D]: what is normalised, kept for the way back
+    out,  # [tokens, D]
+    tokens,
+    width,  # D
+    eps,
+    seed,
+    dropped,  # the chance of being dropped, in units of 2⁻¹⁶
+    rescale,  # 1 / (1 − that chance)
+    DROPS: tl.constexpr,
+    KEEPS: tl.constexpr,  # whether `summed` is wanted
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    in_row = column < width
+    mask = (row < tokens)[:, None] & in_row[None, :]
+    place = row.to(tl.int64)[:, None] * width + column[None, :]
+    value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+    if DROPS:
+        kept = _kept(seed, row[:, None] * width + column[None, :], dropped)
+        value = tl.where(kept, value * rescale, 0.0)
+    total = value + tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
+    if KEEPS:
+        tl.store(summed + place, total.to(summed.dtype.element_ty), mask=mask)
+    normal = _normalised(total, in_row, gamma, beta, column, width, eps)
+    tl.store(out + place, normal.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["seed", "dropped", "tokens"])
+def _drop_add_norm_backward_kernel(
+    grad,  # [tokens, D], of the norm's output
+    summed,  # [tokens, D]
+    gamma,
+    grad_residual,  # [tokens, D]
+    grad_x,  # [tokens, D]; written where anything is dropped, otherwise it is grad_residual
+    sums,  # [blocks of rows, 3·D] fp32: of gamma, of beta, of x's bias
+    tokens,
+    width,
+    sums_stride,
+    eps,
+    seed,
+    dropped,
+    rescale,
+    DROPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,  # a program takes STEPS times ROWS rows
+    COLUMNS: tl.constexpr,
+):
+    program = tl.program_id(0)
+    column = tl.arange(0, COLUMNS)
+    in_row = column < width
+    weight = tl.load(gamma + column, mask=in_row, other=0.0).to(tl.float32)
+    of_gamma = tl.zeros([COLUMNS], tl.float32)
+    of_beta = tl.zeros([COLUMNS], tl.float32)
+    of_bias = tl.zeros([COLUMNS], tl.float32)
+    for step in range(STEPS):
+        row = (program * STEPS + step) * ROWS + tl.arange(0, ROWS)
+        mask = (row < tokens)[:, None] & in_row[None, :]
+        place = row.to(tl.int64)[:, None] * width + column[None, :]
+        above = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
+        total = tl.load(summed + place, mask=mask, other=0.0).to(tl.float32)
+        mean = tl.sum(total, 1) / width
+        centred = tl.where(mask, total - mean[:, None], 0.0)
+        steep = tl.rsqrt(tl.sum(centred * centred, 1) / width + eps)
+        normal = centred * steep[:, None]
+        of_gamma += tl.sum(above * normal, 0)
+        of_beta += tl.sum(above, 0)
+        weighted = above * weight[None, :]
+        level = tl.sum(weighted, 1) / width
+        slope = tl.sum(weighted * normal, 1) / width
+        below = (weighted - level[:, None] - normal * slope[:, None]) * steep[:, None]
+        below = tl.where(mask, below, 0.0)
+        tl.store(grad_residual + place, below.to(grad_residual.dtype.element_ty), mask=mask)
+        if DROPS:
+            kept = _kept(seed, row[:, None] * width + column[None, :], dropped)
+            below = tl.where(kept, below * rescale, 0.0)
+            tl.store(grad_x + place, below.to(grad_x.dtype.element_ty), mask=mask)
+        of_bias += tl.sum(below, 0)
+    place = sums + program.to(tl.int64) * sums_stride + column
+    tl.store(place, of_gamma, mask=in_row)
+    tl.store(place + width, of_beta, mask=in_row)
+    tl.store(place + 2 * width, of_bias, mask=in_row)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _gelu_backward_kernel(
+    x,  # [tokens, I]: what went into the activation
+    grad,  # [tokens, I]
+    grad_x,  # [tokens, I]
+    sums,  # [blocks of rows, I] fp32
+    tokens,
+    width,
+    sums_stride,
+    EXACT: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    block = tl.program_id(0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    in_row = column < width
+    total = tl.zeros([COLUMNS], tl.float32)
+    for step in range(STEPS):
+        row = (block * STEPS + step) * ROWS + tl.arange(0, ROWS)
+        mask = (row < tokens)[:, None] & in_row[None, :]
+        place = row.to(tl.int64)[:, None] * width + column[None, :]
+        value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+        above = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
+        if EXACT:  # Φ(x) + x·φ(x)
+            slope, bell = _normal_share(value)
+            slope += value * 0.3989422804014327 * bell
+        else:  # with u = √(2/π)·(x + 0.044715 x³): x·σ(2u), and its derivative
+            gate = tl.sigmoid(value * (1.5957691216057308 + 0.07135481627260025 * value * value))
+            slope = gate + value * gate * (1.0 - gate) * (1.5957691216057308 + 0.21406444881780075 * value * value)
+        below = above * slope
+        tl.store(grad_x + place, below.to(grad_x.dtype.element_ty), mask=mask)
+        total += tl.sum(below, 0)
+    tl.store(sums + block.to(tl.int64) * sums_stride + column, total, mask=in_row)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _column_sums_kernel(
+    x,  # [tokens, width], its rows `stride` apart
+    sums,  # [blocks of rows, width] fp32
+    tokens,
+    width,
+    stride,
+    sums_stride,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    block = tl.program_id(0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    in_row = column < width
+    total = tl.zeros([COLUMNS], tl.float32)
+    for step in range(STEPS):
+        row = (block * STEPS + step) * ROWS + tl.arange(0, ROWS)
+        mask = (row < tokens)[:, None] & in_row[None, :]
+        place = row.to(tl.int64)[:, None] * stride + column[None, :]
+        total += tl.sum(tl.load(x + place, mask=mask, other=0.0).to(tl.float32), 0)
+    tl.store(sums + block.to(tl.int64) * sums_stride + column, total, mask=in_row)
+
+
+@triton.jit
+def _attention_backward_kernel(
+    qkv,  # [tokens, 3·N·H]
+    grad,  # [tokens, N·H], of the context
+    grad_qkv,  # [tokens, 3·N·H]
+    programs,  # [programs, 4] int32
+    starts,  # [tokens] int32
+    width,  # N·H
+    to_power,  # log₂e / √H
+    to_score,  # 1 / √H
+    HEAD: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
+    HARDWARE: tl.constexpr,
+):
+    program = programs + 4 * tl.program_id(1)
+    first, end = tl.load(program), tl.load(program + 1)
+    head = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    row = tl.arange(0, ROWS)
+    there = first + row < end
+    mask = there[:, None] & (lane < HEAD)[None, :]
+    base = first.to(tl.int64) * (3 * width) + head * HEAD
+    inside = row[:, None] * (3 * width) + lane[None, :]
+    q = tl.load(qkv + base + inside, mask=mask, other=0.0)
+    k = tl.load(qkv + base + width + inside, mask=mask, other=0.0)
+    v = tl.load(qkv + base + 2 * width + inside, mask=mask, other=0.0)
+    of_context = first.to(tl.int64) * width + head * HEAD + row[:, None] * width + lane[None, :]
+    above = tl.load(grad + of_context, mask=mask, other=0.0)
+    mine = tl.load(starts + first + row, mask=there, other=-1)
+    theirs = tl.load(starts + first + row, mask=there, other=-2)
+
+    scores = tl.dot(q, tl.trans(k))
+    same = mine[:, None] == theirs[None, :]  # nowhere, for rows past the end: their weights are 0, not merely unused
+    top = tl.max(tl.where(same, scores, -1e30), 1) * to_power
+    weights = tl.where(same, _exp2(scores * to_power - top[:, None], HARDWARE), 0.0)
+    weights = weights * (1.0 / tl.maximum(tl.sum(weights, 1), 1e-30))[:, None]
+    of_v = tl.dot(tl.trans(weights.to(v.dtype)), above)
+    tl.store(grad_qkv + base + 2 * width + inside, of_v.to(grad_qkv.dtype.element_ty), mask=mask)
+    of_weights = tl.dot(above, tl.trans(v))
+    level = tl.sum(weights * of_weights, 1)
+    of_scores = (weights * (of_weights - level[:, None]) * to_score).to(q.dtype)
+    of_q = tl.dot(of_scores, k)
+    tl.store(grad_qkv + base + inside, of_q.to(grad_qkv.dtype.element_ty), mask=mask)
+    of_k = tl.dot(tl.trans(of_scores), q)
+    tl.store(grad_qkv + base + width + inside, of_k.to(grad_qkv.dtype.element_ty), mask=mask)
+
+
+# -- how they are called ---------------------------------------------------------------------------------------------
+
+
+class RowSums:
+    """Sums over tokens, several side by side: blocks of rows write theirs, and one pass adds all of them up.
+
+    >>> sums = RowSums(tokens, [3 * D, I], device)
+    >>> gelu_backward(…, sums=sums.part(1))
+    >>> of_norm, of_bias = sums.total()
+    """
+
+    def __init__(self, tokens: int, widths: list[int], device: torch.device) -> None:
+        self.widths = widths
+        blocks = -(-tokens // block_rows(tokens))
+        self.buffer = torch.empty(blocks, sum(widths), device=device, dtype=torch.float32)
+        self.parts = self.buffer.split(widths, dim=1)
+
+    def part(self, number: int) -> Tensor:
+        return self.parts[number]
+
+    def total(self) -> tuple[Tensor, ...]:
+        return self.buffer.sum(0).split(self.widths)
+
+
+def block_rows(tokens: int) -> int:
+    """Rows that one program adds up: more for larger batches. There are two, each compiled once."""
+    return 32 if tokens >= 4096 else 8
+
+
+def _dropped(dropout: float) -> tuple[int, float]:
+    return round(dropout * 2**16), 1 / (1 - dropout)
+
+
+def drop_add_norm(
+    x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, eps: float, *, dropout: float, seed: int, keep: bool
+) -> tuple[Tensor, Tensor]:
+    """LayerNorm(dropout(x) + residual), `[tokens, D]`, and (with `keep`) the sum that was normalised."""
+    tokens, width = x.shape
+    rows, warps = (2, 2) if width <= 1024 else (1, 8)
+    out = torch.empty_like(residual)
+    summed = torch.empty_like(residual) if keep else out
+    launch(
+        _drop_add_norm_kernel,
+        (-(-tokens // rows),),
+        (x, residual, gamma, beta, summed, out, tokens, width, eps, seed, *_dropped(dropout)),
+        {"DROPS": dropout > 0, "KEEPS": keep, "ROWS": rows, "COLUMNS": _power(width)},
+        num_warps=warps,
+    )
+    return out, summed
+
+
+def drop_add_norm_backward(
+    grad: Tensor, summed: Tensor, gamma: Tensor, eps: float, *, dropout: float, seed: int, sums: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the residual and of x, `[tokens, D]`; into `sums` `[blocks, 3·D]` of gamma, beta and x's bias."""
+    tokens, width = grad.shape
+    rows, warps = 1, 4 if width <= 1024 else 8
+    grad_residual = torch.empty_like(summed)
+    grad_x = torch.empty_like(summed) if dropout > 0 else grad_residual
+    launch(
+        _drop_add_norm_backward_kernel,
+        (len(sums),),
+        (
+            grad,
+            summed,
+            gamma,
+            grad_residual,
+            grad_x,
+            sums,
+            tokens,
+            width,
+            sums.stride(0),
+            eps,
+            seed,
+            *_dropped(dropout),
+        ),
+        {"DROPS": dropout > 0, "ROWS": rows, "STEPS": block_rows(tokens) // rows, "COLUMNS": _power(width)},
+        num_warps=warps,
+    )
+    return grad_residual, grad_x
+
+
+def gelu_backward(x: Tensor, grad: Tensor, *, exact: bool, sums: Tensor) -> Tensor:
+    """The gradient of the activation's input `[tokens, I]`; into `sums` `[blocks, I]` its sum over tokens."""
+    tokens, width = x.shape
+    rows, columns = 1, min(1024, _power(width))
+    grad_x = torch.empty_like(x)
+    launch(
+        _gelu_backward_kernel,
+        (len(sums), -(-width // columns)),
+        (x, grad, grad_x, sums, tokens, width, sums.stride(0)),
+        {"EXACT": exact, "ROWS": rows, "STEPS": block_rows(tokens) // rows, "COLUMNS": columns},
+        num_warps=4,
+    )
+    return grad_x
+
+
+def column_sums(x: Tensor, *, sums: Tensor) -> None:
+    """`[tokens, width]` → into `sums` `[blocks, width]`."""
+    tokens, width = x.shape
+    rows, columns = 4, min(1024, _power(width))
+    launch(
+        _column_sums_kernel,
+        (len(sums), -(-width // columns)),
+        (x, sums, tokens, width, x.stride(0), sums.stride(0)),
+        {"ROWS": rows, "STEPS": block_rows(tokens) // rows, "COLUMNS": columns},
+        num_warps=4,
+    )
+
+
+def attention_backward(qkv: Tensor, grad: Tensor, heads: int, plan: Schedule) -> Tensor:
+    """The gradient of `[tokens, 3·N·H]` from that of the context `[tokens, N·H]`. Every text fits into a tile."""
+    width = qkv.shape[1] // 3
+    head = width // heads
+    lanes = max(16, _power(head))
+    grad_qkv = torch.empty_like(qkv)
+    factors = (math.log2(math.e) / math.sqrt(head), 1 / math.sqrt(head))
+    launch(
+        _attention_backward_kernel,
+        (heads, len(plan.programs)),
+        (qkv, grad, grad_qkv, plan.programs, plan.starts, width, *factors),
+        {"HEAD": head, "LANES": lanes, "ROWS": plan.tile, "HARDWARE": not INTERPRETED},
+        num_warps=4,
+        num_stages=1,
+    )
+    return grad_qkv
+
+
+def _power(width: int) -> int:
+    """The next power of two."""
+    return 1 << (width - 1).bit_length()
