@@ -176,3 +176,31 @@ def test_no_runner_for_half_precision_on_a_cpu() -> None:
         compile_model(model, dtype="bfloat16")
     assert compile_model(model, dtype="bfloat16", strict=False).dtype == torch.bfloat16
     assert model.dtype == torch.float32
+
+
+def test_gelu_by_tanh_costs_less_than_a_hundred_thousandth() -> None:
+    """What the GPU engine puts in place of the exact GELU, on real weights: the price in cosine of pooled vectors."""
+    from bertie.defaults import default_embedding_model
+    from bertie.model.activations import gelu_erf, gelu_tanh
+
+    try:
+        folder = default_embedding_model()
+    except bertie.errors.CheckpointNotFound:
+        pytest.skip("all-MiniLM-L6-v2 is not installed")
+    model = bertie.BertModel.from_pretrained(folder).eval()
+    texts = ["The cat sat.", "It was the best of times, it was the worst of times.", "E = mc² was on the board, twice."]
+    encoded = bertie.BertTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    mask = encoded["attention_mask"][:, :, None]
+
+    def vectors() -> Tensor:
+        with torch.no_grad():
+            states = model(encoded["input_ids"], attention_mask=encoded["attention_mask"]).last_hidden_state
+        return (states * mask).sum(1) / mask.sum(1)
+
+    exact = vectors()
+    for layer in model.encoder.layer:
+        assert layer.intermediate.intermediate_act_fn is gelu_erf
+        layer.intermediate.intermediate_act_fn = gelu_tanh
+    bent = vectors()
+    assert not torch.equal(exact, bent)
+    assert float(1 - torch.cosine_similarity(exact.double(), bent.double()).min()) < 1e-5

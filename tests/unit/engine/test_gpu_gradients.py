@@ -152,7 +152,7 @@ def test_a_whole_model_in_float32(longest: int, monkeypatch: pytest.MonkeyPatch)
     from bertie.engine.gpu import training
 
     monkeypatch.setattr(training, "HALF", torch.float32)
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: True)
+    monkeypatch.setattr(training, "in_half", lambda: True)
     torch.manual_seed(0)
     config = BertConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=90,

@@ -5,4 +5,8 @@ layers.py       one layer: which product and which kernel, in order, in half pre
 schedule.py     which part of a batch each attention program takes, worked out on the host
 attention.py    attention over packed texts          epilogues.py   what lies between the products
 graphs.py       small batches as recorded graphs     fp8.py         rounding, and which products may be rounded
+
+For training, which the reference model does with its layers exchanged:
+training.py     a layer forward and backward          gradients.py   the kernels of the way back, and dropout
+words.py        scores of a vocabulary and their loss launch.py      Triton's launches, cheaper
 """

@@ -63,6 +63,11 @@ def why_not(model: BertPreTrainedModel) -> str | None:
     return None
 
 
+def in_half() -> bool:
+    """Whether this is under bfloat16 autocast."""
+    return torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == HALF
+
+
 def fuse(model: BertPreTrainedModel) -> Callable[[], None]:
     """Give every layer, and the decoder of a language model, a fused forward. Ask `why_not` first.
 
@@ -101,7 +106,7 @@ class _Batches:
         """Called before the encoder runs."""
         plan: AttentionPlan = named.get("plan", arguments[1] if len(arguments) > 1 else PLAIN)
         self.batch = None
-        if plan.packing is None or not torch.is_autocast_enabled("cuda"):
+        if plan.packing is None or not in_half():
             return
         dropout = max(fused.attention_dropout for fused in self.layers)
         seeds: list[list[int]] = []
