@@ -264,13 +264,13 @@ class RowSums:
         self.widths = widths
         blocks = -(-tokens // block_rows(tokens))
         self.buffer = torch.empty(blocks, sum(widths), device=device, dtype=torch.float32)
-        self.parts = self.buffer.split(widths, dim=1)
+        self.parts = torch.split(self.buffer, widths, dim=1)
 
     def part(self, number: int) -> Tensor:
         return self.parts[number]
 
     def total(self) -> tuple[Tensor, ...]:
-        return self.buffer.sum(0).split(self.widths)
+        return torch.split(self.buffer.sum(0), self.widths)
 
 
 def block_rows(tokens: int) -> int:

@@ -183,7 +183,7 @@ class _Half:
         first = modules[0].weight
         weight = torch.empty(sum(rows), first.shape[1], device=first.device, dtype=HALF)
         bias = torch.empty(sum(rows), device=first.device, dtype=HALF)
-        self.targets += [*weight.split(rows), *bias.split(rows)]
+        self.targets += [*torch.split(weight, rows), *torch.split(bias, rows)]
         self.sources += [module.weight for module in modules] + [module.bias for module in modules]
         return weight, bias
 

@@ -35,8 +35,9 @@ class PaddedDecoder:
         self.weight = torch.zeros(rows, decoder.in_features, device=weight.device, dtype=torch.bfloat16)
         self.bias = torch.zeros(rows, device=weight.device, dtype=torch.bfloat16)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """`[words, D]` → `[words, V]`."""
+        x = input
         decoder = self.decoder
         half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
         if not half or x.dim() != 2 or not len(x) or decoder.bias is None:
