@@ -82,7 +82,7 @@ def fuse(model: BertPreTrainedModel) -> Callable[[], None]:
     changed: list[nn.Module] = list(encoder.layer)
     decoder = model.get_output_embeddings()
     if isinstance(decoder, nn.Linear):
-        decoder.forward = PaddedDecoder(decoder).forward  # type: ignore[method-assign]
+        decoder.forward = PaddedDecoder(decoder).forward  # type: ignore[method-assign, assignment]
         changed.append(decoder)
 
     def undo() -> None:
@@ -253,7 +253,7 @@ class _Layer(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, qkv, context, y_sum, y, wide, bent, out_sum, *kept = ctx.saved_tensors
         batch, fused, drop, seeds = ctx.batch, ctx.fused, ctx.drop, ctx.seeds
         half, (norm1, norm2) = fused.half, fused.norms

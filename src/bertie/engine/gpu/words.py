@@ -35,9 +35,8 @@ class PaddedDecoder:
         self.weight = torch.zeros(rows, decoder.in_features, device=weight.device, dtype=torch.bfloat16)
         self.bias = torch.zeros(rows, device=weight.device, dtype=torch.bfloat16)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """`[words, D]` → `[words, V]`."""
-        x = input
         decoder = self.decoder
         half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
         if not half or x.dim() != 2 or not len(x) or decoder.bias is None:
@@ -57,7 +56,7 @@ class _Decode(torch.autograd.Function):
         return torch.addmm(padded.bias, x, padded.weight.t())[:, : len(weight)]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         width, weight = grad.shape[1], ctx.padded.weight
         grad = _whole_rows(grad, len(weight))
@@ -155,7 +154,7 @@ class _CrossEntropy(torch.autograd.Function):
         return losses.sum()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         slopes, ctx.grad = ctx.grad, None
         count = slopes.numel()
         launch(_scale_kernel, (-(-count // _BLOCK),), (slopes, grad, count), {"BLOCK": _BLOCK}, num_warps=8)
