@@ -2,6 +2,7 @@
 
     python -m benchmarks.finetune --data glue [--model all-MiniLM-L6-v2's folder] [--tasks SST-2 …] [--seeds 3]
                                   [--jobs 8] [--save]
+    python -m benchmarks.finetune --table benchmarks/results/finetune-DATE.json      # docs/results.md's table
 
 With --jobs, that many runs share the machine, each in a process of its own; its seconds are then no measure of speed.
 Each line is one `bertie finetune …` command, printed beside its figures. The dev set chooses the best epoch and is what
@@ -11,6 +12,7 @@ is reported, as is usual for these data sets. Bars are those we hold ourselves t
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import shlex
 import statistics
@@ -100,9 +102,30 @@ def report(name: str, model: str | None, data: Path, runs: list[dict[str, Any]])
     return {"metric": recipe.metric, "median": median, "bar": recipe.bar, "command": command, "runs": runs}
 
 
+def table_of(path: Path) -> str:
+    """A saved result as a table in markdown. The default model is left out of the commands: it has no name to type."""
+
+    def number(value: float) -> str:
+        return f"{value:.4f}" if abs(value) <= 1 else f"{value:.2f}"  # SQuAD's figures are percentages
+
+    head = ["data", "metric (dev)", "median", "each seed", "bar", "steps", "command"]
+    lines = [head, ["---"] * len(head)]
+    for name, row in json.loads(path.read_text(encoding="utf-8"))["rows"].items():
+        missed = row["bar"] is not None and row["median"] < row["bar"]
+        lines.append([
+            name, row["metric"], f"**{number(row['median'])}**",
+            ", ".join(number(run["metrics"][row["metric"]]) for run in row["runs"]),
+            "" if row["bar"] is None else f"{row['bar']:.3f}{', **missed**' if missed else ''}",
+            f"{row['runs'][0]['steps']:,}", f"`{row['command'].replace(' -m all-MiniLM-L6-v2', '')}`",
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds SST-2/, MRPC/, …")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--data", type=Path, help="folder that holds SST-2/, MRPC/, …")
+    what.add_argument("--table", type=Path, help="print this saved result as a table, and train nothing")
     parser.add_argument("--model", default=None, help="checkpoint to start from (default: all-MiniLM-L6-v2)")
     parser.add_argument("--tasks", nargs="+", default=list(RECIPES), choices=list(RECIPES))
     parser.add_argument("--seeds", type=int, default=3)
@@ -110,6 +133,9 @@ def main() -> None:
     parser.add_argument("--max-steps", type=int, default=None, help="for a quick look")
     parser.add_argument("--save", action="store_true")
     arguments = parser.parse_args()
+    if arguments.table is not None:
+        print(table_of(arguments.table))
+        return
     there = []
     for name in arguments.tasks:
         if (arguments.data / RECIPES[name].train).is_file():

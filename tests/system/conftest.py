@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from system.workshop import build
+from system.workshop import STAND_IN, build
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,10 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def desk(workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder: links to the models, copies of the files, so that nothing a test does is left to the next."""
+    """The working folder: links to the models, copies of the files, so that nothing a test does is left to the next.
+
+    The default of fill, next and features is a tiny stand-in; what the real one answers is in test_mini.py.
+    """
     folder = tmp_path / "desk"
     folder.mkdir()
     for source in workshop.iterdir():
@@ -28,4 +31,5 @@ def desk(workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
         else:
             shutil.copy(source, folder)
     monkeypatch.chdir(folder)
+    monkeypatch.setattr("bertie.defaults.LANGUAGE_MODEL", workshop / STAND_IN)
     return folder

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import click
+
+from bertie.defaults import default_embedding_model, default_language_model
+from bertie.errors import CheckpointNotFound
 
 _PACKAGES = ("torch", "tokenizers", "safetensors", "huggingface_hub", "numpy", "click", "rich", "pyarrow")
 _FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
@@ -53,7 +57,8 @@ def _facts() -> dict[str, str]:
     packed = "varlen (half precision), else sdpa by groups" if torch.cuda.is_available() else "sdpa by groups"
     facts["attention"] = f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}"
     facts["engine"] = _engine(torch.cuda.is_available())
-    facts["default model"] = _default_model()
+    facts["default model"] = _found("all-MiniLM-L6-v2", default_embedding_model)
+    facts["default language model"] = _found("bertie-mini (fill, next, features)", default_language_model)
     facts["hub cache"] = _hub_cache()
     return facts
 
@@ -87,12 +92,9 @@ def _processor() -> str:
     return f"{fields.get('model name', platform.machine())} ({' '.join(f for f in _FEATURES if f in has)})"
 
 
-def _default_model() -> str:
-    from bertie.defaults import default_embedding_model
-    from bertie.errors import CheckpointNotFound
-
+def _found(name: str, folder: Callable[[], str]) -> str:
     try:
-        return f"all-MiniLM-L6-v2 at {default_embedding_model()}"
+        return f"{name} at {folder()}"
     except CheckpointNotFound as error:
         return f"not installed. {error.remedy}"
 

@@ -13,15 +13,16 @@ from bertie.errors import InputError
 
 EXAMPLES = """\b
 Examples:
-  bertie features -m ./my-bert -f texts.txt --layers -1,-2 -o out.jsonl
-  bertie features -m ./my-bert "Who? ||| Ada." --format jsonl
+  bertie features "Who? ||| Ada." --format jsonl
+  bertie features -f texts.txt --layers -1,-2 -o out.jsonl
+  bertie features -m ./my-bert -f texts.txt -o out.jsonl
 """
 _SHOWN = 5
 
 
 @click.command("features", epilog=EXAMPLES)
 @input_options()
-@model_options(needs="any BERT, such as bert-base-uncased")
+@model_options(default="bertie-mini")
 @click.option("--layers", metavar="N,N", help="0 is the first layer, -1 the last. [default: -1,-2,-3,-4]")
 @click.option("--max-length", type=click.IntRange(min=2), metavar="N", help="Tokens of a text. [default: the model's]")
 @long_option("truncate")
@@ -29,7 +30,7 @@ _SHOWN = 5
 def command(given: Given, chosen: Chosen, layers: str | None, max_length: int | None, long: Any, out: Out) -> None:
     """Give a vector for every token of TEXTs from chosen layers, in the jsonl of Google's extract_features.py.
 
-    `A ||| B` is a pair.
+    `A ||| B` is a pair. A model of your own may be any BERT.
     """
     from bertie.tasks.features import FeatureExtractor
 

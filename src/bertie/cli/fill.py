@@ -13,16 +13,16 @@ from bertie.cli.texts import Given, beside
 
 EXAMPLES = """\b
 Examples:
-  bertie fill -m ./my-bert "Paris is the [MASK] of France." --top-k 5
-  bertie fill -m ./my-bert "He was [MASK]." --targets happy,sad
-  bertie fill -m ./my-bert "The [MASK] fox [MASK]." --format json
+  bertie fill "She opened the [MASK] and went in."
+  bertie fill "He was [MASK]." --targets happy,sad
+  bertie fill "The [MASK] fox [MASK]." --top-k 3 --format json
+  bertie fill -m ./my-bert "Paris is the [MASK] of France."
 """
-NEEDS = "a masked-word model (BertForMaskedLM), such as bert-base-uncased"
 
 
 @click.command("fill", epilog=EXAMPLES)
 @input_options()
-@model_options(needs=NEEDS)
+@model_options(default="bertie-mini")
 @click.option(
     "-k",
     "--top-k",
@@ -38,7 +38,10 @@ NEEDS = "a masked-word model (BertForMaskedLM), such as bert-base-uncased"
 )
 @output_options
 def command(given: Given, chosen: Chosen, top_k: int, targets: str | None, beams: int | None, out: Out) -> None:
-    """Find the likeliest words for every [MASK] in TEXTs; several masks of a text are filled together."""
+    """Find the likeliest words for every [MASK] in TEXTs; several masks of a text are filled together.
+
+    A model of your own is a masked-word model (BertForMaskedLM or BertForPreTraining), such as bert-base-uncased.
+    """
     from bertie.tasks.fill import MaskFiller
 
     task = MaskFiller(**chosen.settings, top_k=top_k, targets=listed(targets), num_beams=beams)

@@ -88,9 +88,8 @@ def _data_options(task: str) -> list[Callable[[Any], Any]]:
         click.option("--max-length", type=click.IntRange(min=4), metavar="N", help="Tokens. [default: the model's]"),
         click.option("--metric", metavar="NAME", help="What the best model is best at. [default: the task's own]"),
     ]
-    if task not in ("tag", "answer", "embed"):
-        shown = "Share of the training data to hold out for dev."
-        options.append(click.option("--dev-share", type=float, default=0.0, show_default=True, help=shown))
+    shown = "Share of the training data to hold out for dev."
+    options.append(click.option("--dev-share", type=float, default=0.0, show_default=True, help=shown))
     return options + _own_options(task)
 
 
@@ -164,13 +163,15 @@ def _finetune(task: str, values: dict[str, Any]) -> int:
         glue=values.pop("glue", None), format=values.pop("input_format", None),
     )  # fmt: skip
     teacher, distillation, temperature = values.pop("teacher"), distillation_of(values), values.pop("temperature")
+    student_layers = values.pop("student_layers")
     weights = _weights(values.pop("class_weights", None))
     options = TaskOptions(columns=columns, best_metric=values.pop("metric"), class_weights=weights, **values)
     return finished(
         lambda: finetune(
             task, model=model, train=_one_or_all(train), dev=_one_or_all(dev), output=output, settings=settings,
             options=options, dropout=dropout, attention_dropout=attention_dropout, resume=resume, device=device,
-            teacher=teacher, distillation=distillation, temperature=temperature, command=command_line(),
+            teacher=teacher, distillation=distillation, temperature=temperature, student_layers=student_layers,
+            command=command_line(),
         ),
         device,
     )  # fmt: skip

@@ -13,19 +13,23 @@ from bertie.cli.texts import Given, beside
 
 EXAMPLES = """\b
 Examples:
+  bertie next "She opened the door." "The room was empty."
+  bertie next -f pairs.csv -o follows.csv
   bertie next -m ./my-bert "She opened the door." "The room was empty."
-  bertie next -m ./my-bert -f pairs.csv -o follows.csv
 """
-NEEDS = "a next-sentence model (BertForNextSentencePrediction or BertForPreTraining), such as bert-base-uncased"
 
 
 @click.command("next", epilog=EXAMPLES)
 @input_options("[A B]", what="pairs")
 @columns_option
-@model_options(needs=NEEDS)
+@model_options(default="bertie-mini")
 @output_options
 def command(given: Given, columns: tuple[str, str] | None, chosen: Chosen, out: Out) -> None:
-    """Say how likely the text B is to follow the text A: the question BERT was pretrained on."""
+    """Say how likely the text B is to follow the text A: the question BERT was pretrained on.
+
+    A model of your own is a next-sentence model (BertForNextSentencePrediction or BertForPreTraining), such as
+    bert-base-uncased.
+    """
     from bertie.tasks.next_sentence import NextSentencePredictor
 
     task = NextSentencePredictor(**chosen.settings)

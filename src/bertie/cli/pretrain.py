@@ -59,6 +59,12 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
     help="What a line of the corpus is. Blank lines are between documents.",
 )
 @click.option("--skip-bad", is_flag=True, help="Pass over lines that cannot be read, and count them.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="That prepare the text. [default: one for each core, 8 at most, from 20 MB on]",
+)
 @click.option("--mask-probability", type=float, default=0.15, show_default=True, help="Share of words to predict.")
 @click.option("--max-predictions", type=click.IntRange(min=1), metavar="N", help="To a sequence. [default: no limit]")
 @click.option("--whole-words", is_flag=True, help="Mask all pieces of a word, or none.")
@@ -86,11 +92,12 @@ def command(**values: Any) -> int:
         raise InputError("No corpus was given.", "Name a text file or more: --corpus books.txt.")
     dev, output, resume = list(values.pop("dev")), values.pop("output"), values.pop("resume")
     model, device, teacher = values.pop("model"), values.pop("device"), values.pop("teacher")
+    student_layers = values.pop("student_layers")
     options = PretrainOptions(distillation=distillation_of(values), **values)
     return finished(
         lambda: pretrain(
             corpus=corpus, dev=dev or None, output=output, model=model, teacher=teacher, settings=settings,
-            options=options, resume=resume, device=device, command=command_line(),
+            student_layers=student_layers, options=options, resume=resume, device=device, command=command_line(),
         ),
         device,
     )  # fmt: skip

@@ -139,6 +139,12 @@ def distillation_options(function: F) -> F:
         click.option(
             "--temperature", type=float, default=2.0, show_default=True, help="--teacher: softens its probabilities."
         ),
+        click.option(
+            "--student-layers",
+            type=_AT_LEAST_ONE,
+            metavar="N",
+            help="--teacher: begin with N of its layers, evenly spaced. [default: with -m]",
+        ),
     )(function)
 
 

@@ -1,9 +1,11 @@
 """A vector for every token from chosen layers: what Google's `extract_features.py` writes.
 
-    for token in features("A text.", model="bert-base-uncased").tokens:
+    for token in features("A text.").tokens:
         print(token.token, token.vector(-1).shape)
 
-    json.dumps(features(line, model=…).to_google_json())       a line of its jsonl, key for key
+    json.dumps(features(line, model="bert-base-uncased").to_google_json())       a line of its jsonl, key for key
+
+The model is bertie-mini, which is small and came with this package, unless another is named.
 
 Source: google-research/bert `extract_features.py`. As there, layers are counted without the embeddings (0 is the first
 encoder layer, −1 the last), "a ||| b" is a pair, a pair that is too long loses tokens from the end of its longer text
@@ -21,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertModel
 from bertie.tasks.batching import Row, run_groups
@@ -82,7 +85,7 @@ class FeatureExtractor(PairTask[Features]):
 
     def __init__(
         self,
-        model: ModelLike,
+        model: ModelLike | None = None,
         *,
         layers: Sequence[int] | None = None,
         max_length: int | None = None,
@@ -102,6 +105,7 @@ class FeatureExtractor(PairTask[Features]):
             tokenizer=tokenizer,
             device=device,
             dtype=dtype,
+            default=default_language_model() if model is None else None,
             add_pooling_layer=False,
         )
         limit = self.loaded.max_length
@@ -167,7 +171,7 @@ class FeatureExtractor(PairTask[Features]):
 def features(
     texts: Any,
     *,
-    model: ModelLike,
+    model: ModelLike | None = None,
     layers: Sequence[int] | None = None,
     max_length: int | None = None,
     long: Long = "truncate",

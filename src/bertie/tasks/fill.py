@@ -1,8 +1,11 @@
 """Words for [MASK]: the likeliest at each, the likeliest together, and how likely given words are.
 
-    fill("The capital of France is [MASK].", model="bert-base-uncased").candidates[0].token
-    fill("A [MASK] [MASK].", model=…).fillings[0].text                   both masks, chosen together
-    fill("He was [MASK].", model=…, targets=["happy", "inconsolable"])    only these; word pieces may be several
+    fill("She opened the [MASK] and went in.").candidates[0].token
+    fill("A [MASK] [MASK].").fillings[0].text                        both masks, chosen together
+    fill("He was [MASK].", targets=["happy", "inconsolable"])         only these; word pieces may be several
+    fill("Paris is the [MASK] of France.", model="bert-base-uncased")
+
+The model is bertie-mini, which is small and came with this package, unless another is named.
 
 **At each mask by itself** scores are transformers' fill-mask pipeline's: the softmax at that place. **Together**, masks
 are filled from left to right by beam search: every choice is made knowing the ones before it (the model is run again),
@@ -21,6 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForMaskedLM
 from bertie.tasks.batching import Row, run_in_order
@@ -111,7 +115,7 @@ class MaskFiller(Task[str, Filled]):
 
     def __init__(
         self,
-        model: ModelLike,
+        model: ModelLike | None = None,
         *,
         top_k: int = 5,
         targets: str | Sequence[str] | None = None,
@@ -124,7 +128,13 @@ class MaskFiller(Task[str, Filled]):
         checked_count("top_k", top_k)
         checked_count("num_beams", num_beams, none_means="enough for top_k")
         self.loaded = open_model(
-            model, BertForMaskedLM, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
+            model,
+            BertForMaskedLM,
+            task=self.name,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            default=default_language_model() if model is None else None,
         )
         mask = self.loaded.tokenizer.mask_token_id
         if mask is None:
@@ -297,7 +307,7 @@ class MaskFiller(Task[str, Filled]):
 def fill(
     texts: Any,
     *,
-    model: ModelLike,
+    model: ModelLike | None = None,
     top_k: int = 5,
     targets: str | Sequence[str] | None = None,
     joint: bool = True,

@@ -1,6 +1,9 @@
 """Does B follow A? The question BERT was pretrained on, asked again.
 
-next_sentence("She opened the door.", "The room was empty.", model="bert-base-uncased").probability
+    next_sentence("She opened the door.", "The room was empty.").probability
+    next_sentence(first, second, model="bert-base-uncased").follows
+
+The model is bertie-mini, which is small and came with this package, unless another is named.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 
 from bertie.data import RowReader, pairs
+from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForNextSentencePrediction
 from bertie.tasks.batching import Row, run_in_order
@@ -42,14 +46,20 @@ class NextSentencePredictor(Task[tuple[str, str], NextSentence]):
 
     def __init__(
         self,
-        model: ModelLike,
+        model: ModelLike | None = None,
         *,
         tokenizer: BertTokenizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
     ) -> None:
         self.loaded = open_model(
-            model, BertForNextSentencePrediction, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
+            model,
+            BertForNextSentencePrediction,
+            task=self.name,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            default=default_language_model() if model is None else None,
         )
 
     def read(self, rows: RowReader) -> Iterable[Any]:
@@ -83,7 +93,7 @@ def next_sentence(
     first: Any,
     second: Any = None,
     *,
-    model: ModelLike,
+    model: ModelLike | None = None,
     tokenizer: BertTokenizer | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,

@@ -13,6 +13,8 @@ import lzma
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,12 +25,17 @@ from tokenizers.trainers import WordPieceTrainer
 from bertie.errors import TokenizerError
 from bertie.text.backend import rust_errors
 from bertie.text.characters import WHITESPACE
+from bertie.text.processes import in_order
 from bertie.text.tokenizer import BertTokenizer
 from bertie.text.wordpiece import replace_surrogates
 
 _CONTINUES = "##"
 # In the order of Google's vocabularies, so [PAD] is 0.
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_CHARACTERS_AT_ONCE = 1 << 20
+
+# What is going on ("letters", "words", "pieces") and how many characters of the text have been read for it.
+Progress = Callable[[str, int], None]
 
 
 def train_vocabulary(
@@ -43,12 +50,15 @@ def train_vocabulary(
     limit_alphabet: int = 1000,
     model_max_length: int = 512,
     show_progress: bool = False,
+    progress: Progress | None = None,
+    processes: int = 1,
 ) -> BertTokenizer:
     """A tokenizer whose vocabulary was learned from files (`Path`s; .gz and .xz too) or from an iterable of texts.
 
     At most `vocab_size` tokens, special ones included; fewer when the text has no more pairs that occur
     `min_frequency` times. `num_unused` tokens [unused0] … are kept free for later. The `limit_alphabet` most frequent
     characters can be spelled, others become [UNK]. An iterable is read once and kept in a temporary file meanwhile.
+    The text is gone through twice, for its letters (`processes` share that) and for its words; then pieces are merged.
     """
     if isinstance(source, str):
         raise TokenizerError("train_vocabulary() was given one string.", "Pass a Path to a file, or a list of texts.")
@@ -58,7 +68,8 @@ def train_vocabulary(
     )
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
         texts = _read_files(paths) if paths is not None else _checked(source)
-        letters = _count_letters(texts, normalizer, spool=None if paths is not None else spool)
+        kept = texts if paths is not None else _spooled(texts, spool)
+        letters = _count_letters(_told(kept, "letters", progress), normalizer, processes)
         if not letters:
             raise TokenizerError("There is no text to learn a vocabulary from: no letter was found.")
         alphabet = sorted(sorted(letters, key=lambda letter: (-letters[letter], letter))[:limit_alphabet])
@@ -86,7 +97,8 @@ def train_vocabulary(
             show_progress=show_progress,
         )
         with rust_errors("The vocabulary could not be learned"):
-            learner.train_from_iterator(_read_files(paths) if paths is not None else spool, trainer)
+            again = _read_files(paths) if paths is not None else spool
+            learner.train_from_iterator(_told(again, "words", progress, then="pieces"), trainer)
     return BertTokenizer(
         learner.get_vocab(),
         do_lower_case=lowercase,
@@ -123,15 +135,51 @@ def _read_files(paths: Iterable[Path]) -> Iterator[str]:
             raise TokenizerError(f"{path} cannot be read as text: {error}") from error
 
 
-def _count_letters(
-    texts: Iterable[str], normalizer: normalizers.BertNormalizer, *, spool: IO[str] | None
-) -> Counter[str]:
-    letters: Counter[str] = Counter()
+def _spooled(texts: Iterable[str], spool: IO[str]) -> Iterator[str]:
     for text in texts:
-        letters.update(normalizer.normalize_str(text))
-        if spool is not None:
-            # A line break is whitespace to the tokenizer like any other.
-            spool.write(text.replace("\n", " ").replace("\r", " ") + "\n")
+        # A line break is whitespace to the tokenizer like any other.
+        spool.write(text.replace("\n", " ").replace("\r", " ") + "\n")
+        yield text
+
+
+def _told(texts: Iterable[str], what: str, progress: Progress | None, *, then: str | None = None) -> Iterator[str]:
+    """The same texts; `progress` hears how much of them has been read."""
+    if progress is None:
+        yield from texts
+        return
+    read = told = 0
+    progress(what, 0)
+    for text in texts:
+        yield text
+        read += len(text)
+        if read - told >= _CHARACTERS_AT_ONCE:
+            progress(what, read)
+            told = read
+    progress(then or what, read)
+
+
+def _count_letters(texts: Iterable[str], normalizer: normalizers.BertNormalizer, processes: int) -> Counter[str]:
+    letters: Counter[str] = Counter()
+    with closing(in_order(_letters_of, _portions(texts), setup=(normalizer,), processes=processes)) as counts:
+        for found in counts:
+            letters.update(found)
     for space in WHITESPACE:
         letters.pop(space, None)
     return letters
+
+
+def _letters_of(texts: list[str], normalizer: normalizers.BertNormalizer) -> Counter[str]:
+    return Counter(chain.from_iterable(map(normalizer.normalize_str, texts)))
+
+
+def _portions(texts: Iterable[str]) -> Iterator[list[str]]:
+    portion: list[str] = []
+    size = 0
+    for text in texts:
+        portion.append(text)
+        size += len(text)
+        if size >= _CHARACTERS_AT_ONCE:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

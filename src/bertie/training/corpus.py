@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,15 +25,19 @@ from bertie.data import BadRows, Document, read_documents
 from bertie.data.source import PathLike, check_readable, is_regular
 from bertie.errors import DataError
 from bertie.text import BertTokenizer
+from bertie.text.documents import TokenizedDocuments, text_size, tokenize_documents
+from bertie.text.processes import in_order, num_processes
+from bertie.text.sentences import looks_like_sentences
 from bertie.training.array_folder import Array, ArrayBuilder, locked, open_arrays
 from bertie.training.rows import fingerprint
-from bertie.training.sentences import looks_like_sentences, split_sentences
 
 Lines = Literal["auto", "sentences", "paragraphs"]
-Progress = Callable[[int, int], None]  # documents and tokens so far
+# Documents done so far, what was made of them (tokens, pairs), and which share of the work that is; at every commit.
+Progress = Callable[[int, int, float], None]
 
+LARGE = 20 << 20  # characters from which on several processes are worth their start
 _CHARACTERS_AT_ONCE = 8 << 20  # between two commits
-_SENTENCES_AT_ONCE = 8192
+_CHARACTERS_IN_A_PIECE = 1 << 20  # of them, that a process gets at a time
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class TokenizedCorpus:
     fingerprint: str
     lines: str
     skipped: str = ""  # what was left out, for people
+    sentences_file: str | None = None  # where `sentences` is mapped from
 
     @property
     def num_tokens(self) -> int:
@@ -87,8 +92,13 @@ def tokenize_corpus(
     encoding: str = "utf-8",
     skip_bad: bool = False,
     progress: Progress | None = None,
+    processes: int | None = None,
 ) -> TokenizedCorpus:
-    """Tokenize files into `folder`, or open what is there already of the same text, tokenizer and settings."""
+    """Tokenize files into `folder`, or open what is there already of the same text, tokenizer and settings.
+
+    `processes` share the work; by default as many as there are cores, eight at most, for 20 MB of text and more. The
+    bytes are the same with any number of them.
+    """
     if not paths:
         raise DataError("No corpus was given.", "Name one text file or more.")
     for path in paths:
@@ -109,14 +119,15 @@ def tokenize_corpus(
     with locked(target):
         found = open_arrays(target, key)
         if found is None:
-            _build(paths, tokenizer, target, key, progress)
+            _build(paths, tokenizer, target, key, progress, processes)
             found = open_arrays(target, key)
     if found is None:
         raise DataError(f"{target}: what was written there reads back differently.", "Check the disk.")
     arrays, notes = found
     return TokenizedCorpus(
-        arrays["ids"], arrays["sentences"], arrays["documents"], fingerprint(key), notes["lines"], notes["skipped"]
-    )
+        arrays["ids"], arrays["sentences"], arrays["documents"], fingerprint(key), notes["lines"], notes["skipped"],
+        str(target / "sentences.bin"),
+    )  # fmt: skip
 
 
 def _build(
@@ -125,6 +136,7 @@ def _build(
     folder: Path,
     key: dict[str, Any],
     progress: Progress | None,
+    processes: int | None,
 ) -> None:
     small = max(tokenizer.get_vocab().values()) < 2**16
     columns = {"ids": "<u2" if small else "<u4", "sentences": "<i8", "documents": "<i8"}
@@ -136,69 +148,71 @@ def _build(
         if not builder.done:
             builder.append(sentences=np.zeros(1), documents=np.zeros(1))
         bad = BadRows(skip=key["skip_bad"])
-        documents = reader.reading(bad)
-        done = sum(1 for _ in zip(range(builder.done), documents, strict=False))  # passed over: they are there already
-        for block in _ahead(_blocks(documents, by_line)):
-            _append(builder, tokenizer, block)
-            done += len(block.counts)
-            builder.commit(done)
-            if progress is not None:
-                progress(done, builder.counts["ids"])
+        size = sum(map(text_size, paths))
+        pieces = _Pieces(reader.reading(bad), passed_over=builder.done)
+        setup = (tokenizer, by_line, columns["ids"])
+        number = num_processes(processes, worth_it=size >= LARGE)
+        with closing(in_order(tokenize_documents, pieces, setup=setup, processes=number)) as made:
+            for part in made:
+                _append(builder, part)
+                piece = pieces.given.popleft()
+                if piece.last:
+                    builder.commit(piece.done)
+                    if progress is not None:
+                        progress(piece.done, builder.counts["ids"], min(1.0, piece.characters / max(1, size)))
         if not builder.counts["ids"]:
             raise DataError(f"{paths[0]}: there is no text in it.", "Check the file.")
         builder.notes = {"lines": "sentences" if by_line else "paragraphs", "skipped": bad.summary()}
         builder.finish()
 
 
-class _Block(NamedTuple):
-    """The sentences of some documents, and how many each has."""
+class _Piece(NamedTuple):
+    """What is known of a piece that was given out: documents and characters up to its end, and is a commit due?"""
 
-    texts: list[str]
-    counts: list[int]
-
-
-def _blocks(documents: Iterator[Document], by_line: bool) -> Iterator[_Block]:
-    block = _Block([], [])
-    size = 0
-    for document in documents:
-        before = len(block.texts)
-        block.texts.extend(document.lines if by_line else chain.from_iterable(map(split_sentences, document.lines)))
-        block.counts.append(len(block.texts) - before)
-        size += sum(map(len, document.lines))
-        if size >= _CHARACTERS_AT_ONCE:
-            yield block
-            block, size = _Block([], []), 0
-    if block.counts:
-        yield block
+    done: int
+    characters: int
+    last: bool
 
 
-def _ahead(blocks: Iterator[_Block]) -> Iterator[_Block]:
-    """One block is read and split while the one before it is tokenized, which Rust does outside Python's lock."""
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, blocks, None)
-        while (block := coming.result()) is not None:
-            coming = thread.submit(next, blocks, None)
-            yield block
+class _Pieces:
+    """A corpus in pieces of whole documents; `given` are those given out, which whoever gets the results takes off."""
+
+    def __init__(self, documents: Iterator[Document], *, passed_over: int) -> None:
+        self.documents, self.passed_over = documents, passed_over
+        self.given: deque[_Piece] = deque()
+
+    def __iter__(self) -> Iterator[list[tuple[str, ...]]]:
+        lines: list[tuple[str, ...]] = []
+        done = characters = in_piece = in_block = 0
+        for document in self.documents:
+            done += 1
+            size = sum(map(len, document.lines))
+            characters += size + len(document.lines)
+            if done <= self.passed_over:  # it is there already
+                continue
+            lines.append(document.lines)
+            in_piece, in_block = in_piece + size, in_block + size
+            last = in_block >= _CHARACTERS_AT_ONCE
+            if last or in_piece >= _CHARACTERS_IN_A_PIECE:
+                self.given.append(_Piece(done, characters, last))
+                yield lines
+                lines, in_piece, in_block = [], 0, 0 if last else in_block
+        # The last commit may have nothing new to say: then the one before it was at the very end.
+        if lines or in_block:
+            self.given.append(_Piece(done, characters, last=True))
+            yield lines
 
 
-def _append(builder: ArrayBuilder, tokenizer: BertTokenizer, block: _Block) -> None:
-    texts, counts = block
-    lengths: list[int] = []
-    for start in range(0, len(texts), _SENTENCES_AT_ONCE):
-        # [CLS] and [SEP] are put on by the tokenizer; here sentences are wanted bare.
-        rows = tokenizer.encode_ids(texts[start : start + _SENTENCES_AT_ONCE])
-        sizes = [len(row) - 2 for row in rows]
-        flat = np.fromiter(chain.from_iterable(row[1:-1] for row in rows), dtype=np.int64, count=sum(sizes))
-        builder.append(ids=flat)
-        lengths.extend(sizes)
-    # Sentences without any token (nothing but control characters) are left out, and documents without sentences.
-    sizes_array = np.asarray(lengths, dtype=np.int64)
-    first = builder.counts["ids"] - int(sizes_array.sum())
-    builder.append(sentences=(first + np.cumsum(sizes_array))[sizes_array > 0])
-    kept = np.add.reduceat(np.append(sizes_array > 0, False).astype(np.int64), np.cumsum([0, *counts[:-1]]))
-    kept[np.asarray(counts) == 0] = 0
-    before = builder.counts["sentences"] - 1 - int(kept.sum())
-    builder.append(documents=(before + np.cumsum(kept))[kept > 0])
+def _append(builder: ArrayBuilder, part: TokenizedDocuments) -> None:
+    """Sentences without any token (nothing but control characters) are left out, and documents without sentences."""
+    ids, lengths, counts = part
+    first = builder.counts["ids"]
+    builder.append(ids=ids, sentences=(first + np.cumsum(lengths))[lengths > 0])
+    # How many sentences each document keeps: the kept ones before its end, less those before its beginning.
+    before = np.concatenate([[0], np.cumsum(lengths > 0)])
+    kept = np.diff(before[np.concatenate([[0], np.cumsum(counts)])])
+    sentences = builder.counts["sentences"] - 1 - int(kept.sum())
+    builder.append(documents=(sentences + np.cumsum(kept))[kept > 0])
 
 
 def _first_lines(paths: Sequence[PathLike], encoding: str) -> Iterator[str]:

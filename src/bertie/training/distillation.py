@@ -19,10 +19,13 @@ All parts are means, multiplied by the batch's units: sums over units, as the lo
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -119,6 +122,17 @@ class Distillation:
 
     def save_extras(self, folder: Path) -> None:
         self.objective.save_extras(folder)
+
+    @cached_property
+    def deciding(self) -> dict[str, Any]:
+        """What decides a run's numbers besides its data and settings, as JSON has it: checkpoints remember it."""
+        return {
+            "teacher": _model_hash(self.teacher),
+            "distillation weights": asdict(self.weights),
+            "temperature": self.temperature,
+            "attention loss": self.attention,
+            "layers to learn from": list(self.layers),
+        }
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         weights = self.weights
@@ -273,6 +287,15 @@ def load_teacher(source: str | os.PathLike[str], objective: Objective) -> BertPr
             "Fine-tune it for the task first, or learn from its hidden states with a teacher of another kind.",
         )
     return cast(BertPreTrainedModel, teacher)
+
+
+def _model_hash(model: BertPreTrainedModel) -> str:
+    """A hash of a model's configuration and of all its weights."""
+    digest = hashlib.sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
 
 
 def _check(

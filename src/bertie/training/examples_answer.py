@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ class AnswerExamples:
 
     rows: TokenRows
     spans: npt.NDArray[np.int32]  # [windows, 2]
+    owners: npt.NDArray[np.int64]  # [windows]: the question of each
     questions: tuple[Question, ...]
     max_length: int
     stride: int
@@ -55,6 +56,21 @@ class AnswerExamples:
     def fingerprint(self) -> str:
         return fingerprint(*self.rows.arrays(), self.spans, [self.max_length, self.stride])
 
+    def groups(self) -> list[str]:
+        """Questions about the same context belong together."""
+        return [question.context for question in self.questions]
+
+    def take(self, things: npt.NDArray[np.int64]) -> AnswerExamples:
+        """These questions alone, with their windows."""
+        windows = np.flatnonzero(np.isin(self.owners, things))
+        return replace(
+            self,
+            rows=self.rows.take(windows),
+            spans=self.spans[windows],
+            owners=np.searchsorted(things, self.owners[windows]),
+            questions=tuple(self.questions[question] for question in things),
+        )
+
 
 def answer_examples(
     given: object,
@@ -70,6 +86,7 @@ def answer_examples(
     questions: list[Question] = []
     rows: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     spans: list[tuple[int, int]] = []
+    owners: list[int] = []
     source = source_label(next(iter(several(given))))
     for question in _questions(given, repair, bad):
         try:
@@ -92,10 +109,12 @@ def answer_examples(
         for window in document.windows:
             rows.append((window.input_ids, window.token_type_ids))
             spans.append(position_in(window, tokens))
+            owners.append(len(questions) - 1)
     if not questions:
         raise DataError(f"{source} has no questions to use.", "Check the file: question, context and answers.")
     table = np.asarray(spans, dtype=np.int32)
-    return AnswerExamples(TokenRows.of(rows), table, tuple(questions), max_length, stride, bad)
+    whose = np.asarray(owners, dtype=np.int64)
+    return AnswerExamples(TokenRows.of(rows), table, whose, tuple(questions), max_length, stride, bad)
 
 
 def answer_tokens(document: WindowedDocument, question: Question) -> tuple[int, int] | None:

@@ -63,6 +63,17 @@ class EmbedExamples:
     def fingerprint(self) -> str:
         return fingerprint(*self.texts.arrays(), self.table, [] if self.scores is None else self.scores)
 
+    def groups(self) -> list[int]:
+        """Pairs of the same anchor belong together."""
+        anchors: list[int] = self.table[:, 0].tolist()
+        return anchors
+
+    def take(self, things: npt.NDArray[np.int64]) -> EmbedExamples:
+        """These pairs alone, with the texts they need."""
+        used, table = np.unique(self.table[things], return_inverse=True)
+        scores = None if self.scores is None else self.scores[things]
+        return EmbedExamples(self.texts.take(used), table.reshape(len(things), -1), scores, self.bad)
+
     def scaled(self, largest: float) -> EmbedExamples:
         """With scores divided by `largest`: 0 to 5 becomes 0 to 1, which a cosine can be."""
         scores = None if self.scores is None else self.scores / np.float32(largest)

@@ -59,6 +59,23 @@ class TagExamples:
     def fingerprint(self) -> str:
         return fingerprint(*self.rows.arrays(), self.labels)
 
+    def groups(self) -> list[int]:
+        """Every sentence is a thing of its own, however many rows it has."""
+        return list(range(len(self.sentences)))
+
+    def take(self, things: npt.NDArray[np.int64]) -> TagExamples:
+        """These sentences alone."""
+        number = {int(sentence): place for place, sentence in enumerate(things)}
+        kept = np.asarray([row for row, (sentence, _) in enumerate(self.places) if sentence in number], dtype=np.int64)
+        labels = [self.labels[self.rows.ends[row] : self.rows.ends[row + 1]] for row in kept]
+        return TagExamples(
+            self.rows.take(kept),
+            np.concatenate(labels),
+            tuple(self.sentences[sentence] for sentence in number),
+            tuple((number[self.places[row][0]], self.places[row][1]) for row in kept),
+            self.bad,
+        )
+
 
 @dataclass(frozen=True)
 class TaggedSentences:

@@ -52,6 +52,7 @@ def finetune(
     teacher: str | os.PathLike[str] | None = None,
     distillation: Weights | None = None,
     temperature: float = 2.0,
+    student_layers: int | None = None,
     resume: bool = False,
     device: str | None = None,
     show: bool | None = None,
@@ -61,22 +62,29 @@ def finetune(
 
     `train` and `dev` are a file, several, or rows. The four most used settings have arguments of their own; the others
     are in `settings`, and what concerns the task and its data is in `options`. With a `teacher`, a larger model trained
-    for the same task, `model` learns from its answers too, as `distillation` weighs them.
+    for the same task, `model` learns from its answers too, as `distillation` weighs them. Instead of a `model`,
+    `student_layers` begins with so many of the teacher's own layers.
     """
     if task not in TASKS:
         raise InputError(f"There is no task {task!r} to train.", f"There are: {', '.join(TASKS)}.")
     made = _settings(settings, epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, seed=seed)
     chosen = replace(options or TaskOptions(), seed=made.seed)
-    source = default_embedding_model() if model is None else model
+    check_student(student_layers, teacher, model)
+    source = (teacher if student_layers else default_embedding_model()) if model is None else model
+    assert source is not None
     with world(device=device, shard=made.shard) as here:
         seed_everything(made.seed)  # a fresh head is the same for the same seed
-        prepared = prepare(task, model=source, train=train, dev=dev, tokenizer=tokenizer, options=chosen)
+        prepared = prepare(
+            task, model=source, train=train, dev=dev, tokenizer=tokenizer, options=chosen, num_layers=student_layers
+        )
         set_dropout(prepared.objective.model, hidden=dropout, attention=attention_dropout)
         objective = with_teacher(prepared.objective, teacher, distillation, temperature, here)
-        name = source if isinstance(source, str | os.PathLike) else type(source).__name__
+        name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
+        if student_layers is not None:
+            name = f"{student_layers} layers of {name}"
         return run(
             objective, prepared.train, prepared.dev, made, output,
-            here=here, resume=resume, show=show, model_name=os.fspath(name), notes=prepared.notes,
+            here=here, resume=resume, show=show, model_name=name, notes=prepared.notes,
             command=command or f"bertie.training.finetune({task!r}, …) from Python",
         )  # fmt: skip
 
@@ -127,6 +135,19 @@ def with_teacher(
     return Distillation(objective, loaded, weights=weights, temperature=temperature)
 
 
+def check_student(layers: int | None, teacher: object | None, model: object | None) -> None:
+    """Refuse `student_layers` where there is no teacher to take them from, or a student already."""
+    if layers is None:
+        return
+    if teacher is None:
+        raise InputError(f"student_layers is {layers}, and there is no teacher to take them from.", "Name a teacher.")
+    if model is not None:
+        raise InputError(
+            "Both model and student_layers were given.",
+            "The student is either a model of its own or some layers of the teacher: leave one of them out.",
+        )
+
+
 def set_dropout(model: BertPreTrainedModel, *, hidden: float | None = None, attention: float | None = None) -> None:
     """Other dropout probabilities than the checkpoint's, in the model and in its configuration."""
     for name, value in (("dropout", hidden), ("attention_dropout", attention)):
@@ -148,4 +169,4 @@ def _settings(given: Settings | None, **changes: Any) -> Settings:
     return replace(given or Settings(), **{name: value for name, value in changes.items() if value is not None})
 
 
-__all__ = ["finetune", "run", "set_dropout"]
+__all__ = ["check_student", "finetune", "run", "set_dropout", "with_teacher"]

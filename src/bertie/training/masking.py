@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from bertie.errors import ConfigError, TokenizerError
 from bertie.text import BertTokenizer
+from bertie.text.sentence_pairs import example_key
 
 Words = npt.NDArray[np.uint64]
 
@@ -103,14 +104,6 @@ class MaskRules:
         # Python's round, which Google uses, goes to even at a half; numpy's does too.
         wanted = np.maximum(1, np.round(lengths * self.probability)).astype(np.int64)
         return wanted if self.max_predictions is None else np.minimum(wanted, self.max_predictions)
-
-
-def example_key(seed: int, epoch: int, index: int) -> int:
-    """64 bits that decide everything random about an example."""
-    key = 0
-    for part in (seed, epoch, index):
-        key = _mix_one((key + 0x9E3779B97F4A7C15 + part) & 0xFFFFFFFFFFFFFFFF)
-    return key
 
 
 def mask_tokens(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], keys: Words, rules: MaskRules) -> Masked:
@@ -207,8 +200,4 @@ def _unit(bits: Words) -> npt.NDArray[np.float64]:
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _mix_one(bits: int) -> int:
-    mask = 0xFFFFFFFFFFFFFFFF
-    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & mask
-    return bits ^ (bits >> 31)
+__all__ = ["MaskRules", "Masked", "example_key", "mask_tokens"]

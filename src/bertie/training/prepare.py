@@ -36,6 +36,7 @@ from bertie.text import BertTokenizer
 from bertie.text.windows import DEFAULT_STRIDE
 from bertie.training import metrics
 from bertie.training.contract import Examples, Objective
+from bertie.training.distillation import make_student
 from bertie.training.examples_answer import answer_examples
 from bertie.training.examples_choice import choice_examples
 from bertie.training.examples_embed import EmbedExamples, embed_examples
@@ -47,7 +48,7 @@ from bertie.training.objectives.choice import MultipleChoice
 from bertie.training.objectives.classify import Classification
 from bertie.training.objectives.embed import Embedding, EmbedLoss
 from bertie.training.objectives.tag import Tagging
-from bertie.training.rows import held_out
+from bertie.training.rows import held_out, held_out_groups
 from bertie.training.sources import Columns, Kind, glue_of, holds_lists, several
 
 TASKS = ("classify", "pairs", "regress", "tag", "answer", "choice", "embed")
@@ -98,10 +99,12 @@ def prepare(
     dev: object | None = None,
     tokenizer: BertTokenizer | None = None,
     options: TaskOptions | None = None,
+    num_layers: int | None = None,
 ) -> Prepared:
     """Everything for fine-tuning. `train` and `dev` are a file, a list of files, or rows (a list of dicts, a table).
 
-    A `model` that is an object needs its `tokenizer`, and has the head of the task already.
+    A `model` that is an object needs its `tokenizer`, and has the head of the task already. `num_layers` takes so many
+    of the model's layers, evenly spaced.
     """
     makers: dict[str, Callable[[_Request], Prepared]] = {
         "classify": _classify,
@@ -123,12 +126,15 @@ def prepare(
     elif tokenizer is None:
         tokenizer = BertTokenizer.from_pretrained(os.fspath(model))
     assert tokenizer is not None
-    request = _Request(task, model, tokenizer, train, dev, options or TaskOptions())
+    request = _Request(task, model, tokenizer, train, dev, options or TaskOptions(), num_layers)
     prepared = makers[task](request)
     if prepared.dev is None and request.options.dev_share > 0:
-        if task in ("tag", "answer", "embed"):
-            raise InputError(f"{task} cannot hold out development data by itself.", "Give a file of it.")
-        rest, held = held_out(prepared.train, request.options.dev_share, seed=request.options.seed)
+        share = request.options.dev_share
+        if not share < 1:
+            raise InputError(f"dev_share is {share}; it takes 0 up to (not with) 1.")
+        # Sentences, contexts and anchors are held out whole: their parts know too much of each other.
+        split: Callable[..., Any] = held_out_groups if hasattr(prepared.train, "groups") else held_out
+        rest, held = split(prepared.train, share, seed=request.options.seed)
         note = f"{len(held)} of {len(prepared.train)} examples are held out for development"
         prepared = replace(prepared, train=rest, dev=held, notes=(*prepared.notes, note))
     return prepared
@@ -142,6 +148,7 @@ class _Request:
     train: object
     dev: object | None
     options: TaskOptions
+    num_layers: int | None = None
 
     def load(self, kind: type[Model], **config: Any) -> Model:
         """The model with this task's head: from files with a fresh one where there is none, or the object given."""
@@ -157,7 +164,7 @@ class _Request:
                 f"{loaded.config.vocab_size}.",
                 "They belong to different models, or tokens were added without resize_token_embeddings().",
             )
-        return loaded
+        return loaded if self.num_layers is None else make_student(loaded, num_layers=self.num_layers)
 
     def max_length(self, model: BertPreTrainedModel, *, default: int | None = None) -> int:
         """Tokens to a row: what was asked for, or the default, and never more than the model takes."""

@@ -25,16 +25,20 @@ from bertie.config import BertConfig
 from bertie.errors import ConfigError, DataError, InputError
 from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer, train_vocabulary
+from bertie.text.documents import text_size
+from bertie.text.processes import num_processes
+from bertie.text.sentence_pairs import PairRules
 from bertie.training.array_folder import locked
 from bertie.training.contract import Examples
-from bertie.training.corpus import Lines, TokenizedCorpus, tokenize_corpus
-from bertie.training.distillation import Weights
+from bertie.training.corpus import LARGE, Lines, TokenizedCorpus, tokenize_corpus
+from bertie.training.distillation import Weights, make_student
 from bertie.training.distributed import world
-from bertie.training.finetune import run, set_dropout, with_teacher
+from bertie.training.finetune import check_student, run, set_dropout, with_teacher
 from bertie.training.loop import Result
 from bertie.training.masking import MaskRules
 from bertie.training.objectives.pretrain import Pretraining, average_predictions
-from bertie.training.pretraining_data import Masking, PairExamples, PairRules, SequenceExamples, make_pairs
+from bertie.training.preparation import Preparation
+from bertie.training.pretraining_data import Masking, PairExamples, SequenceExamples, make_pairs
 from bertie.training.rows import held_out
 from bertie.training.run_checkpoint import seed_everything
 from bertie.training.settings import Settings
@@ -61,6 +65,7 @@ class PretrainOptions:
     max_length: int = 128
     lines: Lines = "auto"  # is a line of the corpus a sentence or a paragraph?
     skip_bad: bool = False
+    processes: int | None = None  # that prepare the text; by default one for a core, eight at most, for large corpora
     mask_probability: float = 0.15
     max_predictions: int | None = None
     whole_words: bool = False
@@ -80,6 +85,7 @@ def pretrain(
     output: PathLike,
     model: PathLike | None = None,
     teacher: PathLike | None = None,
+    student_layers: int | None = None,
     dev: Sequence[PathLike] | PathLike | None = None,
     size: str | None = None,
     settings: Settings | None = None,
@@ -92,35 +98,40 @@ def pretrain(
     """Pretrain a model on text files: a blank line between documents, a sentence or a paragraph to a line.
 
     With a `teacher` (a larger model with the same vocabulary) the new one learns from its predictions too; then its
-    vocabulary is the teacher's.
+    vocabulary is the teacher's, and with `student_layers` it begins as so many of the teacher's layers.
     """
     made, chosen = settings or PRETRAINING, options or PretrainOptions()
     size = size or chosen.size
+    check_student(student_layers, teacher, model)
     files, folder = _files(corpus), Path(output)
     with world(device=device, shard=made.shard) as here:
         seed_everything(made.seed)
-        tokenizer = _tokenizer(files, folder, model or teacher, chosen)
-        network = _network(tokenizer, model, size, chosen)
+        seen = Preparation(show=show, is_main=here.is_main)
+        tokenizer = _tokenizer(files, folder, model or teacher, chosen, seen)
+        if student_layers is None:
+            network = _network(tokenizer, model, size, chosen)
+        else:
+            network = make_student(_network(tokenizer, teacher, size, chosen), num_layers=student_layers)
         rules = MaskRules.of(
             tokenizer,
             probability=chosen.mask_probability,
             max_predictions=chosen.max_predictions,
             whole_words=chosen.whole_words,
         )
-        text, notes = _corpus(files, tokenizer, folder / "data", chosen, name="train")
+        text, notes = _corpus(files, tokenizer, folder / "data", chosen, seen, name="train")
         held: Examples | None = None
         if chosen.nsp and dev is None and chosen.dev_share > 0 and text.num_documents >= 4:
             # Pairs of one text overlap (it is gone through dupe_factor times), so whole documents are held out.
             text, rest = text.split(chosen.dev_share)
-            held = _examples(rest, tokenizer, folder / "data", chosen, made.seed, name="dev")
+            held = _examples(rest, tokenizer, folder / "data", chosen, made.seed, seen, name="dev")
             notes += (f"{rest.num_documents:,} documents are held out for evaluation",)
-        examples = _examples(text, tokenizer, folder / "data", chosen, made.seed, name="train")
+        examples = _examples(text, tokenizer, folder / "data", chosen, made.seed, seen, name="train")
         notes += (f"{len(examples):,} sequences to train on",)
         words_per_pair = average_predictions(examples.lengths(), rules) if chosen.nsp else None
         train: Examples = examples
         if dev is not None:
-            other, more = _corpus(_files(dev), tokenizer, folder / "data", chosen, name="dev")
-            held = _examples(other, tokenizer, folder / "data", chosen, made.seed, name="dev")
+            other, more = _corpus(_files(dev), tokenizer, folder / "data", chosen, seen, name="dev")
+            held = _examples(other, tokenizer, folder / "data", chosen, made.seed, seen, name="dev")
             notes += more
         elif not chosen.nsp and chosen.dev_share > 0 and len(examples) > 1:
             share = min(chosen.dev_share, _MOST_HELD_OUT / len(examples))
@@ -132,9 +143,15 @@ def pretrain(
         return run(
             objective, train, held, made, folder,
             here=here, resume=resume, show=show, notes=notes,
-            model_name=f"{size}, new" if model is None else os.fspath(model),
+            model_name=_model_name(size, model, teacher, student_layers),
             command=command or "bertie.training.pretrain(…) from Python",
         )  # fmt: skip
+
+
+def _model_name(size: str, model: PathLike | None, teacher: PathLike | None, student_layers: int | None) -> str:
+    if student_layers is not None and teacher is not None:
+        return f"{student_layers} layers of {os.fspath(teacher)}"
+    return f"{size}, new" if model is None else os.fspath(model)
 
 
 def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
@@ -148,7 +165,9 @@ def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
     return paths
 
 
-def _tokenizer(files: list[Path], folder: Path, model: PathLike | None, options: PretrainOptions) -> BertTokenizer:
+def _tokenizer(
+    files: list[Path], folder: Path, model: PathLike | None, options: PretrainOptions, seen: Preparation
+) -> BertTokenizer:
     """The model's own, the one that was named, or one learned from the corpus (once, whoever comes first)."""
     if model is not None:
         if options.vocab is not None:
@@ -163,9 +182,17 @@ def _tokenizer(files: list[Path], folder: Path, model: PathLike | None, options:
     place.parent.mkdir(parents=True, exist_ok=True)
     with locked(place):
         if not (place / "vocab.txt").exists():
-            learned = train_vocabulary(
-                files, vocab_size=options.vocab_size, lowercase=options.lowercase, model_max_length=options.max_length
-            )
+            size = sum(map(text_size, files))
+            with seen.phase("vocabulary", "", "", size=size) as phase:
+                learned = train_vocabulary(
+                    files,
+                    vocab_size=options.vocab_size,
+                    lowercase=options.lowercase,
+                    model_max_length=options.max_length,
+                    progress=phase.read,
+                    processes=num_processes(options.processes, worth_it=size >= LARGE),
+                )
+                phase.end(f"{len(learned):,} tokens")
             beside = place.with_name(f".{place.name}.saving")
             shutil.rmtree(beside, ignore_errors=True)  # left by a kill
             learned.save_pretrained(beside)
@@ -193,15 +220,31 @@ def _network(
 
 
 def _corpus(
-    files: list[Path], tokenizer: BertTokenizer, folder: Path, options: PretrainOptions, *, name: str
+    files: list[Path], tokenizer: BertTokenizer, folder: Path, options: PretrainOptions, seen: Preparation, *, name: str
 ) -> tuple[TokenizedCorpus, tuple[str, ...]]:
-    corpus = tokenize_corpus(files, tokenizer, folder / f"{name}-ids", lines=options.lines, skip_bad=options.skip_bad)
+    with seen.phase(f"tokenizing ({name})", "documents", "tokens") as phase:
+        corpus = tokenize_corpus(
+            files,
+            tokenizer,
+            folder / f"{name}-ids",
+            lines=options.lines,
+            skip_bad=options.skip_bad,
+            progress=phase.at,
+            processes=options.processes,
+        )
     note = f"{name}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens"
     return corpus, (note, *([corpus.skipped] if corpus.skipped else []))
 
 
 def _examples(
-    corpus: TokenizedCorpus, tokenizer: BertTokenizer, folder: Path, options: PretrainOptions, seed: int, *, name: str
+    corpus: TokenizedCorpus,
+    tokenizer: BertTokenizer,
+    folder: Path,
+    options: PretrainOptions,
+    seed: int,
+    seen: Preparation,
+    *,
+    name: str,
 ) -> PairExamples | SequenceExamples:
     if not options.nsp:
         return SequenceExamples.of(
@@ -213,7 +256,16 @@ def _examples(
         dupe_factor=options.dupe_factor if name == "train" else 1,
         seed=seed,
     )
-    return make_pairs(corpus, tokenizer, folder / f"{name}-pairs", rules=rules, masking=options.masking or "static")
+    with seen.phase(f"making pairs ({name})", "documents", "pairs") as phase:
+        return make_pairs(
+            corpus,
+            tokenizer,
+            folder / f"{name}-pairs",
+            rules=rules,
+            masking=options.masking or "static",
+            progress=phase.at,
+            processes=options.processes,
+        )
 
 
 __all__ = ["PRETRAINING", "PretrainOptions", "pretrain"]

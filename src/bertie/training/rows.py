@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from bertie.errors import DataError
 from bertie.tasks.batching import split_by_tokens
 from bertie.tasks.inputs import chunked
 from bertie.text import BertTokenizer
@@ -78,6 +79,13 @@ class TokenRows:
 
     def length(self, index: int) -> int:
         return int(self.ends[index + 1] - self.ends[index])
+
+    def take(self, indices: Ints) -> TokenRows:
+        """Some of the rows, in this order."""
+        lengths = np.diff(self.ends)[indices]
+        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        places = np.arange(ends[-1]) + np.repeat(self.ends[:-1][indices] - ends[:-1], lengths)
+        return TokenRows(self.ids[places], ends, self.splits[indices])
 
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         return self.ids, self.ends, self.splits
@@ -144,6 +152,18 @@ def batches_of(
         yield indices, objective.collate([examples.get(index, 0) for index in indices]).to(device)
 
 
+class Separable(Protocol):
+    """Examples that are made of larger things, which must not be torn apart when a part of them is held out."""
+
+    def groups(self) -> Sequence[Hashable]:
+        """For each thing (a sentence, a question, a pair) what it belongs to: equal ones stay together."""
+        ...
+
+    def take(self, things: npt.NDArray[np.int64]) -> Any:
+        """Examples of the same kind, of these things alone."""
+        ...
+
+
 class Subset:
     """Some of another set's examples, by index."""
 
@@ -162,6 +182,28 @@ class Subset:
 
     def fingerprint(self) -> str:
         return fingerprint(self.examples.fingerprint(), self.indices)
+
+
+def held_out_groups(examples: Separable, share: float, *, seed: int = 0) -> tuple[Any, Any]:
+    """(the rest, about this share of the things): whole groups, drawn at random until there are enough."""
+    members: dict[Hashable, list[int]] = {}
+    groups = examples.groups()
+    for thing, group in enumerate(groups):
+        members.setdefault(group, []).append(thing)
+    if len(members) < 2:
+        raise DataError(
+            "The training data is all one piece, of which nothing can be held out for development.",
+            "Give a file of development data.",
+        )
+    kept = list(members.values())
+    chosen: list[int] = []
+    for place in np.random.Generator(np.random.PCG64(seed)).permutation(len(kept))[: len(kept) - 1]:
+        if chosen and len(chosen) >= share * len(groups):
+            break
+        chosen += kept[place]
+    held = np.sort(np.asarray(chosen, dtype=np.int64))
+    rest = np.setdiff1d(np.arange(len(groups)), held)
+    return examples.take(rest), examples.take(held)
 
 
 def held_out(examples: Examples, share: float, *, seed: int = 0) -> tuple[Subset, Subset]:

@@ -63,6 +63,7 @@ def save_run(training: Training) -> None:
         "objective": training.objective.name,
         "fingerprint": training.fingerprint,
         "settings": training.settings.deciding(),
+        "deciding": _deciding(training),
         "optimizer_steps": training.optimizer.steps(),
         "best": training.best,
         "without_better": training.without_better,
@@ -104,6 +105,7 @@ def resume_run(training: Training) -> None:
             "The run was started with other data, or with other settings of it.",
             "Resume with the same files and settings, or start a new run in another folder.",
         )
+    _refuse_another_teacher(state.get("deciding"), _deciding(training))
     parameters = dict(training.model.named_parameters())
     _fill(training, parameters, saved.tensors("model"), parameters)
     states = list(_optimizer_tensors(training))
@@ -123,6 +125,25 @@ def resume_run(training: Training) -> None:
         set_rng_state(saved.rng[training.world.rank], training.device)
     else:  # another number of processes: no generator can go on where it was
         seed_everything(training.settings.seed + 1000003 * training.world.rank + 7919 * training.step)
+
+
+def _deciding(training: Training) -> dict[str, Any]:
+    """What an objective itself says decides the run's numbers: a teacher, where there is one."""
+    return dict(getattr(training.objective, "deciding", {}))
+
+
+def _refuse_another_teacher(before: dict[str, Any] | None, now: dict[str, Any]) -> None:
+    """`before` is None in checkpoints that do not know."""
+    if before is None or before == now:
+        return
+    remedy = "Resume with the same teacher, weights and temperature, or start a new run in another folder."
+    if not before or not now:
+        with_, without = ("with", "without") if before else ("without", "with")
+        raise ConfigError(f"The run was started {with_} a teacher; now it is {without} one.", remedy)
+    if before.get("teacher") != now.get("teacher"):
+        raise ConfigError("The run was started with another teacher: its configuration or weights differ.", remedy)
+    name = next(name for name in (*before, *now) if before.get(name) != now.get(name))
+    raise ConfigError(f"The run was started with {name} {before.get(name)}; now it is {now.get(name)}.", remedy)
 
 
 def _fill(

@@ -22,13 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import ConfigError, DataError, InputError
+from bertie.text.sentences import looks_like_sentences, split_sentences
 from bertie.training import corpus as corpus_module
 from bertie.training import pretraining_data
 from bertie.training.corpus import TokenizedCorpus, tokenize_corpus
 from bertie.training.masking import MaskRules
 from bertie.training.objectives.pretrain import Pretraining, average_predictions
 from bertie.training.pretraining_data import PairRules, SequenceExamples, make_pairs
-from bertie.training.sentences import looks_like_sentences, split_sentences
 from tiny_models import SENTENCES, tiny, tokenizer
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_a_build_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypat
     make("whole")
     seen: list[int] = []
 
-    def stop(done: int, count: int) -> None:
+    def stop(done: int, count: int, share: float) -> None:
         seen.append(done)
         if len(seen) in (2, 4, 7, 9):
             raise KeyboardInterrupt
@@ -144,7 +144,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatch: py
         with pytest.raises(DataError, match=r"corpus: cannot be written: No space left on device"):
             tokenize_corpus([text], tokenizer(), tmp_path / "corpus")
     seen: list[int] = []
-    found = tokenize_corpus([text], tokenizer(), tmp_path / "corpus", progress=lambda done, _: seen.append(done))
+    found = tokenize_corpus([text], tokenizer(), tmp_path / "corpus", progress=lambda done, *_: seen.append(done))
     whole = tokenize_corpus([text], tokenizer(), tmp_path / "whole")
     assert found.ids.tolist() == whole.ids.tolist()
     assert seen[0] > 5  # it did not begin anew

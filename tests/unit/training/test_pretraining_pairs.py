@@ -9,20 +9,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.training import pretraining_data
-from bertie.training.corpus import TokenizedCorpus
-from bertie.training.pretraining_data import Pair, PairRules, document_pairs, truncated
+from bertie.text.sentence_pairs import Bounds, Pair, PairRules, document_pairs, truncated
 
 
-def corpus_of(documents: list[list[int]]) -> TokenizedCorpus:
+def bounds_of(documents: list[list[int]]) -> Bounds:
     """Documents given by the lengths of their sentences; every token is its own place in the corpus."""
     sizes = [size for document in documents for size in document]
-    return TokenizedCorpus(
-        np.arange(sum(sizes)),
+    return Bounds(
         np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         np.concatenate([[0], np.cumsum([len(d) for d in documents])]).astype(np.int64),
-        "test",
-        "sentences",
     )
 
 
@@ -54,7 +49,7 @@ class Script(random.Random):
 
 
 def pairs_of(documents: list[list[int]], document: int, rules: PairRules, chance: random.Random) -> list[Pair]:
-    bounds = pretraining_data._Bounds(corpus_of(documents))
+    bounds = bounds_of(documents)
     return document_pairs(bounds.of(document), document, bounds, rules, chance)
 
 

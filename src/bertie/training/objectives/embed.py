@@ -6,8 +6,8 @@
 - cosine: the squared difference of the cosine and a score (Reimers & Gurevych 2019).
 - cosent: pairs in the order of their scores: log(1 + Σ exp(scale·(cos_j − cos_i))) over all i that score above j.
 
-Contrastive and CoSENT compare the texts of a batch with each other, so their batches are not cut (`whole_batches`), and
-every process sees the negatives of its own share only.
+Contrastive and CoSENT compare the texts of a batch with each other, so their batches are not cut (`whole_batches`). Of
+several processes each sees the vectors of all (gathering.py), and the gradient is that of one on the whole batch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -29,6 +30,7 @@ from bertie.text import BertTokenizer
 from bertie.training import metrics
 from bertie.training.contract import Batch, Examples
 from bertie.training.examples_embed import EmbedExample, EmbedExamples
+from bertie.training.objectives.gathering import counts_of_all, rows_of_all, several_processes
 from bertie.training.rows import TokenRow, evaluating, pack, run_model
 from bertie.training.sentence_folder import write_sentence_folder
 
@@ -77,14 +79,27 @@ class Embedding:
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         vectors = F.normalize(self._vectors(model, batch), dim=-1)  # [columns · n, d]
-        number = len(batch.tensors["scores"])
+        texts, scores = batch.tensors["texts"], batch.tensors["scores"]
+        number = len(scores)
+        if self.kind == "cosine":
+            cosines = (vectors[:number] * vectors[number : 2 * number]).sum(dim=-1)
+            return F.mse_loss(cosines, scores, reduction="sum"), {}
+        first, own = 0, number
+        if several_processes():
+            # A share without examples holds one that does not count; it is nobody's negative.
+            own = number if batch.num_examples else 0
+            counts = counts_of_all(own, vectors.device)
+            rows = vectors.view(len(texts), number, -1).transpose(0, 1)[:own]  # [n, columns, d]
+            vectors = rows_of_all(rows, counts).transpose(0, 1).flatten(0, 1)
+            texts, scores = rows_of_all(texts.T[:own], counts).T, rows_of_all(scores[:own], counts)
+            first, number = sum(counts[: dist.get_rank()]), sum(counts)
         anchors, others = vectors[:number], vectors[number:]
         if self.kind == "contrastive":
-            return contrastive_loss(anchors, others, batch.tensors["texts"], scale=self.scale), {}
-        cosines = (anchors * others[:number]).sum(dim=-1)
-        if self.kind == "cosine":
-            return F.mse_loss(cosines, batch.tensors["scores"], reduction="sum"), {}
-        return cosent_loss(cosines, batch.tensors["scores"], scale=self.scale) * number, {}
+            loss = contrastive_loss(anchors[first : first + own], others, texts, scale=self.scale, first=first)
+        else:
+            cosines = (anchors * others[:number]).sum(dim=-1)
+            loss = cosent_loss(cosines, scores, scale=self.scale) * own
+        return loss, {}
 
     def _vectors(self, model: nn.Module, batch: Batch) -> Tensor:
         states: Tensor = run_model(model, batch).last_hidden_state.float()
@@ -180,15 +195,17 @@ def pool_packed(states: Tensor, cu_seqlens: Tensor, modes: Sequence[str]) -> Ten
     return torch.cat(pooled, dim=-1)
 
 
-def contrastive_loss(anchors: Tensor, candidates: Tensor, texts: Tensor, *, scale: float) -> Tensor:
-    """The sum over anchors. `anchors [n, d]` and `candidates [m, d]` are of unit length, anchor i's positive is
-    candidate i; `texts [columns, n]` are the text numbers of anchors (first row), positives and negatives.
+def contrastive_loss(anchors: Tensor, candidates: Tensor, texts: Tensor, *, scale: float, first: int = 0) -> Tensor:
+    """The sum over anchors. `anchors [n, d]` and `candidates [m, d]` are of unit length; `texts [columns, N]` are the
+    text numbers of anchors (first row), positives and negatives. These anchors are `first`, `first` + 1 … of the N, and
+    candidate i is the positive of anchor i.
     """
-    wanted = torch.arange(len(anchors), device=anchors.device)
-    owners, positives, others = texts[0], texts[1], texts[1:].flatten()  # [n], [n], [m]
-    same_anchor = (owners[:, None] == owners[None, :]).float()  # [n, n]
-    is_positive = (positives[:, None] == others[None, :]).float()  # [n, m]
-    belongs = (same_anchor @ is_positive > 0) | (owners[:, None] == others[None, :])
+    wanted = torch.arange(first, first + len(anchors), device=anchors.device)
+    owners, positives, others = texts[0], texts[1], texts[1:].flatten()  # [N], [N], [m]
+    ours = owners[wanted][:, None]  # [n, 1]
+    same_anchor = (ours == owners[None, :]).float()  # [n, N]
+    is_positive = (positives[:, None] == others[None, :]).float()  # [N, m]
+    belongs = (same_anchor @ is_positive > 0) | (ours == others[None, :])
     hidden = belongs & (torch.arange(len(others), device=anchors.device)[None, :] != wanted[:, None])
     with torch.autocast(anchors.device.type, enabled=False):  # twenty cosines' worth of bfloat16 would be too coarse
         scores = (anchors @ candidates.T * scale).masked_fill(hidden, -torch.inf)
