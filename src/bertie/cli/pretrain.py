@@ -75,7 +75,7 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 @click.option("--attention-dropout", type=float, default=0.0, show_default=True, help="0 is fastest on GPUs.")
 @distillation_options
 @run_options
-@training_options(epochs=10.0, learning_rate=1e-4, batch_size=256, warmup=0.05, micro_batch_tokens=32768)
+@training_options(epochs=10.0, learning_rate=1e-4, batch_size=256, warmup=0.05, micro_batch_tokens=32768, every=1000)
 def command(**values: Any) -> int:
     """Train a BERT on raw text: a new one, or an old one some more.
 

@@ -38,9 +38,16 @@ def run_options(function: F) -> F:
 
 
 def training_options(
-    *, epochs: float, learning_rate: float, batch_size: int, warmup: float, micro_batch_tokens: int = 16384
+    *,
+    epochs: float,
+    learning_rate: float,
+    batch_size: int,
+    warmup: float,
+    micro_batch_tokens: int = 16384,
+    every: int | None = None,
 ) -> Callable[[F], F]:
-    """How to train, with a command's own defaults; `settings_of` reads them."""
+    """How to train, with a command's own defaults; `settings_of` reads them. `every` so many steps it is evaluated."""
+    evaluated, saved = ("every epoch", "when evaluating") if every is None else (f"{every}", f"{every}")
     return _options(
         click.option("--epochs", type=float, default=epochs, show_default=True, help="Times through the data."),
         click.option("--max-steps", type=_AT_LEAST_ONE, metavar="N", help="Steps instead of epochs. [default: epochs]"),
@@ -107,10 +114,13 @@ def training_options(
             "--workers", type=click.IntRange(min=0), default=0, show_default=True, help="Processes that make batches."
         ),
         click.option(
-            "--evaluate-every", type=_AT_LEAST_ONE, metavar="STEPS", help="Look at the dev data. [default: every epoch]"
+            "--evaluate-every",
+            type=_AT_LEAST_ONE,
+            metavar="STEPS",
+            help=f"Look at the dev data. [default: {evaluated}]",
         ),
         click.option(
-            "--save-every", type=_AT_LEAST_ONE, metavar="STEPS", help="Checkpoint. [default: when evaluating]"
+            "--save-every", type=_AT_LEAST_ONE, metavar="STEPS", help=f"Checkpoint. [default: {saved}]"
         ),
         click.option("--keep", type=_AT_LEAST_ONE, default=2, show_default=True, help="Checkpoints to keep."),
         click.option(

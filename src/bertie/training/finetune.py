@@ -11,6 +11,7 @@ call trains with many processes.
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from typing import Any
@@ -86,7 +87,17 @@ def finetune(
             objective, prepared.train, prepared.dev, made, output,
             here=here, resume=resume, show=show, model_name=name, notes=prepared.notes,
             command=command or f"bertie.training.finetune({task!r}, …) from Python",
+            options=deciding(chosen, _DECIDING) | {"dropout": dropout, "attention_dropout": attention_dropout},
         )  # fmt: skip
+
+
+# Of a task's options those that decide its numbers and do not show in the data's fingerprint.
+_DECIDING = ("best_metric", "label_smoothing", "class_weights", "max_answer_tokens", "loss", "scale", "pooling")
+
+
+def deciding(options: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """These of the options, as JSON gives them back."""
+    return dict(json.loads(json.dumps({name: getattr(options, name) for name in names}, default=str)))
 
 
 def run(
@@ -102,10 +113,13 @@ def run(
     model_name: str,
     notes: tuple[str, ...],
     command: str,
+    options: dict[str, Any],
 ) -> Result:
     """Train and, on the main process, write the report."""
     num_parameters = objective.model.num_parameters()
-    result = train_loop(objective, examples, dev, settings, output, world=here, resume=resume, show=show, notes=notes)
+    result = train_loop(
+        objective, examples, dev, settings, output, world=here, resume=resume, show=show, notes=notes, options=options
+    )
     if here.is_main:
         subject = Subject(
             task=objective.name,

@@ -72,8 +72,12 @@ def train(
     resume: bool = False,
     show: bool | None = None,
     notes: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Train `objective.model` on `examples`; the best model on `dev` (or the last one) ends up in `output`."""
+    """Train `objective.model` on `examples`; the best model on `dev` (or the last one) ends up in `output`.
+
+    `options`, which JSON can hold, decide the run's numbers besides `settings`: it is not resumed under others.
+    """
     folder = Path(output)
     if world.is_main and not resume and has_checkpoints(folder):
         raise ConfigError(
@@ -83,7 +87,9 @@ def train(
         raise nothing_to_resume(folder)
     run = RunFolder(folder, keep=settings.keep) if world.is_main else None
     try:
-        training = Training(objective, examples, dev, settings, folder, world=world, run=run, resume=resume, show=show)
+        training = Training(
+            objective, examples, dev, settings, folder, world=world, run=run, resume=resume, show=show, options=options
+        )
         for note in notes:
             training.journal.say(note)
         return training.run()
@@ -107,7 +113,9 @@ class Training:
         run: RunFolder | None,
         resume: bool,
         show: bool | None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        self.options = dict(options or {})
         self.objective, self.dev, self.settings, self.output = objective, dev, settings, output
         self.world, self.folder, self.device = world, run, world.device
         self.fingerprint = examples.fingerprint()

@@ -127,6 +127,11 @@ def prepare(
         tokenizer = BertTokenizer.from_pretrained(os.fspath(model))
     assert tokenizer is not None
     request = _Request(task, model, tokenizer, train, dev, options or TaskOptions(), num_layers)
+    if dev is not None and request.options.dev_share > 0:
+        raise InputError(
+            "Both dev and dev_share were given.",
+            "Give a development file, or a share of the training file to hold out.",
+        )
     prepared = makers[task](request)
     if prepared.dev is None and request.options.dev_share > 0:
         share = request.options.dev_share

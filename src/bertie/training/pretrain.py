@@ -33,7 +33,7 @@ from bertie.training.contract import Examples
 from bertie.training.corpus import LARGE, Lines, TokenizedCorpus, tokenize_corpus
 from bertie.training.distillation import Weights, make_student
 from bertie.training.distributed import world
-from bertie.training.finetune import check_student, run, set_dropout, with_teacher
+from bertie.training.finetune import check_student, deciding, run, set_dropout, with_teacher
 from bertie.training.loop import Result
 from bertie.training.masking import MaskRules
 from bertie.training.objectives.pretrain import Pretraining, average_predictions
@@ -51,6 +51,8 @@ PRETRAINING = Settings(
     evaluate_every=1000,
 )  # fmt: skip
 _MOST_HELD_OUT = 2000
+# What decides the numbers and does not show in the data's fingerprint.
+_DECIDING = ("mask_probability", "max_predictions", "whole_words", "dropout", "attention_dropout")
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ def pretrain(
             other, more = _corpus(_files(dev), tokenizer, folder / "data", chosen, seen, name="dev")
             held = _examples(other, tokenizer, folder / "data", chosen, made.seed, seen, name="dev")
             notes += more
+        elif chosen.nsp and held is None and chosen.dev_share > 0:
+            notes += ("fewer than four documents: none is held out, and the last model is kept",)
         elif not chosen.nsp and chosen.dev_share > 0 and len(examples) > 1:
             share = min(chosen.dev_share, _MOST_HELD_OUT / len(examples))
             train, held = held_out(examples, share, seed=made.seed)
@@ -145,6 +149,7 @@ def pretrain(
             here=here, resume=resume, show=show, notes=notes,
             model_name=_model_name(size, model, teacher, student_layers),
             command=command or "bertie.training.pretrain(…) from Python",
+            options=deciding(chosen, _DECIDING),
         )  # fmt: skip
 
 
@@ -176,8 +181,7 @@ def _tokenizer(
             )
         return BertTokenizer.from_pretrained(os.fspath(model))
     if options.vocab is not None:
-        path = Path(options.vocab)
-        return BertTokenizer.from_pretrained(os.fspath(path if path.is_dir() else path.parent))
+        return BertTokenizer.from_pretrained(os.fspath(options.vocab))
     place = folder / "data" / "vocabulary"
     place.parent.mkdir(parents=True, exist_ok=True)
     with locked(place):

@@ -64,6 +64,7 @@ def save_run(training: Training) -> None:
         "fingerprint": training.fingerprint,
         "settings": training.settings.deciding(),
         "deciding": _deciding(training),
+        "options": training.options,
         "optimizer_steps": training.optimizer.steps(),
         "best": training.best,
         "without_better": training.without_better,
@@ -106,6 +107,7 @@ def resume_run(training: Training) -> None:
             "Resume with the same files and settings, or start a new run in another folder.",
         )
     _refuse_another_teacher(state.get("deciding"), _deciding(training))
+    _refuse_other_options(state.get("options", {}), training.options)
     parameters = dict(training.model.named_parameters())
     _fill(training, parameters, saved.tensors("model"), parameters)
     states = list(_optimizer_tensors(training))
@@ -144,6 +146,16 @@ def _refuse_another_teacher(before: dict[str, Any] | None, now: dict[str, Any]) 
         raise ConfigError("The run was started with another teacher: its configuration or weights differ.", remedy)
     name = next(name for name in (*before, *now) if before.get(name) != now.get(name))
     raise ConfigError(f"The run was started with {name} {before.get(name)}; now it is {now.get(name)}.", remedy)
+
+
+def _refuse_other_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Options of a task that decide its numbers. Older checkpoints know fewer of them."""
+    for name in before:
+        if name in now and before[name] != now[name]:
+            raise ConfigError(
+                f"The run was started with {name}={before[name]!r}; now it is {now[name]!r}.",
+                "Resume with the same options, or start a new run in another folder.",
+            )
 
 
 def _fill(

@@ -128,3 +128,59 @@ def test_students_that_cannot_be(models: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no teacher to take them from"):
         pretrain(corpus=tmp_path / "none.txt", output=tmp_path / "run", student_layers=2)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": TaskOptions(label_smoothing=0.1)}, r"label_smoothing=0\.0; now it is 0\.1"),
+        ({"options": TaskOptions(class_weights="balanced")}, "class_weights=None; now it is 'balanced'"),
+        ({"dropout": 0.3}, r"dropout=None; now it is 0\.3"),
+    ],
+)
+def test_a_run_is_not_resumed_with_other_options(
+    models: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    run(models, tmp_path / "run", teacher=None)
+    run(models, tmp_path / "run", teacher=None, resume=True)
+    with pytest.raises(ConfigError, match=message):
+        run(models, tmp_path / "run", teacher=None, resume=True, **changes)
+
+
+def test_pretraining_is_not_resumed_with_other_masks(models: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join("\n".join(SENTENCES) for _ in range(4)), encoding="utf-8")
+
+    def pretrained(*, resume: bool = False, **options: Any) -> None:
+        pretrain(
+            corpus=corpus, output=tmp_path / "run", model=models / "masked", resume=resume, device="cpu", show=False,
+            settings=Settings(max_steps=2, batch_size=4, save_every=1, evaluate_every=1),
+            options=PretrainOptions(max_length=32, **options),
+        )  # fmt: skip
+
+    pretrained()
+    pretrained(resume=True)
+    with pytest.raises(ConfigError, match=r"mask_probability=0\.15; now it is 0\.3"):
+        pretrained(resume=True, mask_probability=0.3)
+
+
+def test_a_dev_file_and_a_share_are_one_too_many(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Both dev and dev_share were given"):
+        run(models, tmp_path / "run", teacher=None, dev=ROWS, options=TaskOptions(dev_share=0.5))
+
+
+def test_a_vocabulary_may_have_any_name(tmp_path: Path) -> None:
+    corpus, words = tmp_path / "corpus.txt", tmp_path / "words.txt"
+    corpus.write_text("\n\n".join("\n".join(SENTENCES) for _ in range(4)), encoding="utf-8")
+    letters = [*"abcdefghijklmnopqrstuvwxyz.,'!?"]
+    words.write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{x}" for x in letters)]),
+        encoding="utf-8",
+    )
+    pretrain(
+        corpus=corpus, output=tmp_path / "run", size="tiny", device="cpu", show=False,
+        settings=Settings(max_steps=1, batch_size=2), options=PretrainOptions(vocab=words, max_length=32),
+    )  # fmt: skip
+    assert (tmp_path / "run" / "vocab.txt").read_text(encoding="utf-8").split() == words.read_text(
+        encoding="utf-8"
+    ).split()
