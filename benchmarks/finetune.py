@@ -38,8 +38,8 @@ class Recipe:
     bar: float | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def command(self, model: str, data: Path, seed: int) -> str:
-        parts = ["bertie", "finetune", self.task, "-m", model, "--train", str(data / self.train)]
+    def command(self, model: str | None, data: Path, seed: int) -> str:
+        parts = ["bertie", "finetune", self.task, *(["-m", model] if model else []), "--train", str(data / self.train)]
         parts += ["--dev", str(data / self.dev), "--seed", str(seed)]
         names = {"learning_rate": "lr"}
         for name, value in self.settings.items():
@@ -91,14 +91,14 @@ def run(name: str, model: str | None, data: Path, seed: int, limit: int | None) 
 
 def report(name: str, model: str | None, data: Path, runs: list[dict[str, Any]]) -> dict[str, Any]:
     recipe = RECIPES[name]
-    print(recipe.command(model or "all-MiniLM-L6-v2", data, 1), flush=True)
+    print(recipe.command(model, data, 1), flush=True)
     for one in runs:
         shown = ", ".join(f"{key} {value:.4f}" for key, value in one["metrics"].items())
         print(f"  seed {one['seed']}: {shown}; {one['steps']} steps in {one['wall']:.0f} s", flush=True)
     median = statistics.median(one["metrics"][recipe.metric] for one in runs)
     bar = "" if recipe.bar is None else f" (bar {recipe.bar}: {'reached' if median >= recipe.bar else 'MISSED'})"
     print(f"{name}: median {recipe.metric} {median:.4f}{bar}", flush=True)
-    command = recipe.command("all-MiniLM-L6-v2", Path("data"), 1)
+    command = recipe.command(None, Path("data"), 1)
     return {"metric": recipe.metric, "median": median, "bar": recipe.bar, "command": command, "runs": runs}
 
 

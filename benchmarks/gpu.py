@@ -211,9 +211,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/")
     given = parser.parse_args()
-    machine = (
-        f"{torch.cuda.get_device_name()}; {describe(('torch', 'triton', 'transformers', 'sentence-transformers'))}"
-    )
+    machine = describe(("torch", "triton", "transformers", "sentence-transformers"))
     print(machine, flush=True)
     texts = json.loads(given.texts.read_text())
     rows = [list(row) for row in BertTokenizer.from_pretrained(given.model).encode_ids(texts, max_length=256)]

@@ -14,9 +14,9 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def describe(packages: tuple[str, ...] = ("torch", "transformers")) -> str:
-    """One line: processor, cores, Python, versions."""
+    """One line: processor, cores, GPU where there is one, Python, versions."""
     versions = ", ".join(f"{name} {found}" for name in packages if (found := _version(name)))
-    return f"{_processor()}, {os.cpu_count()} cores; Python {platform.python_version()}; {versions}"
+    return f"{_processor()}, {os.cpu_count()} cores{_gpu()}; Python {platform.python_version()}; {versions}"
 
 
 def save_result(name: str, command: str, rows: Any, **more: Any) -> Path:
@@ -34,6 +34,12 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _gpu() -> str:
+    import torch
+
+    return f"; {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
 
 
 def _processor() -> str:

@@ -287,7 +287,7 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/")
     arguments = parser.parse_args()
     peak = ceiling(torch.device("cuda")) if here == "cuda" else None
-    print(describe(), f"; {torch.cuda.get_device_name()}" if here == "cuda" else "")
+    print(describe())
     if peak is not None:
         print(f"bfloat16 ceiling: {peak / 1e12:.0f} TFLOP/s")
     rows = []
