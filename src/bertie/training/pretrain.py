@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertie.checkpoint.report import NewlyInitialized
 from bertie.config import BertConfig
 from bertie.errors import ConfigError, DataError, InputError
 from bertie.model import BertForMaskedLM, BertForPreTraining
@@ -111,9 +113,10 @@ def pretrain(
         seen = Preparation(show=show, is_main=here.is_main)
         tokenizer = _tokenizer(files, folder, model or teacher, chosen, seen)
         if student_layers is None:
-            network = _network(tokenizer, model, size, chosen)
+            network, new = _network(tokenizer, model, size, chosen)
         else:
-            network = make_student(_network(tokenizer, teacher, size, chosen), num_layers=student_layers)
+            whole, new = _network(tokenizer, teacher, size, chosen)
+            network = make_student(whole, num_layers=student_layers)
         rules = MaskRules.of(
             tokenizer,
             probability=chosen.mask_probability,
@@ -121,6 +124,7 @@ def pretrain(
             whole_words=chosen.whole_words,
         )
         text, notes = _corpus(files, tokenizer, folder / "data", chosen, seen, name="train")
+        notes = (*new, *notes)
         held: Examples | None = None
         if chosen.nsp and dev is None and chosen.dev_share > 0 and text.num_documents >= 4:
             # Pairs of one text overlap (it is gone through dupe_factor times), so whole documents are held out.
@@ -206,21 +210,24 @@ def _tokenizer(
 
 def _network(
     tokenizer: BertTokenizer, model: PathLike | None, size: str, options: PretrainOptions
-) -> BertForMaskedLM | BertForPreTraining:
+) -> tuple[BertForMaskedLM | BertForPreTraining, tuple[str, ...]]:
+    """The model, and what is new about it although it was loaded."""
     kind: type[BertForMaskedLM] | type[BertForPreTraining] = BertForPreTraining if options.nsp else BertForMaskedLM
     if model is not None:
-        import warnings
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a head that has to be made anew is no surprise here
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
             loaded = kind.from_pretrained(model)
+        fresh = tuple(str(one.message) for one in told if issubclass(one.category, NewlyInitialized))
+        for one in told:  # a head made anew is what training is for, and a note says so; the rest are warnings
+            if not issubclass(one.category, NewlyInitialized):
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         if options.max_length > loaded.config.max_position_embeddings:
             raise ConfigError(
                 f"max_length is {options.max_length}, the model has {loaded.config.max_position_embeddings} positions."
             )
-        return loaded
+        return loaded, fresh
     config = BertConfig.preset(size, vocab_size=len(tokenizer), max_position_embeddings=max(512, options.max_length))
-    return kind(config)
+    return kind(config), ()
 
 
 def _corpus(

@@ -184,3 +184,15 @@ def test_a_vocabulary_may_have_any_name(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "vocab.txt").read_text(encoding="utf-8").split() == words.read_text(
         encoding="utf-8"
     ).split()
+
+
+def test_a_head_made_anew_is_said(models: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join("\n".join(SENTENCES) for _ in range(4)), encoding="utf-8")
+    pretrain(
+        corpus=corpus, output=tmp_path / "run", model=models / "student", device="cpu", show=False,
+        settings=Settings(max_steps=1, batch_size=2), options=PretrainOptions(max_length=32),
+    )  # fmt: skip
+    report = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
+    assert "weights are not in the checkpoint and start from random numbers" in report
+    assert "cls.predictions" in report
