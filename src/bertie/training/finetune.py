@@ -113,7 +113,7 @@ def run(
     model_name: str,
     notes: tuple[str, ...],
     command: str,
-    options: dict[str, Any],
+    options: dict[str, Any] | None = None,
 ) -> Result:
     """Train and, on the main process, write the report."""
     num_parameters = objective.model.num_parameters()
