@@ -22,7 +22,7 @@ Examples:
 
 @click.command("fill", epilog=EXAMPLES)
 @input_options()
-@model_options(default="bertie-mini")
+@model_options(default="bertie-mini, where it is installed")
 @click.option(
     "-k",
     "--top-k",

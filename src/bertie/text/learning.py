@@ -71,7 +71,9 @@ def train_vocabulary(
         kept = texts if paths is not None else _spooled(texts, spool)
         letters = _count_letters(_told(kept, "letters", progress), normalizer, processes)
         if not letters:
-            raise TokenizerError("There is no text to learn a vocabulary from: no letter was found.")
+            raise TokenizerError(
+                "There is no text to learn a vocabulary from: no letter was found.", "Check the files: are they empty?"
+            )
         alphabet = sorted(sorted(letters, key=lambda letter: (-letters[letter], letter))[:limit_alphabet])
         special = [*_SPECIAL, *(f"[unused{index}]" for index in range(num_unused))]
         pieces = [_CONTINUES + letter for letter in alphabet]

@@ -154,7 +154,10 @@ def check_student(layers: int | None, teacher: object | None, model: object | No
     if layers is None:
         return
     if teacher is None:
-        raise InputError(f"student_layers is {layers}, and there is no teacher to take them from.", "Name a teacher.")
+        raise InputError(
+            f"student_layers is {layers}, and there is no teacher to take them from.",
+            "Name a teacher: --teacher ./my-large-bert.",
+        )
     if model is not None:
         raise InputError(
             "Both model and student_layers were given.",

@@ -123,10 +123,9 @@ class _Batch:
     def __init__(self, packing: Packing, dropout: float, seeds: list[list[int]]) -> None:
         self.packing, self.dropout, self.seeds = packing, dropout, seeds
         # Our kernels where every text fits into a tile and nothing is dropped, FlashAttention for the rest.
-        self.tiled = packing.max_length <= WHOLE and dropout == 0.0
         self.forward_plan: Schedule | None = None
         self.backward_plan: Schedule | None = None
-        if self.tiled:
+        if packing.max_length <= WHOLE and dropout == 0.0:
             self.forward_plan = schedule(packing.lengths, packing.device)
             self.backward_plan = self.forward_plan
             if packing.max_length > self.forward_plan.tile:
