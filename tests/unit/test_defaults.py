@@ -60,7 +60,7 @@ def test_a_package_without_the_language_model_says_so(nothing_shipped: Path) -> 
     for task in (*TASKS, default_language_model):
         with pytest.raises(CheckpointNotFound, match=r"bertie-mini.*not in this installation") as caught:
             task()
-        assert "name a model" in (caught.value.remedy or "")
+        assert "Name a model" in (caught.value.remedy or "")
     nothing_shipped.mkdir()  # a configuration alone is no model
     (nothing_shipped / "config.json").write_text("{}")
     with pytest.raises(CheckpointNotFound, match="not in this installation"):
