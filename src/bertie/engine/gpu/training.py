@@ -33,7 +33,7 @@ from bertie.engine.gpu.gradients import (
     gelu_backward,
 )
 from bertie.engine.gpu.schedule import Schedule, schedule
-from bertie.engine.gpu.words import PaddedDecoder
+from bertie.engine.gpu.words import FewRows, PaddedDecoder
 from bertie.model.activations import gelu_erf, gelu_tanh
 from bertie.model.bert import PLAIN, BertLayer
 from bertie.model.cache import LayerCache
@@ -69,7 +69,7 @@ def in_half() -> bool:
 
 
 def fuse(model: BertPreTrainedModel) -> Callable[[], None]:
-    """Give every layer, and the decoder of a language model, a fused forward. Ask `why_not` first.
+    """Give every layer, the table of segments and the decoder of a language model another forward. Ask `why_not` first.
 
     What comes back undoes it.
     """
@@ -84,6 +84,10 @@ def fuse(model: BertPreTrainedModel) -> Callable[[], None]:
     if isinstance(decoder, nn.Linear):
         decoder.forward = PaddedDecoder(decoder).forward  # type: ignore[method-assign, assignment]
         changed.append(decoder)
+    segments = model.base_model.embeddings.token_type_embeddings
+    if segments.num_embeddings <= FewRows.MOST:
+        segments.forward = FewRows(segments).forward  # type: ignore[method-assign, assignment]
+        changed.append(segments)
 
     def undo() -> None:
         hook.remove()
