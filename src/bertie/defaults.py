@@ -30,6 +30,6 @@ def default_language_model() -> str:
     if not (LANGUAGE_MODEL / "model.safetensors").is_file():
         raise CheckpointNotFound(
             "No model was named, and the default one (bertie-mini) is not in this installation.",
-            "Name a model: a folder or a hub name, such as bert-base-uncased.",
+            "Install bertie again, or name a model: a folder or a hub name, such as bert-base-uncased.",
         )
     return str(LANGUAGE_MODEL)

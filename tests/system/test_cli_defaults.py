@@ -61,7 +61,7 @@ def test_the_commands_say_what_the_tasks_say(answered: Any) -> None:
 def test_the_help_names_the_default_and_begins_without_a_model(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Folder or hub name of the model. [default: bertie-mini, where it is installed]" in shown
+    assert "Folder or hub name of the model. [default: bertie-mini]" in shown
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     first, *others = [line for line in (command.epilog or "").splitlines() if "bertie " in line]
@@ -79,7 +79,7 @@ def test_a_default_that_is_missing_is_explained(
     cause, remedy = captured.err.splitlines()
     assert captured.out == ""
     assert "the default one (bertie-mini) is not in this installation" in cause
-    assert "Name a model" in remedy
+    assert "name a model" in remedy
     assert main([name, *COMMANDS[name], "-m", "my-bert"]) == 0
 
 
@@ -95,4 +95,4 @@ def test_doctor_shows_both_defaults(
     assert found["default model"] == f"all-MiniLM-L6-v2 at {default_embedding_model()}"
     assert found["default language model"] == f"bertie-mini (fill, next, features) at {workshop / STAND_IN}"
     monkeypatch.setattr("bertie.defaults.LANGUAGE_MODEL", desk / "bertie-mini")
-    assert facts()["default language model"].startswith("not installed. Name a model")
+    assert facts()["default language model"].startswith("not installed. Install bertie again, or name a model")

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pytest
 from safetensors import safe_open
 
 from bertie import BertConfig, defaults, load
@@ -16,13 +15,31 @@ from bertie.tasks.next_sentence import next_sentence
 from bertie.text import BertTokenizer
 
 FOLDER: Path = defaults.LANGUAGE_MODEL
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="bertie-mini is not in this checkout (src/bertie/shipped)")
 
-# What anyone would say, and more than one word of it where there is more than one.
+# What anyone would say, and more than one word of it where there is more than one. Those it does not know stay here.
 EVERYDAY = {
     "She opened the [MASK] and walked into the room.": {"door", "doors", "window", "gate"},
     "He drank a cup of [MASK].": {"tea", "coffee", "water", "wine", "milk", "chocolate"},
     "The sun was shining and the [MASK] was blue.": {"sky", "sea", "water", "air", "heaven"},
+    "The capital of France is [MASK].": {"paris"},
+    "The old [MASK] sat by the fire and smoked his pipe.": {"man", "gentleman", "fellow", "sailor", "soldier"},
+    "She [MASK] him on the cheek.": {"kissed", "struck", "slapped"},
+    "The ship sailed across the [MASK].": {"sea", "ocean", "bay", "channel", "lake", "water", "atlantic"},
+    "He put his hat on his [MASK].": {"head"},
+    "The horse galloped down the [MASK].": {"road", "street", "hill", "lane", "path", "track", "slope", "valley"},
+    "It was a dark and stormy [MASK].": {"night", "evening", "day"},
+    "The king sat upon his [MASK].": {"throne", "seat", "chair", "horse"},
+    "The doctor came to see the [MASK].": {"patient", "child", "sick", "invalid"},
+    "They were married in the [MASK].": {"church", "chapel", "cathedral", "spring", "summer", "autumn", "winter"},
+    "He looked at his [MASK] to see what time it was.": {"watch", "clock"},
+    "The baby began to [MASK].": {"cry", "scream", "weep", "sob", "laugh", "smile"},
+    "The dog began to [MASK].": {"bark", "howl", "growl", "whine"},
+    "She had two daughters and one [MASK].": {"son", "boy"},
+    "I have never [MASK] him before.": {"seen", "met", "known", "heard"},
+    "In the morning he [MASK] his breakfast.": {"ate", "had", "took", "made", "finished"},
+    "The birds were singing in the [MASK].": {"trees", "tree", "woods", "wood", "garden", "forest", "air", "sky"},
+    "He paid ten [MASK] for the book.": {"dollars", "pounds", "shillings", "francs", "cents", "pence", "guineas"},
+    "My brother and my [MASK] live in London.": {"sister", "mother", "father", "wife", "son", "daughter", "uncle"},
 }
 
 # (source, a passage, how it goes on): in the public domain, and not in the books that bertie-mini has read.
@@ -110,16 +127,20 @@ ELSEWHERE = [(first, PASSAGES[(n + 3) % len(PASSAGES)][2]) for n, (_, first, _) 
 
 
 def test_it_is_small_and_what_it_says_it_is() -> None:
-    weights = FOLDER / "model.safetensors"
-    assert weights.stat().st_size <= 12_000_000
-    names = {path.name for path in FOLDER.iterdir()}
-    assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"} <= names
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 13_000_000
-    with safe_open(weights, framework="np") as stored:
-        assert {stored.get_slice(name).get_dtype() for name in stored.keys()} == {"F16"}  # noqa: SIM118
+    files = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
+    tokenizer_files = {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+    assert set(files) == {"README.md", "config.json", "model.safetensors"} | tokenizer_files
+    assert sum(files.values()) <= 12_000_000
+    with safe_open(FOLDER / "model.safetensors", framework="np") as stored:
+        names = set(stored.keys())
+        assert {stored.get_slice(name).get_dtype() for name in names} == {"F16"}
+    heads = {"bert.pooler.dense.weight", "cls.predictions.transform.dense.weight", "cls.seq_relationship.weight"}
+    assert heads <= names
+    assert "cls.predictions.decoder.weight" not in names  # it is the word embeddings, stored once
     model = load(FOLDER)
     config: BertConfig = model.config
     assert type(model).__name__ == "BertForPreTraining"
+    assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
     assert (config.num_hidden_layers, config.hidden_size) == (4, 256)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     tokenizer = BertTokenizer.from_pretrained(FOLDER)
@@ -140,11 +161,14 @@ def test_fill_gives_five_fillings_computed_in_float32() -> None:
     assert scores[0] > 20 / filler.loaded.model.config.vocab_size
 
 
-@pytest.mark.parametrize("sentence", EVERYDAY)
-def test_fill_finds_an_everyday_word(sentence: str) -> None:
-    found = [one.token for one in fill(sentence, top_k=10).candidates]
-    print(f"{sentence} {' '.join(found)}")
-    assert set(found) & EVERYDAY[sentence], found
+def test_fill_finds_an_everyday_word_more_often_than_not() -> None:
+    known = 0
+    for sentence, found in zip(EVERYDAY, fill(list(EVERYDAY), top_k=5), strict=True):
+        words = [one.token for one in found.candidates]
+        known += bool(set(words) & EVERYDAY[sentence])
+        print(f"{'  ' if set(words) & EVERYDAY[sentence] else '- '}{sentence} {' '.join(words)}")
+    print(f"{known} of {len(EVERYDAY)}")
+    assert known > len(EVERYDAY) / 2
 
 
 def test_next_sentence_tells_what_follows_from_what_does_not() -> None:

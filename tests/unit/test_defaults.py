@@ -52,7 +52,9 @@ def test_the_language_model_lies_in_the_package_and_is_installed_with_it() -> No
     assert inside.as_posix() == "shipped/bertie-mini"
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"]["bertie"]
+    assert default_language_model() == str(defaults.LANGUAGE_MODEL)
     for name in ("config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        assert (defaults.LANGUAGE_MODEL / name).is_file(), name
         assert any(fnmatch((inside / name).as_posix(), pattern) for pattern in patterns), name
 
 
@@ -60,7 +62,7 @@ def test_a_package_without_the_language_model_says_so(nothing_shipped: Path) -> 
     for task in (*TASKS, default_language_model):
         with pytest.raises(CheckpointNotFound, match=r"bertie-mini.*not in this installation") as caught:
             task()
-        assert "Name a model" in (caught.value.remedy or "")
+        assert "name a model" in (caught.value.remedy or "")
     nothing_shipped.mkdir()  # a configuration alone is no model
     (nothing_shipped / "config.json").write_text("{}")
     with pytest.raises(CheckpointNotFound, match="not in this installation"):

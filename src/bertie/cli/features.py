@@ -22,7 +22,7 @@ _SHOWN = 5
 
 @click.command("features", epilog=EXAMPLES)
 @input_options()
-@model_options(default="bertie-mini, where it is installed")
+@model_options(default="bertie-mini")
 @click.option("--layers", metavar="N,N", help="0 is the first layer, -1 the last. [default: -1,-2,-3,-4]")
 @click.option("--max-length", type=click.IntRange(min=2), metavar="N", help="Tokens of a text. [default: the model's]")
 @long_option("truncate")

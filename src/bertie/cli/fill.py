@@ -22,7 +22,7 @@ Examples:
 
 @click.command("fill", epilog=EXAMPLES)
 @input_options()
-@model_options(default="bertie-mini, where it is installed")
+@model_options(default="bertie-mini")
 @click.option(
     "-k",
     "--top-k",

@@ -22,7 +22,7 @@ Examples:
 @click.command("next", epilog=EXAMPLES)
 @input_options("[A B]", what="pairs")
 @columns_option
-@model_options(default="bertie-mini, where it is installed")
+@model_options(default="bertie-mini")
 @output_options
 def command(given: Given, columns: tuple[str, str] | None, chosen: Chosen, out: Out) -> None:
     """Say how likely the text B is to follow the text A: the question BERT was pretrained on.
