@@ -1,7 +1,8 @@
-"""Builds the engine's C++ kernels beside the Python files, if there is a compiler; all else is in pyproject.toml.
+"""Builds two C++ libraries beside the Python files that use them, if there is a compiler. All else: pyproject.toml.
 
-The library has no Python or PyTorch in it (it is called through plain pointers), so one build serves them all. A failed
-build is not a failed installation: the reference model answers instead, more slowly, and `bertie doctor` says so.
+One is the engine's kernels, the other the tokenizer of many texts. They have no Python or PyTorch in them (they are
+called through plain pointers), so one build serves them all. A failed build is not a failed installation: the reference
+model and the Rust tokenizer answer instead, more slowly, and `bertie doctor` says so.
 """
 
 import platform
@@ -10,7 +11,7 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCES = "src/bertie/engine/cpu/csrc"
+KERNELS = "src/bertie/engine/cpu/csrc"
 FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
 X86 = {
     "kernels_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma",
@@ -20,7 +21,7 @@ X86 = {
 FILES = ["encoder.cpp", "team.cpp", "kernels_portable.cpp"]
 
 
-class BuildKernels(build_ext):
+class BuildIfPossible(build_ext):
     def build_extension(self, ext):
         try:
             objects = []
@@ -36,20 +37,19 @@ class BuildKernels(build_ext):
                 objects, self.get_ext_fullpath(ext.name), target_lang="c++", extra_postargs=["-lpthread"]
             )
         except Exception as error:
-            print(
-                f"bertie: the CPU kernels were not built ({error}); the reference model will be used.", file=sys.stderr
-            )
+            print(f"bertie: {ext.name} was not built ({error}); bertie works without it, more slowly.", file=sys.stderr)
 
 
 is_x86 = platform.machine().lower() in ("x86_64", "amd64")
 names = FILES + (list(X86) if is_x86 else [])
 kernels = Extension(
     "bertie.engine.cpu._kernels",
-    [f"{SOURCES}/{name}" for name in names],
-    depends=[f"{SOURCES}/{name}" for name in ("kernels.h", "kernels.inl", "simd.h", "team.h")],
+    [f"{KERNELS}/{name}" for name in names],
+    depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "kernels.inl", "simd.h", "team.h")],
     optional=True,
 )
+wordpiece = Extension("bertie.text._wordpiece", ["src/bertie/text/csrc/wordpiece.cpp"], optional=True)
 setup(
-    ext_modules=[] if sys.platform == "win32" else [kernels],
-    cmdclass={"build_ext": BuildKernels},
+    ext_modules=[] if sys.platform == "win32" else [kernels, wordpiece],
+    cmdclass={"build_ext": BuildIfPossible},
 )

@@ -70,6 +70,7 @@ def main() -> None:
             "ours, truncated": lambda texts=texts: ours(texts, truncation=True, max_length=512),
             "ours, offsets": lambda texts=texts: ours(texts, return_offsets_mapping=True),
             "ours, encode_ids": lambda texts=texts: ours.encode_ids(texts, max_length=512),
+            "ours, encode_flat": lambda texts=texts: ours.encode_flat(texts, max_length=512),
         }
         medians = alternate(jobs, arguments.rounds)
         ratios.append(medians["bare"] / medians["ours"])

@@ -2,8 +2,9 @@
 
     python tests/scripts/tokenizer_equality.py --lines 1000000 --fuzz 100000
 
-Compares ids, type ids, masks, offsets, special-token masks, overflow and word ids of `BertTokenizer` with
-`BertTokenizerFast`, over real lines (five languages, ../shared/data) and fuzz strings, shared out over the settings
+Compares what `encode_ids` gives (in C++, where it was built), and ids, type ids, masks, offsets, special-token masks,
+overflow and word ids of `BertTokenizer` with `BertTokenizerFast`, over real lines (five languages, ../shared/data) and
+fuzz strings, shared out over the settings
 below; the reference is compared on every fuzz string and on one line in `--reference-every`. Exits 1 at the first
 difference. The last line is the figure.
 """
@@ -66,6 +67,14 @@ def compare(name: str, ours: BertTokenizer, hub: Any, texts: list[str], paired: 
     lean = ours(first, second, **settings)["input_ids"]
     if not settings and lean != mine["input_ids"]:
         raise Difference(f"{name}: ids without offsets differ from ids with them")
+    if not paired:
+        for limit in (None, 48):
+            wanted = theirs["input_ids"] if limit is None and not settings else None
+            if wanted is None:
+                wanted = hub(first, truncation=limit is not None, max_length=limit)["input_ids"]
+            for text, a, b in zip(first, ours.encode_ids(first, max_length=limit), wanted, strict=True):
+                if a != b:
+                    raise Difference(f"{name}: encode_ids, at most {limit}, of {text!a}")
     for row in range(0, len(theirs.encodings), 7):
         if mine.word_ids(row) != theirs.word_ids(row) or mine.sequence_ids(row) != theirs.sequence_ids(row):
             raise Difference(f"{name}: word or sequence ids of row {row}")

@@ -44,6 +44,7 @@ def _facts() -> dict[str, str]:
 
     from bertie import __version__
     from bertie.ops.backends import BACKENDS
+    from bertie.text.native import load_library
 
     facts = {}
     facts["bertie"] = f"{__version__}, Python {platform.python_version()}, {platform.platform()}"
@@ -57,6 +58,7 @@ def _facts() -> dict[str, str]:
     packed = "varlen (half precision), else sdpa by groups" if torch.cuda.is_available() else "sdpa by groups"
     facts["attention"] = f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}"
     facts["engine"] = _engine(torch.cuda.is_available())
+    facts["tokenizer"] = "Rust, and C++ for many texts" if load_library() else "Rust; the C++ form was not built"
     facts["default model"] = _found("all-MiniLM-L6-v2", default_embedding_model)
     facts["default language model"] = _found("bertie-mini (fill, next, features)", default_language_model)
     facts["hub cache"] = _hub_cache()

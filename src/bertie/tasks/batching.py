@@ -138,11 +138,13 @@ def run_groups(
         yield text, [first, *islice(answers, count - 1)]
 
 
-def map_ahead(function: Callable[[T], R], items: Iterable[T], *, depth: int = 2) -> Generator[R, None, None]:
-    """`map(function, items)`, with up to `depth` calls ahead of the caller, in a thread beside it.
+def map_ahead(
+    function: Callable[[T], R], items: Iterable[T], *, depth: int = 2, threads: int = 1
+) -> Generator[R, None, None]:
+    """`map(function, items)`, with up to `depth` calls ahead of the caller, in a thread beside it or in several.
 
     The items themselves are read in the caller's thread, and the first call is made there, so that short work starts no
-    thread. An exception of `function` is raised where its answer would have been; the thread ends with the iterator.
+    thread. An exception of `function` is raised where its answer would have been; threads end with the iterator.
     """
     source = iter(items)
     for item in islice(source, 1):
@@ -151,7 +153,7 @@ def map_ahead(function: Callable[[T], R], items: Iterable[T], *, depth: int = 2)
     queue: deque[Future[R]] = deque()
     try:
         for item in source:
-            pool = pool or ThreadPoolExecutor(1, thread_name_prefix="bertie-ahead")
+            pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="bertie-ahead")
             queue.append(pool.submit(function, item))
             if len(queue) > depth:
                 yield queue.popleft().result()

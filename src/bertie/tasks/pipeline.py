@@ -1,7 +1,7 @@
 """Texts to vectors at the speed of the model: nobody waits for anybody.
 
-    texts ──▶ tokenizer thread ──▶ rows ──▶ batches by token budget ──▶ pooled there ──▶ back, in order
-              Rust, beside the model        ids from pinned memory      copied while the next batches run
+    texts ──▶ tokenizer threads ─▶ rows ──▶ batches by token budget ──▶ pooled there ──▶ back, in order
+              C++, beside the model         ids from pinned memory      copied while the next batches run
 
 Work is done on whole arrays: a text costs a few microseconds of Python. On a GPU every batch of a window is queued
 before the vectors of the window before it are read, so the GPU has work while Python sorts, copies and answers. On a
@@ -29,17 +29,18 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """Texts to a call of the tokenizer at most, and calls ahead of the model."""
+    """Texts to a call of the tokenizer at most, calls ahead of the model, and threads that make them."""
 
     texts: int
     calls: int
+    threads: int
 
 
-# A GPU reads nearly three million tokens a second, and Rust four with sixteen cores: it must not stop. A CPU model
-# reads a hundredth of that. One thread calls Rust, which has its own: with two calls at once, or larger ones, Python's
-# lock is the narrow place (H200: 2.6 against 1.9 to 2.5 million tokens a second).
-_BESIDE_GPU = Tokenizing(texts=512, calls=8)
-_BESIDE_CPU = Tokenizing(texts=256, calls=2)
+# In C++ (text/native.py) one thread makes ten million tokens a second, and Python's lock is free meanwhile; a GPU reads
+# three million of BERT-base and more of smaller models. Through Rust, which has threads of its own, a second caller
+# neither helps nor harms much. A CPU model reads a hundredth of that.
+_BESIDE_GPU = Tokenizing(texts=1024, calls=8, threads=2)
+_BESIDE_CPU = Tokenizing(texts=256, calls=2, threads=1)
 # Windows that a GPU has before it while an earlier one is read.
 _WINDOWS_QUEUED = 2
 
@@ -79,7 +80,8 @@ class Pipeline:
         soon = soon or device.type == "cuda"  # which starts on little, and works while the rest is tokenized
         queued = _WINDOWS_QUEUED if device.type == "cuda" else 0
         running: list[tuple[Pieces, list[Batch]]] = []
-        with closing(map_ahead(self.cutting.pieces, text_chunks(texts, how.texts), depth=how.calls)) as pieces:
+        chunks = text_chunks(texts, how.texts)
+        with closing(map_ahead(self.cutting.pieces, chunks, depth=how.calls, threads=how.threads)) as pieces:
             for window in self._windows(pieces, soon):
                 running.append(self._started(window))
                 if len(running) > queued:

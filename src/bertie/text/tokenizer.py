@@ -4,8 +4,9 @@
     batch = tokenizer(["A text.", "Another one."], padding=True, truncation=True, return_tensors="pt")
 
 A call encodes whole rows in Rust, then truncates and pads here, so a tokenizer holds no state that a call changes and
-may be shared between threads. `add_tokens` works on a copy and swaps it in: calls already under way finish with the old
-one. The algorithm itself, to be read, is in `wordpiece.py`.
+may be shared between threads. `encode_flat` and `encode_ids`, which give ids alone, go through C++ where they can
+(native.py). `add_tokens` works on a copy and swaps it in: calls already under way finish with the old one. The
+algorithm itself, to be read, is in `wordpiece.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,12 +239,13 @@ class BertTokenizer(TokenTable):
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None
     ) -> list[list[int]]:
         """Ids with special tokens, truncated longest-first to `max_length`, and nothing else: what an engine needs."""
-        inputs = gather_inputs(list(texts), pairs, is_split_into_words=False)
-        truncation = None if max_length is None else Truncation(max_length, side=self.truncation_side)
-        whole = encode_all(
-            self._backend, inputs.rows, add_special_tokens=True, is_split_into_words=False, offsets=False
-        )
-        return Rows(whole, truncation, overflow=False).ids()
+        texts = list(texts)
+        found = None if pairs is not None else self._encode_native(texts, max_length)
+        if found is None:
+            return self._encode_rust(texts, pairs, max_length=max_length)
+        ids, lengths = found[0].tolist(), found[1].tolist()
+        ends = list(accumulate(lengths, initial=0))
+        return [ids[start:end] for start, end in pairwise(ends)]
 
     def encode_flat(
         self, texts: Sequence[str], *, max_length: int | None = None
@@ -251,9 +253,34 @@ class BertTokenizer(TokenTable):
         """As `encode_ids`, for many texts: the ids of all of them end to end, and how many are each text's."""
         import numpy as np
 
-        rows = self.encode_ids(texts, max_length=max_length)
+        texts = list(texts)
+        found = self._encode_native(texts, max_length)
+        if found is not None:
+            return found
+        rows = self._encode_rust(texts, max_length=max_length)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum())), lengths
+
+    def _encode_native(
+        self, texts: list[str], max_length: int | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """By the C++ library (native.py); None where that is not to be had."""
+        native = self._native.of(self._backend) if max_length is None or self.truncation_side == "right" else None
+        if native is None:
+            return None
+        return native.encode_flat(
+            texts, max_length=max_length, others=partial(self._encode_rust, max_length=max_length)
+        )
+
+    def _encode_rust(
+        self, texts: list[str], pairs: Sequence[str] | None = None, *, max_length: int | None
+    ) -> list[list[int]]:
+        inputs = gather_inputs(texts, pairs, is_split_into_words=False)
+        truncation = None if max_length is None else Truncation(max_length, side=self.truncation_side)
+        whole = encode_all(
+            self._backend, inputs.rows, add_special_tokens=True, is_split_into_words=False, offsets=False
+        )
+        return Rows(whole, truncation, overflow=False).ids()
 
     def encode(self, text: Any, text_pair: Any = None, **settings: Any) -> list[int]:
         """The ids of one text or pair; settings as for calling the tokenizer."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokenizers import AddedToken, decoders
+from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import WordPiece
 
 from bertie.errors import TokenizerError
@@ -18,6 +18,9 @@ from bertie.text.folder import SPECIAL_ROLES, describe_added_token, format_json,
 from bertie.text.loading import TokenizerParts, has_holes
 from bertie.text.truncation import Side
 from bertie.text.vocabulary import format_vocabulary
+
+if TYPE_CHECKING:
+    from bertie.text.native import NativeTokenizer
 
 # The hub's clean-up, applied in this order on top of the Rust decoder's own.
 _CLEAN_UP = (
@@ -34,11 +37,31 @@ _CLEAN_UP = (
 )
 
 
+class NativeForm:
+    """The C++ form of a Rust tokenizer, made when first asked for. A copy, also in another process, makes its own."""
+
+    def __init__(self) -> None:
+        self._made: tuple[Tokenizer | None, NativeTokenizer | None] = None, None
+
+    def of(self, backend: Tokenizer) -> NativeTokenizer | None:
+        made_of, native = self._made
+        if made_of is not backend:
+            from bertie.text.native import NativeTokenizer  # with numpy, which those who only ask for help do not need
+
+            native = NativeTokenizer.of(backend)
+            self._made = backend, native
+        return native
+
+    def __reduce__(self) -> tuple[type[NativeForm], tuple[()]]:
+        return NativeForm, ()
+
+
 class TokenTable:
     """A vocabulary with its special tokens. `add_tokens` works on a copy of the Rust tokenizer and swaps it in."""
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._backend = parts.backend
+        self._native = NativeForm()
         self._special = dict(parts.special)
         self.additional_special_tokens = list(parts.additional_special_tokens)
         self.never_split = parts.never_split

@@ -166,6 +166,7 @@ def test_mapping_ahead_keeps_order_and_ends_its_thread() -> None:
         return number * number
 
     assert list(map_ahead(slow_first, range(50), depth=5)) == [n * n for n in range(50)]
+    assert list(map_ahead(slow_first, range(50), depth=5, threads=3)) == [n * n for n in range(50)]
     assert names == {"MainThread", "bertie-ahead"}
     assert ours() == set()
     assert list(map_ahead(slow_first, [])) == []
@@ -182,7 +183,7 @@ def test_one_chunk_starts_no_thread(fast: Embedder, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_goes_wrong_in_the_thread_reaches_the_caller(fast: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = BertTokenizer.encode_ids
+    whole = BertTokenizer.encode_flat
 
     def broken(self: BertTokenizer, texts: Sequence[str], *args: Any, **settings: Any) -> Any:
         if any(text.endswith(" 900") for text in texts):
@@ -190,7 +191,7 @@ def test_what_goes_wrong_in_the_thread_reaches_the_caller(fast: Embedder, monkey
             raise TokenizerError("The tokenizer is on fire.", "Put it out.")
         return whole(self, texts, *args, **settings)
 
-    monkeypatch.setattr(BertTokenizer, "encode_ids", broken)
+    monkeypatch.setattr(BertTokenizer, "encode_flat", broken)
     with pytest.raises(TokenizerError, match=r"on fire\.\nPut it out"):
         fast.embed(MANY)
     assert ours() == set()

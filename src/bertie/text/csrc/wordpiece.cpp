@@ -1,0 +1,267 @@
+// Texts to word pieces, as wordpiece.py tells it, for many texts in one call.
+//
+// What a character becomes (nothing, a space, a word of its own, letters) is looked up in tables of 256 characters that
+// the caller makes with the reference when they are first wanted; nothing about Unicode is known here. What needs more
+// than its character to be known (special tokens, marks that have to be sorted) is left to the caller, text by text.
+//
+// Pieces are kept in a trie: from one root those that begin a word, from the other those that continue one. An edge is an
+// entry of one hash table under (node, byte). Walking as far as edges go and going back to the last node that ends a piece
+// finds the longest one.
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace {
+
+enum Kind : uint8_t { LETTERS = 0, REMOVED = 1, SPACE = 2, WORD = 3, HARD = 4 };
+
+struct Entry {  // what a character becomes; in this order in native.py
+    uint8_t kind;
+    uint8_t size;   // bytes of `out`
+    uint8_t chars;  // characters of `out`
+    char out[13];   // UTF-8
+};
+static_assert(sizeof(Entry) == 16, "");
+
+constexpr int PAGES = 0x110000 / 256;
+constexpr int32_t NOWHERE = -1;
+constexpr int64_t LEFT = -1, LACKS_PAGE = -2;  // instead of a length
+
+class Trie {
+public:
+    Trie() : ids_(2, NOWHERE), table_(1 << 10) {}
+
+    void add(int32_t root, const char* piece, size_t size, int32_t id) {
+        int32_t node = root;
+        for (size_t k = 0; k < size; ++k) {
+            int32_t next = step(node, uint8_t(piece[k]));
+            if (next == NOWHERE) {
+                next = int32_t(ids_.size());
+                ids_.push_back(NOWHERE);
+                insert(node, uint8_t(piece[k]), next);
+            }
+            node = next;
+        }
+        ids_[node] = id;
+    }
+
+    // The longest piece that [from, end) begins with: its id, and where it ends.
+    int32_t longest(int32_t root, const char* from, const char* end, const char** stop) const {
+        int32_t found = NOWHERE, node = root;
+        for (const char* at = from; at < end;) {
+            node = step(node, uint8_t(*at++));
+            if (node == NOWHERE) break;
+            if (ids_[node] != NOWHERE) found = ids_[node], *stop = at;
+        }
+        return found;
+    }
+
+private:
+    struct Edge {
+        uint32_t key = 0;  // 0 is no edge: nothing leads to a root
+        int32_t to = NOWHERE;
+    };
+
+    static uint32_t key_of(int32_t node, uint8_t byte) { return (uint32_t(node) + 1) << 8 | byte; }
+    size_t place(uint32_t key) const { return (key * 0x9E3779B1u) >> shift_; }
+
+    int32_t step(int32_t node, uint8_t byte) const {
+        const uint32_t key = key_of(node, byte);
+        for (size_t k = place(key);; k = (k + 1) & (table_.size() - 1)) {
+            if (table_[k].key == key) return table_[k].to;
+            if (table_[k].key == 0) return NOWHERE;
+        }
+    }
+
+    void insert(int32_t node, uint8_t byte, int32_t to) {
+        if (2 * ++edges_ > table_.size()) {
+            std::vector<Edge> old(2 * table_.size());
+            old.swap(table_);
+            --shift_;
+            for (const Edge& edge : old)
+                if (edge.key) put(edge);
+        }
+        put({key_of(node, byte), to});
+    }
+
+    void put(Edge edge) {
+        size_t k = place(edge.key);
+        while (table_[k].key) k = (k + 1) & (table_.size() - 1);
+        table_[k] = edge;
+    }
+
+    std::vector<int32_t> ids_;  // per node: the piece that ends there
+    std::vector<Edge> table_;
+    size_t edges_ = 0;
+    int shift_ = 22;  // 32 less the table's bits
+};
+
+struct Vocabulary {
+    Trie trie;
+    std::vector<std::string> added;  // tokens that are found in the raw text
+    bool begins_added[256] = {};
+    int32_t unknown, word_limit;
+    std::atomic<const Entry*> pages[PAGES];
+
+    Vocabulary() {
+        for (auto& page : pages) page.store(nullptr, std::memory_order_relaxed);
+    }
+    ~Vocabulary() {
+        for (auto& page : pages) delete[] page.load(std::memory_order_relaxed);
+    }
+    Vocabulary(const Vocabulary&) = delete;
+    Vocabulary& operator=(const Vocabulary&) = delete;
+
+    bool added_at(const char* at, const char* end) const {
+        for (const std::string& token : added)
+            if (size_t(end - at) >= token.size() && !memcmp(at, token.data(), token.size())) return true;
+        return false;
+    }
+};
+
+// One character of valid UTF-8.
+inline uint32_t next_char(const char*& at) {
+    const uint8_t* byte = reinterpret_cast<const uint8_t*>(at);
+    if (byte[0] < 0x80) return ++at, byte[0];
+    if (byte[0] < 0xE0) return at += 2, (byte[0] & 0x1Fu) << 6 | (byte[1] & 0x3Fu);
+    if (byte[0] < 0xF0) return at += 3, (byte[0] & 0x0Fu) << 12 | (byte[1] & 0x3Fu) << 6 | (byte[2] & 0x3Fu);
+    at += 4;
+    return (byte[0] & 0x07u) << 18 | (byte[1] & 0x3Fu) << 12 | (byte[2] & 0x3Fu) << 6 | (byte[3] & 0x3Fu);
+}
+
+class Writer {
+public:
+    Writer(const Vocabulary& vocabulary, uint8_t* wanted)
+        : vocabulary_(vocabulary), wanted_(wanted), word_(size_t(vocabulary.word_limit) * 4 + sizeof(Entry)) {}
+
+    // At most `room` ids of a text from `out` on: how many, or LEFT or LACKS_PAGE.
+    int64_t text(const char* at, const char* end, int64_t* out, int64_t room) {
+        out_ = begin_ = out;
+        last_ = out + room;
+        size_ = chars_ = 0;
+        bool lacks = false;
+        while (at < end && out_ < last_) {
+            if (vocabulary_.begins_added[uint8_t(*at)] && vocabulary_.added_at(at, end)) return LEFT;
+            const uint32_t code = next_char(at);
+            const Entry* page = vocabulary_.pages[code >> 8].load(std::memory_order_acquire);
+            if (!page) {
+                wanted_[code >> 8] = 1, lacks = true;
+                continue;
+            }
+            const Entry& entry = page[code & 255];
+            switch (entry.kind) {
+                case LETTERS: letters(entry); break;
+                case SPACE: word(); break;
+                case WORD: word(), letters(entry), word(); break;
+                case REMOVED: break;
+                default: return LEFT;
+            }
+        }
+        if (lacks) return LACKS_PAGE;
+        word();
+        return out_ - begin_;
+    }
+
+private:
+    void letters(const Entry& entry) {
+        chars_ += entry.chars;
+        if (chars_ > vocabulary_.word_limit) return;  // too long to be spelled
+        memcpy(word_.data() + size_, entry.out, sizeof entry.out);
+        size_ += entry.size;
+    }
+
+    void put(int32_t id) {
+        if (out_ < last_) *out_++ = id;
+    }
+
+    void word() {
+        if (!chars_) return;
+        const bool too_long = chars_ > vocabulary_.word_limit;
+        const char *at = word_.data(), *end = at + size_;
+        size_ = chars_ = 0;
+        if (too_long) return put(vocabulary_.unknown);
+        int64_t* before = out_;
+        for (int32_t root = 0; at < end; root = 1) {
+            const int32_t id = vocabulary_.trie.longest(root, at, end, &at);
+            if (id == NOWHERE) {
+                out_ = before;
+                return put(vocabulary_.unknown);
+            }
+            put(id);
+        }
+    }
+
+    const Vocabulary& vocabulary_;
+    uint8_t* wanted_;
+    std::vector<char> word_;  // the word so far; room for one entry more than the longest
+    int32_t size_ = 0, chars_ = 0;
+    int64_t *begin_ = nullptr, *out_ = nullptr, *last_ = nullptr;
+};
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT int bertie_wordpiece_version() { return 1; }
+
+// `pieces` and `added` are texts one after the other, each with a 0 behind it.
+EXPORT void* bertie_wordpiece_new(const char* pieces, const int32_t* ids, int64_t count, const char* prefix, const char* added,
+                                  int64_t added_count, int32_t unknown, int32_t word_limit) {
+    auto* made = new Vocabulary;
+    made->unknown = unknown;
+    made->word_limit = word_limit;
+    const size_t prefix_size = strlen(prefix);
+    for (int64_t k = 0; k < count; ++k) {
+        const size_t size = strlen(pieces);
+        if (size) made->trie.add(0, pieces, size, ids[k]);
+        if (size > prefix_size && !memcmp(pieces, prefix, prefix_size))
+            made->trie.add(1, pieces + prefix_size, size - prefix_size, ids[k]);
+        pieces += size + 1;
+    }
+    for (int64_t k = 0; k < added_count; ++k) {
+        made->added.emplace_back(added);
+        made->begins_added[uint8_t(*added)] = true;
+        added += strlen(added) + 1;
+    }
+    return made;
+}
+
+EXPORT void bertie_wordpiece_free(void* vocabulary) { delete static_cast<Vocabulary*>(vocabulary); }
+
+// The 256 entries of a page. Whoever has seen a page keeps seeing it, so a second one for the same place is not taken.
+EXPORT void bertie_wordpiece_page(void* vocabulary, int32_t number, const Entry* entries) {
+    auto* copy = new Entry[256];
+    memcpy(copy, entries, 256 * sizeof(Entry));
+    const Entry* none = nullptr;
+    if (!static_cast<Vocabulary*>(vocabulary)->pages[number].compare_exchange_strong(none, copy)) delete[] copy;
+}
+
+// `count` texts, each with a 0 behind it, to ids, each with `before` before it and `after` after it. `room` is how many
+// ids a text may have between those. `lengths` gets how many each has in all; LEFT where the text is left to the caller,
+// LACKS_PAGE where pages have to be made first (those that are 1 in `wanted`); such a text has no ids. The answer is the
+// number of all ids, or -1 where `ids` is too small.
+EXPORT int64_t bertie_wordpiece_encode(const void* vocabulary, const char* texts, int64_t count, const int64_t* before,
+                                       int64_t num_before, const int64_t* after, int64_t num_after, int64_t room, int64_t* ids,
+                                       int64_t capacity, int64_t* lengths, uint8_t* wanted) {
+    Writer writer(*static_cast<const Vocabulary*>(vocabulary), wanted);
+    int64_t used = 0;
+    for (int64_t k = 0; k < count; ++k) {
+        const char* end = texts + strlen(texts);
+        const int64_t left = capacity - used - num_before - num_after;
+        if (left < 0) return -1;
+        const int64_t made = writer.text(texts, end, ids + used + num_before, room < left ? room : left);
+        texts = end + 1;
+        lengths[k] = made;
+        if (made < 0) continue;
+        if (made == left && left < room) return -1;  // there may have been more
+        memcpy(ids + used, before, size_t(num_before) * sizeof *ids);
+        memcpy(ids + used + num_before + made, after, size_t(num_after) * sizeof *ids);
+        lengths[k] += num_before + num_after;
+        used += lengths[k];
+    }
+    return used;
+}

@@ -1,0 +1,187 @@
+"""Ids by the C++ library equal Rust's, text for text, or are left to Rust."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import random
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, normalizers, pre_tokenizers
+
+from bertie.errors import TokenizerError
+from bertie.text import BertTokenizer, WordPieceTokenizer, native
+from bertie.text.native import NativeTokenizer
+
+pytestmark = pytest.mark.skipif(native.load_library() is None, reason="the library was not built: no C++ compiler")
+
+LETTERS = [chr(code) for code in range(33, 0x250) if chr(code).isprintable() and chr(code) != " "]
+PIECES = [
+    *("the", "##ing", "##s", "un", "##aff", "##able", "ss", "中", "國", "가", "##가", "ᄀ", "##ᅡ", "σ", "##σ"),
+    *("’", "—", "😀"),
+]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCABULARY = list(dict.fromkeys([*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *PIECES]))
+TEXTS = [
+    "", " ", "the", "Unaffable things!", "a\tb\nc\r\n", "x\x07y\x7fz", "naïve Äpfel ÅÅ", "it’s — “so”…",
+    "中國abc國", "가나 각", "[MASK] the [SEP]", "[mask]", "[", "[[MASK]]", "ΑΣ ΣΑΣ", "İstanbul ẞ ǅ",
+    "e\u0301\u0323 \u0323\u0301", "\u3099か\u0301", "\U0001d15e\U0001d165", "😀😀 a😀b", "a" * 100, "a" * 101,
+    "é" * 101, "…" * 300, "\ufffd\ufeff\u00ad", "\u2028\u2029\u3000a", "१२ ۳ ４", "ﬁ ﬀ Ⅷ ½", "a\u200db\u200c",
+    "\ue000\U000f0000", "\u0344\u0390", "##s ##", "the##ing", "\u1680\u180e",
+]  # fmt: skip
+SETTINGS = [
+    {"do_lower_case": lower, "strip_accents": strip, "tokenize_chinese_chars": chinese}
+    for lower, strip, chinese in itertools.product((True, False), (None, True, False), (True, False))
+]
+
+
+def of(**settings: object) -> BertTokenizer:
+    return BertTokenizer(VOCABULARY, check_case=False, **settings)  # type: ignore[arg-type]
+
+
+def encode(tokenizer: BertTokenizer, texts: list[str], max_length: int | None = None) -> tuple[list[list[int]], int]:
+    """Rows by the library, and how many texts it left."""
+    form = tokenizer._native.of(tokenizer._backend)
+    assert form is not None
+    left = 0
+
+    def others(given: list[str]) -> list[list[int]]:
+        nonlocal left
+        left += len(given)
+        return tokenizer._encode_rust(given, max_length=max_length)
+
+    found = form.encode_flat(texts, max_length=max_length, others=others)
+    assert found is not None
+    ids, lengths = found
+    assert lengths.sum() == len(ids)
+    return [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])], left
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda given: "-".join(str(value) for value in given.values()))
+def test_ids_equal_rust_and_the_reference(settings: dict[str, bool | None]) -> None:
+    tokenizer = of(**settings)
+    vocabulary = {piece: number for number, piece in enumerate(VOCABULARY)}
+    reference = WordPieceTokenizer(vocabulary, **settings)  # type: ignore[arg-type]
+    for length in (None, 3, 4, 7, 50):
+        rows, left = encode(tokenizer, TEXTS, length)
+        assert rows == tokenizer._encode_rust(TEXTS, max_length=length)
+        assert left <= 6
+    assert encode(tokenizer, TEXTS)[0] == [reference.encode(text) for text in TEXTS]
+
+
+def _around(codes: range) -> list[str]:
+    return [f"a{chr(c)}b {chr(c)} x{chr(c)}{chr(c)} {chr(c)}\u0301c" for c in codes if c and not 0xD800 <= c < 0xE000]
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:1] + SETTINGS[-2:-1], ids=("uncased", "cased"))
+def test_the_first_characters_of_unicode(settings: dict[str, bool | None]) -> None:
+    tokenizer, texts = of(**settings), _around(range(0x3100))
+    assert encode(tokenizer, texts)[0] == tokenizer._encode_rust(texts, max_length=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda given: "-".join(str(value) for value in given.values()))
+def test_every_character_of_unicode(settings: dict[str, bool | None]) -> None:
+    # Pieces for whatever letters become: otherwise most of them would be [UNK] both ways.
+    made = {part for code in range(0x110000) for part in unicodedata.normalize("NFD", chr(code).lower())}
+    plain = sorted(part for part in made | {chr(code) for code in range(1, 0x110000)} if part.isalnum())
+    pieces = list(dict.fromkeys([*VOCABULARY, *plain, *(f"##{part}" for part in plain)]))
+    tokenizer = BertTokenizer(pieces, check_case=False, **settings)  # type: ignore[arg-type]
+    for start in range(0, 0x110000, 0x8000):
+        texts = _around(range(start, start + 0x8000))
+        rows, left = encode(tokenizer, texts)
+        assert rows == tokenizer._encode_rust(texts, max_length=None), hex(start)
+        assert left <= 100
+
+
+def test_random_texts() -> None:
+    chance = random.Random(0)
+    letters = "aabbcdethxyz  .,!?[]#AÄé’中\u0301\u0323\u3099\u0327가\u200b\t😀"
+    texts = ["".join(chance.choices(letters, k=chance.randrange(60))) for _ in range(4000)]
+    texts += [text[: len(text) // 2] + "[MASK]" + text[len(text) // 2 :] for text in texts[::9]]
+    for tokenizer in (of(), of(do_lower_case=False), of(never_split=["the"]), of(max_input_chars_per_word=3)):
+        for length in (None, 3, 12):
+            assert encode(tokenizer, texts, length)[0] == tokenizer._encode_rust(texts, max_length=length)
+
+
+def test_only_what_needs_rust_is_left_to_it() -> None:
+    tokenizer = of()
+    assert encode(tokenizer, ["The naïve “thing” in 中國 — 😀."])[1] == 0
+    assert encode(tokenizer, ["[MASK]", "[mask]", "か\u0327\U0001d165"])[1] == 2
+    assert encode(tokenizer, ["the [MASK]"], 3)[1] == 0, "what is cut away is not looked at"
+
+
+@pytest.mark.parametrize(
+    "texts", [["a\0b", "c"], ["\ud800"], ["a", ""], []], ids=("zero", "surrogate", "empty", "none")
+)
+def test_both_ways_of_asking(texts: list[str]) -> None:
+    tokenizer = of()
+    wanted = tokenizer._encode_rust(texts, max_length=None)
+    assert tokenizer.encode_ids(texts) == wanted
+    ids, lengths = tokenizer.encode_flat(texts)
+    assert lengths.tolist() == [len(row) for row in wanted]
+    assert ids.tolist() == [one for row in wanted for one in row]
+    assert ids.dtype == lengths.dtype == np.int64
+
+
+def test_what_is_no_text_is_refused_as_ever() -> None:
+    with pytest.raises(TokenizerError, match="Text 1 is int 5; wanted a string"):
+        of().encode_ids(["a", 5])  # type: ignore[list-item]
+    with pytest.raises(TokenizerError):
+        of().encode_ids(["the the the"], max_length=1)
+
+
+def test_the_end_is_kept_where_the_tokenizer_says_so() -> None:
+    tokenizer = of(truncation_side="left")
+    assert tokenizer.encode_ids(["a b c d"], max_length=4) == tokenizer._encode_rust(["a b c d"], max_length=4)
+    assert tokenizer.encode_ids(["a b c d"], max_length=4) != of().encode_ids(["a b c d"], max_length=4)
+
+
+def test_tokens_that_are_added_later_count() -> None:
+    tokenizer = of()
+    before = tokenizer.encode_ids(["the <x> thing"])
+    tokenizer.add_tokens([AddedToken("<x>", normalized=False)])
+    after = tokenizer.encode_ids(["the <x> thing"])
+    assert after != before
+    assert after == tokenizer._encode_rust(["the <x> thing"], max_length=None)
+    assert encode(tokenizer, ["the <x> thing", "the thing"])[1] == 1
+
+
+def test_tokenizers_of_another_kind_have_no_native_form() -> None:
+    normalised = of()
+    normalised.add_tokens(["word"])  # to be found in the normalised text
+    assert NativeTokenizer.of(normalised._backend) is None
+    assert normalised.encode_ids(["a WORD"]) == normalised._encode_rust(["a WORD"], max_length=None)
+    unicode = of()
+    unicode._backend.normalizer = normalizers.NFC()
+    words = of()
+    words._backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert NativeTokenizer.of(unicode._backend) is None
+    assert NativeTokenizer.of(words._backend) is None
+
+
+def test_copies_and_other_processes_make_their_own() -> None:
+    tokenizer = of()
+    wanted = tokenizer.encode_ids(TEXTS)
+    for other in (copy.copy(tokenizer), copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
+        assert other.encode_ids(TEXTS) == wanted
+        assert other._native.of(other._backend) is not None
+
+
+def test_many_threads_at_once() -> None:
+    tokenizer = of()
+    wanted = tokenizer._encode_rust(TEXTS, max_length=None)  # the tables are made by whoever comes first
+    with ThreadPoolExecutor(8) as pool:
+        assert all(rows == wanted for rows in pool.map(lambda _: tokenizer.encode_ids(TEXTS), range(64)))
+
+
+def test_without_the_library_rust_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = of().encode_ids(TEXTS, max_length=9)
+    monkeypatch.setattr(native, "load_library", lambda: None)
+    tokenizer = of()
+    assert tokenizer._native.of(tokenizer._backend) is None
+    assert tokenizer.encode_ids(TEXTS, max_length=9) == wanted
