@@ -8,7 +8,8 @@ fused AdamW, and on a GPU torch.compile; both in bfloat16 autocast there. Batche
 
 "mix" draws lengths as texts have them (log-normal, half of the longest on average); "full" has no padding at all. The
 two alternate in one process; times are medians of rounds, the ratio is theirs over ours. Useful FLOPs count every real
-token and masked word once; on a GPU they are compared with what a large bfloat16 product reaches in the same run.
+token and masked word once; on a GPU they are compared with what a large bfloat16 product reaches in the same run, in a
+few milliseconds and held for a second.
 """
 
 from __future__ import annotations
@@ -213,25 +214,8 @@ def _padded(batch: Batch, case: Case, device: torch.device) -> dict[str, torch.T
     return {name: tensor.to(device) for name, tensor in made.items()}
 
 
-def ceiling(device: torch.device) -> float:
-    """What a large bfloat16 product reaches here, in FLOP/s."""
-    size = 8192
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(5):
-        a @ b
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        for _ in range(10):
-            a @ b
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / 10)
-    return 2 * size**3 / statistics.median(times)
-
-
 def measure(
-    name: str, case: Case, rounds: int, steps: int, attention_dropout: float, peak: float | None
+    name: str, case: Case, rounds: int, steps: int, attention_dropout: float, peaks: dict[str, float] | None
 ) -> dict[str, Any]:
     device = torch.device(case.device)
     wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -270,8 +254,9 @@ def measure(
         "ours_ms_per_step": round(1e3 * seconds["ours"] / steps, 2),
         "useful_tflops": round(flops / seconds["ours"] / 1e12, 2),
     }
-    if peak is not None:
-        row["share_of_bf16_ceiling"] = round(flops / seconds["ours"] / peak, 3)
+    if peaks is not None:
+        row["share_of_bf16_ceiling"] = round(row["useful_tflops"] / peaks["bf16_tflops"], 3)
+        row["share_of_bf16_ceiling_held"] = round(row["useful_tflops"] / peaks["bf16_tflops_held"], 3)
         row["peak_memory_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
     return row
 
@@ -286,21 +271,24 @@ def main() -> None:
     parser.add_argument("--attention-dropout", type=float, default=0.0, help="of both")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/")
     arguments = parser.parse_args()
-    peak = ceiling(torch.device("cuda")) if here == "cuda" else None
     print(describe())
-    if peak is not None:
-        print(f"bfloat16 ceiling: {peak / 1e12:.0f} TFLOP/s")
+    peaks = None
+    if here == "cuda":
+        from benchmarks.gpu_kernels import ceilings
+
+        peaks = {name: round(rate) for name, rate in ceilings().items() if name.startswith("bf16")}
+        print(f"bfloat16 ceiling: {peaks['bf16_tflops']} TFLOP/s, held for a second {peaks['bf16_tflops_held']}")
     rows = []
     for name in arguments.cases:
         if here == "cuda":
             torch.compiler.reset()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        row = measure(name, CASES[name], arguments.rounds, arguments.steps, arguments.attention_dropout, peak)
+        row = measure(name, CASES[name], arguments.rounds, arguments.steps, arguments.attention_dropout, peaks)
         rows.append(row)
         print(json.dumps(row), flush=True)
     if arguments.save:
-        save_result("training", "python -m benchmarks.training", rows, ceiling_tflops=peak and round(peak / 1e12))
+        save_result(f"training-{here}", "python -m benchmarks.training", rows, ceilings=peaks)
     barred = [row for row in rows if row["wanted"]]
     if barred:
         worst = min(barred, key=lambda row: row["ratio"] / row["wanted"])

@@ -31,6 +31,7 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 VERSION = 1  # of the interface at the end of csrc/wordpiece.cpp
 _PAGES = 0x110000 // 256
+_MOST_NODES = 1 << 23  # of the trie, which has room for twice as many; BERT's 30,522 pieces make 90,000
 _LEFT, _LACKS_PAGE = -1, -2
 _LETTERS, _REMOVED, _SPACE, _WORD, _HARD = range(5)
 _ENTRY = np.dtype([("kind", "u1"), ("size", "u1"), ("chars", "u1"), ("out", "S13")])
@@ -78,6 +79,8 @@ class NativeTokenizer:
         if any(token.normalized or "\0" in token.content or not token.content for token in added):
             return None  # found in the normalised text, which there never is here
         if backend.token_to_id(model.unk_token) is None or "\0" in model.continuing_subword_prefix:
+            return None
+        if 2 * sum(len(piece.encode()) for piece in backend.get_vocab(with_added_tokens=False)) >= _MOST_NODES:
             return None
         frame = _frame(backend)
         return None if frame is None else cls(library, backend, [token.content for token in added], *frame)

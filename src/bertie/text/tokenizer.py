@@ -265,7 +265,9 @@ class BertTokenizer(TokenTable):
         self, texts: list[str], max_length: int | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """By the C++ library (native.py); None where that is not to be had."""
-        native = self._native.of(self._backend) if max_length is None or self.truncation_side == "right" else None
+        if max_length is not None and self.truncation_side != "right":
+            return None
+        native = self._native.of(self._backend, texts=len(texts))
         if native is None:
             return None
         return native.encode_flat(

@@ -22,6 +22,8 @@ from bertie.text.vocabulary import format_vocabulary
 if TYPE_CHECKING:
     from bertie.text.native import NativeTokenizer
 
+_MANY = 100  # texts
+
 # The hub's clean-up, applied in this order on top of the Rust decoder's own.
 _CLEAN_UP = (
     (" .", "."),
@@ -38,14 +40,19 @@ _CLEAN_UP = (
 
 
 class NativeForm:
-    """The C++ form of a Rust tokenizer, made when first asked for. A copy, also in another process, makes its own."""
+    """The C++ form of a Rust tokenizer, made for whoever has many texts. A copy, or another process, makes its own.
+
+    Making it takes as long as it saves on a hundred sentences.
+    """
 
     def __init__(self) -> None:
         self._made: tuple[Tokenizer | None, NativeTokenizer | None] = None, None
 
-    def of(self, backend: Tokenizer) -> NativeTokenizer | None:
+    def of(self, backend: Tokenizer, *, texts: int) -> NativeTokenizer | None:
         made_of, native = self._made
         if made_of is not backend:
+            if texts < _MANY:
+                return None
             from bertie.text.native import NativeTokenizer  # with numpy, which those who only ask for help do not need
 
             native = NativeTokenizer.of(backend)

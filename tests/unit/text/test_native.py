@@ -39,13 +39,18 @@ SETTINGS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertie.text.tokens._MANY", 0)
+
+
 def of(**settings: object) -> BertTokenizer:
     return BertTokenizer(VOCABULARY, check_case=False, **settings)  # type: ignore[arg-type]
 
 
 def encode(tokenizer: BertTokenizer, texts: list[str], max_length: int | None = None) -> tuple[list[list[int]], int]:
     """Rows by the library, and how many texts it left."""
-    form = tokenizer._native.of(tokenizer._backend)
+    form = tokenizer._native.of(tokenizer._backend, texts=100)
     assert form is not None
     left = 0
 
@@ -164,12 +169,28 @@ def test_tokenizers_of_another_kind_have_no_native_form() -> None:
     assert NativeTokenizer.of(words._backend) is None
 
 
+def test_a_vocabulary_too_large_for_the_trie_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_MOST_NODES", 1000)
+    tokenizer = of()
+    assert NativeTokenizer.of(tokenizer._backend) is None
+    assert tokenizer.encode_ids(["the thing"]) == tokenizer._encode_rust(["the thing"], max_length=None)
+
+
 def test_copies_and_other_processes_make_their_own() -> None:
     tokenizer = of()
     wanted = tokenizer.encode_ids(TEXTS)
     for other in (copy.copy(tokenizer), copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
         assert other.encode_ids(TEXTS) == wanted
-        assert other._native.of(other._backend) is not None
+        assert other._native.of(other._backend, texts=100) is not None
+
+
+def test_it_is_made_for_many_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertie.text.tokens._MANY", 3)
+    tokenizer = of()
+    assert tokenizer.encode_ids(["a", "b"]) == tokenizer._encode_rust(["a", "b"], max_length=None)
+    assert tokenizer._native.of(tokenizer._backend, texts=2) is None
+    tokenizer.encode_ids(["a", "b", "c"])
+    assert tokenizer._native.of(tokenizer._backend, texts=1) is not None, "once made it is for everyone"
 
 
 def test_many_threads_at_once() -> None:
@@ -183,5 +204,5 @@ def test_without_the_library_rust_answers(monkeypatch: pytest.MonkeyPatch) -> No
     wanted = of().encode_ids(TEXTS, max_length=9)
     monkeypatch.setattr(native, "load_library", lambda: None)
     tokenizer = of()
-    assert tokenizer._native.of(tokenizer._backend) is None
+    assert tokenizer._native.of(tokenizer._backend, texts=100) is None
     assert tokenizer.encode_ids(TEXTS, max_length=9) == wanted
