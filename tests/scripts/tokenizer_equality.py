@@ -64,9 +64,10 @@ def compare(name: str, ours: BertTokenizer, hub: Any, texts: list[str], paired: 
         if mine[column] != theirs[column]:
             row = next(i for i, (a, b) in enumerate(zip(mine[column], theirs[column], strict=False)) if a != b)
             raise Difference(f"{name}: {column}, row {row}: {mine[column][row]} and {theirs[column][row]}")
-    lean = ours(first, second, **settings)["input_ids"]
-    if not settings and lean != mine["input_ids"]:
-        raise Difference(f"{name}: ids without offsets differ from ids with them")
+    lean = ours(first, second, **EVERYTHING | {"return_offsets_mapping": False}, **settings)
+    for column in lean:
+        if lean[column] != mine[column]:
+            raise Difference(f"{name}: {column} without offsets differ from those with them")
     if not paired:
         for limit in (None, 48):
             wanted = theirs["input_ids"] if limit is None and not settings else None

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise, product, repeat
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,13 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bertie.text.characters import NONSPACING_MARKS, PUNCTUATION, WHITESPACE, combining_class, decompose
+from bertie.text.encoding import RustEncoding
+from bertie.text.truncation import Layout
 from bertie.text.wordpiece import WordPieceTokenizer
 
 Ids = NDArray[np.int64]
 Encode = Callable[[list[str]], list[list[int]]]
+EncodeRows = Callable[[list[Any]], list[RustEncoding]]
 
 VERSION = 1  # of the interface at the end of csrc/wordpiece.cpp
 _PAGES = 0x110000 // 256
@@ -64,8 +69,60 @@ def load_library() -> Any | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The special tokens of a row, `before A between B after`, and the types of all its parts; B may be missing."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    types: tuple[tuple[int, ...], ...]  # of before, A, between, B, after: one of A and of B is that of all their tokens
+
+    @classmethod
+    def of(cls, row: RustEncoding, tokens: tuple[int, int]) -> Frame | None:
+        """That of a row of texts of so many tokens; None where it is not of this shape."""
+        found = Layout.of(row.sequence_ids)
+        ends = (0, found.a_start, found.a_end, found.b_start, found.b_end, found.length)
+        sizes = [end - start for start, end in pairwise(ends)]
+        shape = [of for of, size in zip((None, 0, None, 1, None), sizes, strict=True) for _ in range(size)]
+        special = [int(of is None) for of in shape]
+        if shape != row.sequence_ids or special != row.special_tokens_mask or (sizes[1], sizes[3]) != tokens:
+            return None
+        before, _, between, _, after = (tuple(row.ids[start:end]) for start, end in pairwise(ends))
+        types = [tuple(row.type_ids[start:end]) for start, end in pairwise(ends)]
+        return cls(before, between, after, (types[0], types[1][:1], types[2], types[3][:1], types[4]))
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRow:
+    """A row as far as ids tell it; the rest of a `RustEncoding` is not known."""
+
+    ids: list[int]
+    frame: Frame
+    sizes: tuple[int, int]  # tokens of A and of B
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def _spread(self, before: Any, a: Any, between: Any, b: Any, after: Any) -> list[Any]:
+        return [*before, *[*a] * self.sizes[0], *between, *[*b] * self.sizes[1], *after]
+
+    @property
+    def type_ids(self) -> list[int]:
+        return self._spread(*self.frame.types)
+
+    @property
+    def sequence_ids(self) -> list[int | None]:
+        before, between, after = ([None] * len(p) for p in (self.frame.before, self.frame.between, self.frame.after))
+        return self._spread(before, [0], between, [1], after)
+
+    @property
+    def special_tokens_mask(self) -> list[int]:
+        return [int(of is None) for of in self.sequence_ids]
+
+
 class NativeTokenizer:
-    """A vocabulary in C++ and the frame around every text. `of` says whether a Rust tokenizer has such a form."""
+    """A vocabulary in C++ and the frames around texts. `of` says whether a Rust tokenizer has such a form."""
 
     @classmethod
     def of(cls, backend: Tokenizer) -> NativeTokenizer | None:
@@ -82,13 +139,20 @@ class NativeTokenizer:
             return None
         if 2 * sum(len(piece.encode()) for piece in backend.get_vocab(with_added_tokens=False)) >= _MOST_NODES:
             return None
-        frame = _frame(backend)
-        return None if frame is None else cls(library, backend, [token.content for token in added], *frame)
+        frames: dict[tuple[bool, bool], Frame] = {}
+        for paired, framed in product((False, True), repeat=2):
+            tokens = len(model.tokenize("a")), len(model.tokenize("b")) if paired else 0
+            frame = Frame.of(backend.encode("a", "b" if paired else None, add_special_tokens=framed), tokens)
+            if frame is None:
+                return None
+            frames[paired, framed] = frame
+        return cls(library, backend, [token.content for token in added], frames)
 
-    def __init__(self, library: Any, backend: Tokenizer, added: list[str], before: list[int], after: list[int]) -> None:
+    def __init__(
+        self, library: Any, backend: Tokenizer, added: list[str], frames: dict[tuple[bool, bool], Frame]
+    ) -> None:
         model, normalizer = backend.model, backend.normalizer
-        self._library = library
-        self._before, self._after = np.array(before, np.int64), np.array(after, np.int64)
+        self._library, self._frames = library, frames  # by whether there is a pair, and special tokens
         self._reference = WordPieceTokenizer(
             {model.unk_token: 0},
             do_lower_case=normalizer.lowercase,
@@ -116,36 +180,77 @@ class NativeTokenizer:
 
         Every text is framed and cut at its end to `max_length`. `others` gives the same for the texts left to it.
         """
-        frame = len(self._before) + len(self._after)
-        room = np.iinfo(np.int64).max if max_length is None else max_length - frame
-        if room < 1:
+        frame = self._frames[False, True]
+        after = frame.between + frame.after
+        room = None if max_length is None else max_length - len(frame.before) - len(after)
+        found = None if room is not None and room < 1 else self._run(texts, frame.before, after, room)
+        if found is None:
             return None
+        ids, lengths = found
+        left = np.flatnonzero(lengths == _LEFT)
+        if not len(left):
+            return ids, lengths
+        return _filled_in(ids, lengths, left, others([texts[place] for place in left]))
+
+    def encode_rows(
+        self, inputs: Sequence[Any], *, paired: bool, framed: bool, others: EncodeRows
+    ) -> list[RustEncoding] | None:
+        """Whole rows of texts or of pairs, with special tokens or without; None: ask Rust. `others` as above.
+
+        They are `NativeRow`s, which have what callers without offsets read, except those of `others`.
+        """
+        if paired and any(isinstance(pair, str) or len(pair) != 2 for pair in inputs):
+            return None
+        found = self._run([text for pair in inputs for text in pair] if paired else list(inputs), (), (), None)
+        if found is None:
+            return None
+        ids, lengths = found[0].tolist(), found[1].tolist()
+        frame = self._frames[paired, framed]
+        before, between, after = ([*part] for part in (frame.before, frame.between, frame.after))
+        rows: list[Any] = []
+        start = 0
+        for a, b in zip(lengths[::2], lengths[1::2], strict=True) if paired else zip(lengths, repeat(0)):
+            if a == _LEFT or b == _LEFT:
+                rows.append(None)
+                start += max(a, 0) + max(b, 0)
+            else:
+                middle, end = start + a, start + a + b
+                row = before + ids[start:middle] + between + ids[middle:end] + after
+                rows.append(NativeRow(row, frame, (a, b)))
+                start = end
+        left = [place for place, row in enumerate(rows) if row is None]
+        if left:
+            for place, row in zip(left, others([inputs[place] for place in left]), strict=True):
+                rows[place] = row
+        return rows
+
+    def _run(
+        self, texts: list[str], before: tuple[int, ...], after: tuple[int, ...], room: int | None
+    ) -> tuple[Ids, Ids] | None:
+        """Ids end to end and lengths, _LEFT (and no ids) where a text is left to Rust; None: all of them are."""
         try:
             given = _zero_ended(texts)
         except (TypeError, UnicodeEncodeError):  # not texts; lone surrogates
             return None
         if given.count(b"\0") != len(texts):
             return None
+        first, last = np.array(before, np.int64), np.array(after, np.int64)
         lengths = np.empty(len(texts), np.int64)
         wanted = np.zeros(_PAGES, np.uint8)
-        ids = np.empty(len(given) + frame * len(texts), np.int64)
+        ids = np.empty(len(given) + (len(first) + len(last)) * len(texts), np.int64)
         while True:
             used = self._library.bertie_wordpiece_encode(
-                self._vocabulary, given, len(texts), self._before.ctypes.data, len(self._before),
-                self._after.ctypes.data, len(self._after), room, ids.ctypes.data, len(ids), lengths.ctypes.data,
+                self._vocabulary, given, len(texts), first.ctypes.data, len(first), last.ctypes.data, len(last),
+                np.iinfo(np.int64).max if room is None else room, ids.ctypes.data, len(ids), lengths.ctypes.data,
                 wanted.ctypes.data,
             )  # fmt: skip
             if used < 0:
                 return None
             if not wanted.any():
-                break
+                return ids[:used], lengths
             for page in np.flatnonzero(wanted).tolist():
                 self._load_page(page)
             wanted[:] = 0
-        left = np.flatnonzero(lengths == _LEFT)
-        if not len(left):
-            return ids[:used], lengths
-        return _filled_in(ids[:used], lengths, left, others([texts[place] for place in left]))
 
     def _load_page(self, page: int) -> None:
         """Tell the library what the characters 256·page … become."""
@@ -179,17 +284,6 @@ class NativeTokenizer:
 
 def _zero_ended(texts: Iterable[str]) -> bytes:
     return "\0".join([*texts, ""]).encode()
-
-
-def _frame(backend: Tokenizer) -> tuple[list[int], list[int]] | None:
-    """The special tokens before and after a text; None where they cannot be told from it."""
-    for word in ("a", "b"):
-        bare = backend.encode(word, add_special_tokens=False).ids
-        whole = backend.encode(word, add_special_tokens=True).ids
-        places = [k for k in range(len(whole)) if whole[k : k + len(bare)] == bare]
-        if bare and len(places) == 1:
-            return whole[: places[0]], whole[places[0] + len(bare) :]
-    return None
 
 
 def _filled_in(ids: Ids, lengths: Ids, left: NDArray[np.intp], rows: list[list[int]]) -> tuple[Ids, Ids]:

@@ -3,10 +3,10 @@
     tokenizer = BertTokenizer.from_pretrained("path/to/checkpoint")
     batch = tokenizer(["A text.", "Another one."], padding=True, truncation=True, return_tensors="pt")
 
-A call encodes whole rows in Rust, then truncates and pads here, so a tokenizer holds no state that a call changes and
-may be shared between threads. `encode_flat` and `encode_ids`, which give ids alone, go through C++ where they can
-(native.py). `add_tokens` works on a copy and swaps it in: calls already under way finish with the old one. The
-algorithm itself, to be read, is in `wordpiece.py`.
+A call encodes whole rows, then truncates and pads here, so a tokenizer holds no state that a call changes and may be
+shared between threads. Many texts whose offsets nobody asks for are encoded in C++ (native.py). `add_tokens` works on a
+copy and swaps it in: calls already under way finish with the old one. The algorithm itself, to be read, is in
+`wordpiece.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bertie.text.arguments import (
     plan_truncation,
 )
 from bertie.text.backend import encode_all
-from bertie.text.encoding import BatchEncoding, Padding, Trace
+from bertie.text.encoding import BatchEncoding, Padding, RustEncoding, Trace
 from bertie.text.folder import SPECIAL_ROLES, read_tokenizer_files
 from bertie.text.loading import Overrides, TokenizerParts, parts_from_files, parts_from_vocabulary
 from bertie.text.rows import Rows, fill_columns, pad_columns
@@ -199,11 +199,19 @@ class BertTokenizer(TokenTable):
         encode = partial(
             encode_all,
             self._backend,
-            inputs.rows,
             add_special_tokens=add_special_tokens,
             is_split_into_words=is_split_into_words,
         )
-        rows = Rows(encode(offsets=return_offsets_mapping), truncation_plan, overflow=return_overflowing_tokens)
+        whole: list[RustEncoding] | None = None
+        if not return_offsets_mapping and not is_split_into_words:
+            native = self._native.of(self._backend, texts=len(inputs.rows))
+            if native is not None:
+                whole = native.encode_rows(
+                    inputs.rows, paired=inputs.paired, framed=add_special_tokens, others=partial(encode, offsets=False)
+                )
+        if whole is None:
+            whole = encode(inputs.rows, offsets=return_offsets_mapping)
+        rows = Rows(whole, truncation_plan, overflow=return_overflowing_tokens)
         ids = rows.ids()
         pad: Padding | None = None
         if padding_plan is not None:
@@ -231,8 +239,10 @@ class BertTokenizer(TokenTable):
         elif not inputs.batched and return_tensors is None:
             data.update({name: column[0] for name, column in columns.items()})
         # Rows without offsets know no words or characters; whoever asks for those has the texts encoded again.
-        whole = (lambda: rows.encodings) if return_offsets_mapping else cache(partial(encode, offsets=True))
-        trace = Trace(whole, samples=rows.samples, cuts=rows.cuts, padding=pad)
+        traced = (
+            (lambda: rows.encodings) if return_offsets_mapping else cache(partial(encode, inputs.rows, offsets=True))
+        )
+        trace = Trace(traced, samples=rows.samples, cuts=rows.cuts, padding=pad)
         return BatchEncoding(data, trace=trace).convert_to_tensors(return_tensors)
 
     def encode_ids(

@@ -8,10 +8,11 @@ import pickle
 import random
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, normalizers, pre_tokenizers
+from tokenizers import AddedToken, normalizers, pre_tokenizers, processors
 
 from bertie.errors import TokenizerError
 from bertie.text import BertTokenizer, WordPieceTokenizer, native
@@ -111,6 +112,63 @@ def test_random_texts() -> None:
     for tokenizer in (of(), of(do_lower_case=False), of(never_split=["the"]), of(max_input_chars_per_word=3)):
         for length in (None, 3, 12):
             assert encode(tokenizer, texts, length)[0] == tokenizer._encode_rust(texts, max_length=length)
+
+
+CALLS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bare": {"add_special_tokens": False},
+    "cut": {"truncation": True, "max_length": 9},
+    "first cut": {"truncation": "only_first", "max_length": 130},
+    "cut and filled": {"truncation": True, "max_length": 12, "padding": "max_length"},
+    "in parts": {"truncation": True, "max_length": 9, "stride": 2, "return_overflowing_tokens": True},
+    "special tokens told": {"return_special_tokens_mask": True, "return_length": True},
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+@pytest.mark.parametrize("paired", [False, True], ids=["texts", "pairs"])
+def test_calls_have_the_columns_they_have_through_rust(
+    call: dict[str, Any], paired: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [text for text in TEXTS if len(text) < 101]
+    seconds = texts[5:] + texts[:5] if paired else None
+    tokenizer = of()
+    assert tokenizer._native.of(tokenizer._backend, texts=100) is not None
+    got = tokenizer(texts, seconds, **call)
+    monkeypatch.setattr(native, "load_library", lambda: None)
+    through_rust = of()
+    wanted = through_rust(texts, seconds, **call)
+    assert through_rust._native.of(through_rust._backend, texts=100) is None
+    assert dict(got) == dict(wanted)
+    assert [got.word_ids(row) for row in range(got.num_rows)] == [wanted.word_ids(row) for row in range(got.num_rows)]
+    assert [got.tokens(row) for row in range(got.num_rows)] == [wanted.tokens(row) for row in range(got.num_rows)]
+
+
+def test_pairs_in_a_list_and_texts_of_two_letters() -> None:
+    tokenizer = of()
+    assert tokenizer([("a", "b c")])["input_ids"] == tokenizer(["a"], ["b c"])["input_ids"]
+    assert tokenizer(["ab", "cd"])["input_ids"] == tokenizer._encode_rust(["ab", "cd"], max_length=None)
+    mixed = tokenizer([("a", "b"), "cd"])["input_ids"]
+    assert mixed == [*tokenizer(["a"], ["b"])["input_ids"], *tokenizer(["cd"])["input_ids"]]
+    assert tokenizer([])["input_ids"] == []
+    assert tokenizer("the thing")["input_ids"] == tokenizer._encode_rust(["the thing"], max_length=None)[0]
+
+
+def test_a_template_of_another_shape_has_no_native_form() -> None:
+    tokenizer = of()
+    special = [(token, tokenizer._backend.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    for single, pair in (("$A $A", "$A $B"), ("[CLS] $A", "$B $A"), ("[CLS]", "$A $B")):
+        tokenizer._backend.post_processor = processors.TemplateProcessing(single, pair, special)
+        assert NativeTokenizer.of(tokenizer._backend) is None, (single, pair)
+    tokenizer._backend.post_processor = processors.TemplateProcessing("[CLS]:3 $A:4", "$A:5 [SEP]:6 $B:7", special)
+    form = NativeTokenizer.of(tokenizer._backend)
+    assert form is not None
+    for inputs, paired in ((["the a"], False), ([("the", "b c")], True)):
+        rows = form.encode_rows(inputs, paired=paired, framed=True, others=lambda left: pytest.fail(f"{left}"))
+        assert rows is not None
+        rust = tokenizer._backend.encode_batch(inputs)[0]
+        assert (rows[0].ids, rows[0].type_ids, rows[0].sequence_ids) == (rust.ids, rust.type_ids, rust.sequence_ids)
+        assert rows[0].special_tokens_mask == rust.special_tokens_mask
 
 
 def test_only_what_needs_rust_is_left_to_it() -> None:
