@@ -28,7 +28,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from bertie.text.characters import NONSPACING_MARKS, PUNCTUATION, WHITESPACE, combining_class, decompose
 from bertie.text.encoding import RustEncoding
 from bertie.text.truncation import Layout
-from bertie.text.wordpiece import WordPieceTokenizer
+from bertie.text.wordpiece import WordPieceTokenizer, replace_surrogates
 
 Ids = NDArray[np.int64]
 Encode = Callable[[list[str]], list[list[int]]]
@@ -230,8 +230,10 @@ class NativeTokenizer:
         """Ids end to end and lengths, _LEFT (and no ids) where a text is left to Rust; None: all of them are."""
         try:
             given = _zero_ended(texts)
-        except (TypeError, UnicodeEncodeError):  # not texts; lone surrogates
+        except TypeError:  # not texts
             return None
+        except UnicodeEncodeError:
+            given = _zero_ended(map(replace_surrogates, texts))
         if given.count(b"\0") != len(texts):
             return None
         first, last = np.array(before, np.int64), np.array(after, np.int64)

@@ -204,7 +204,7 @@ class BertTokenizer(TokenTable):
         )
         whole: list[RustEncoding] | None = None
         if not return_offsets_mapping and not is_split_into_words:
-            native = self._native.of(self._backend, texts=len(inputs.rows))
+            native = self._native.of(self._backend, inputs.rows)
             if native is not None:
                 whole = native.encode_rows(
                     inputs.rows, paired=inputs.paired, framed=add_special_tokens, others=partial(encode, offsets=False)
@@ -277,7 +277,7 @@ class BertTokenizer(TokenTable):
         """By the C++ library (native.py); None where that is not to be had."""
         if max_length is not None and self.truncation_side != "right":
             return None
-        native = self._native.of(self._backend, texts=len(texts))
+        native = self._native.of(self._backend, texts)
         if native is None:
             return None
         return native.encode_flat(

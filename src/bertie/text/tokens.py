@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from bertie.text.vocabulary import format_vocabulary
 if TYPE_CHECKING:
     from bertie.text.native import NativeTokenizer
 
-_MANY = 100  # texts
+_MUCH = 20_000  # characters
 
 # The hub's clean-up, applied in this order on top of the Rust decoder's own.
 _CLEAN_UP = (
@@ -40,18 +40,20 @@ _CLEAN_UP = (
 
 
 class NativeForm:
-    """The C++ form of a Rust tokenizer, made for whoever has many texts. A copy, or another process, makes its own.
+    """The C++ form of a Rust tokenizer, made for whoever has much text. A copy, or another process, makes its own.
 
-    Making it takes as long as it saves on a hundred sentences.
+    Making it takes as long as it saves on some pages.
     """
 
     def __init__(self) -> None:
         self._made: tuple[Tokenizer | None, NativeTokenizer | None] = None, None
 
-    def of(self, backend: Tokenizer, *, texts: int) -> NativeTokenizer | None:
+    def of(self, backend: Tokenizer, inputs: Sequence[Any]) -> NativeTokenizer | None:
+        """The form for these texts, or pairs of texts; None where Rust is to have them."""
         made_of, native = self._made
         if made_of is not backend:
-            if texts < _MANY:
+            parts = (part for one in inputs for part in (one if isinstance(one, (tuple, list)) else (one,)))
+            if sum(len(part) for part in parts if isinstance(part, str)) < _MUCH:
                 return None
             from bertie.text.native import NativeTokenizer  # with numpy, which those who only ask for help do not need
 

@@ -41,8 +41,8 @@ SETTINGS = [
 
 
 @pytest.fixture(autouse=True)
-def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertie.text.tokens._MANY", 0)
+def little_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertie.text.tokens._MUCH", 0)
 
 
 def of(**settings: object) -> BertTokenizer:
@@ -51,7 +51,7 @@ def of(**settings: object) -> BertTokenizer:
 
 def encode(tokenizer: BertTokenizer, texts: list[str], max_length: int | None = None) -> tuple[list[list[int]], int]:
     """Rows by the library, and how many texts it left."""
-    form = tokenizer._native.of(tokenizer._backend, texts=100)
+    form = tokenizer._native.of(tokenizer._backend, "")
     assert form is not None
     left = 0
 
@@ -133,12 +133,12 @@ def test_calls_have_the_columns_they_have_through_rust(
     texts = [text for text in TEXTS if len(text) < 101]
     seconds = texts[5:] + texts[:5] if paired else None
     tokenizer = of()
-    assert tokenizer._native.of(tokenizer._backend, texts=100) is not None
+    assert tokenizer._native.of(tokenizer._backend, "") is not None
     got = tokenizer(texts, seconds, **call)
     monkeypatch.setattr(native, "load_library", lambda: None)
     through_rust = of()
     wanted = through_rust(texts, seconds, **call)
-    assert through_rust._native.of(through_rust._backend, texts=100) is None
+    assert through_rust._native.of(through_rust._backend, "") is None
     assert dict(got) == dict(wanted)
     assert [got.word_ids(row) for row in range(got.num_rows)] == [wanted.word_ids(row) for row in range(got.num_rows)]
     assert [got.tokens(row) for row in range(got.num_rows)] == [wanted.tokens(row) for row in range(got.num_rows)]
@@ -179,7 +179,7 @@ def test_only_what_needs_rust_is_left_to_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "texts", [["a\0b", "c"], ["\ud800"], ["a", ""], []], ids=("zero", "surrogate", "empty", "none")
+    "texts", [["a\0b", "c"], ["a\ud800b \udc00", "c"], ["a", ""], []], ids=("zero", "surrogate", "empty", "none")
 )
 def test_both_ways_of_asking(texts: list[str]) -> None:
     tokenizer = of()
@@ -239,16 +239,19 @@ def test_copies_and_other_processes_make_their_own() -> None:
     wanted = tokenizer.encode_ids(TEXTS)
     for other in (copy.copy(tokenizer), copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
         assert other.encode_ids(TEXTS) == wanted
-        assert other._native.of(other._backend, texts=100) is not None
+        assert other._native.of(other._backend, "") is not None
 
 
-def test_it_is_made_for_many_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertie.text.tokens._MANY", 3)
+def test_it_is_made_for_much_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertie.text.tokens._MUCH", 7)
     tokenizer = of()
-    assert tokenizer.encode_ids(["a", "b"]) == tokenizer._encode_rust(["a", "b"], max_length=None)
-    assert tokenizer._native.of(tokenizer._backend, texts=2) is None
-    tokenizer.encode_ids(["a", "b", "c"])
-    assert tokenizer._native.of(tokenizer._backend, texts=1) is not None, "once made it is for everyone"
+    assert tokenizer.encode_ids(["the", "b"]) == tokenizer._encode_rust(["the", "b"], max_length=None)
+    assert tokenizer(["the"], ["bc"])["input_ids"] == [tokenizer.encode("the", "bc")]
+    with pytest.raises(TokenizerError):
+        tokenizer(["the", None, 5])
+    assert tokenizer._native.of(tokenizer._backend, ["the"]) is None
+    tokenizer([("the", "the thing")])
+    assert tokenizer._native.of(tokenizer._backend, ["the"]) is not None, "once made it is for everyone"
 
 
 def test_many_threads_at_once() -> None:
@@ -262,5 +265,5 @@ def test_without_the_library_rust_answers(monkeypatch: pytest.MonkeyPatch) -> No
     wanted = of().encode_ids(TEXTS, max_length=9)
     monkeypatch.setattr(native, "load_library", lambda: None)
     tokenizer = of()
-    assert tokenizer._native.of(tokenizer._backend, texts=100) is None
+    assert tokenizer._native.of(tokenizer._backend, "") is None
     assert tokenizer.encode_ids(TEXTS, max_length=9) == wanted

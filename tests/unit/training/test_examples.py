@@ -129,7 +129,7 @@ def test_numbers_names_and_tags_are_put_in_their_order() -> None:
     assert label_numbers(["01", "2"]).names == ("01", "2")
     tags = ["I-PER", "O", "B-PER", "E-LOC", "B-LOC", "S-LOC", "I-LOC"]
     assert label_numbers(tags, tags=True).names == ("O", "B-LOC", "I-LOC", "E-LOC", "S-LOC", "B-PER", "I-PER")
-    with pytest.raises(DataError, match="has no labels"):
+    with pytest.raises(DataError, match="no rows in it with labels"):
         label_numbers([])
 
 

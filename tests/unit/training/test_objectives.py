@@ -14,7 +14,7 @@ from fitting import BAD, GOOD, evaluated, fit
 
 import bertie
 from bertie.data import Sentence
-from bertie.errors import DataError, InputError
+from bertie.errors import ConfigError, DataError, InputError
 from bertie.tasks.pooling import POOLING_MODES
 from bertie.training.objectives.answer import segment_cross_entropy
 from bertie.training.objectives.embed import contrastive_loss, cosent_loss, pool_packed
@@ -311,14 +311,24 @@ def test_model_objects_need_their_tokenizer_and_head() -> None:
     [
         (TaskOptions(class_weights={"fine": 2.0}), "names 'fine', which is no label"),
         (TaskOptions(class_weights="even"), "class_weights is 'even'"),
-        (TaskOptions(label_smoothing=1.0), "label_smoothing is 1.0"),
+        (TaskOptions(class_weights=[1.0, 2.0, 3.0]), "there are 2 labels"),
         (TaskOptions(max_length=1000), "max_length is 1000; it takes 4 to 48"),
     ],
-    ids=["label", "weights", "smoothing", "length"],
+    ids=["label", "weights", "number of weights", "length"],
 )
-def test_options_that_cannot_be(base: str, options: TaskOptions, message: str) -> None:
+def test_options_that_the_data_or_the_model_refuses(base: str, options: TaskOptions, message: str) -> None:
     with pytest.raises(InputError, match=message):
         prepare("classify", model=base, train=SENTIMENT, options=options)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("label_smoothing", 1.0), ("dev_share", 1.0), ("max_length", 3), ("stride", -1), ("max_answer_tokens", 0),
+     ("scale", 0.0), ("loss", "margin")],
+)  # fmt: skip
+def test_options_that_cannot_be_are_refused_at_once(option: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{option} is {value!r}"):
+        TaskOptions(**{option: value})  # type: ignore[arg-type]
 
 
 def test_a_share_of_the_training_data_can_be_held_out(base: str) -> None:
