@@ -132,7 +132,7 @@ def test_tensorboard_files_are_written(desk: Path, files: Path) -> None:
         ("finetune classify -m my-bert -o out", "--train", "--help"),
         ("finetune classify -m my-bert --train {classify}", "--output", "--help"),
         ("finetune sort -m my-bert", "sort", "--help"),
-        ("finetune classify -m my-bert --train {classify} -o out --lr 0", "learning_rate is 0", ""),
+        ("finetune classify -m my-bert --train {classify} -o out --lr 0", "--lr 0: it must", "--help"),
         ("finetune classify -m my-bert --train {classify} -o out --resume", "no run in out", "--resume"),
         ("finetune classify -m my-bert --train {classify} -o out --device cuda:7", "cuda:7", "--device cpu"),
         ("finetune classify -m my-bert --train {classify} -o out --shard", "one alone", "torchrun"),
@@ -140,7 +140,7 @@ def test_tensorboard_files_are_written(desk: Path, files: Path) -> None:
         ("pretrain -o out", "No corpus was given", "--corpus"),
         ("pretrain --corpus none.txt -o out", "none.txt: there is no such file", "Check the path"),
         ("pretrain --corpus texts.txt -o out --vocab-size 20", "too small", "larger"),
-        ("pretrain --corpus texts.txt -o out -m my-bert --max-length 64", "max_length is 64", ""),
+        ("pretrain --corpus texts.txt -o out -m my-bert --max-length 64", "--max-length 64: my-bert takes", "--help"),
     ],
 )  # fmt: skip
 def test_mistakes_are_explained(

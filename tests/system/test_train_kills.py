@@ -81,7 +81,9 @@ def test_a_failed_write_leaves_the_previous_checkpoint_whole(
     else:
         monkeypatch.setattr(run_checkpoint, "write_safetensors", failing(run_checkpoint.write_safetensors, named))
     with RunFolder(tmp_path) as folder:
-        with pytest.raises(CheckpointError, match=r"step 3 could not be saved[\s\S]*The one before it is whole"):
+        with pytest.raises(
+            CheckpointError, match=r"step 3 could not be saved[\s\S]*saved before it, at step 2, is whole"
+        ):
             folder.save(3, {"model": {"a": torch.ones(2)}, "optimizer": {"b": torch.ones(2)}}, {"step": 3}, [])
         monkeypatch.undo()
         after = folder.latest()

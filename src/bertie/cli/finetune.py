@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertie.cli.options import DEFAULT_MODEL, columns_option, listed
+from bertie.cli.training_help import SCREEN, SectionedCommand
 from bertie.cli.training_options import (
     command_line,
     distillation_of,
     distillation_options,
     finished,
+    number,
     run_options,
     settings_of,
     training_options,
 )
 from bertie.errors import InputError
+
+if TYPE_CHECKING:
+    from bertie.training import Result
 
 EXAMPLES = """\b
 Examples:
@@ -57,6 +62,14 @@ SHOWN = {
     "embed": "bertie finetune embed --train pairs.jsonl --dev dev.jsonl -o my-vectors --batch-size 64",
 }
 _CLASSES = ("classify", "pairs", "tag", "choice")
+_OWN_LENGTH = "the model's"
+_LENGTHS = {"answer": "384"}
+# The default of --metric, which is what a task is judged by; all there are: see training/judging.py.
+_JUDGED = {"regress": "spearman", "tag": "f1", "answer": "f1", "embed": "mrr, with scores spearman"}
+
+
+def _metric_help(task: str) -> str:
+    return f"What the best model is best at. [default: {_JUDGED.get(task, 'accuracy')}]"
 
 
 @click.group(
@@ -85,11 +98,10 @@ def _data_options(task: str) -> list[Callable[[Any], Any]]:
     options += [
         click.option("--input-format", metavar="FORMAT", help="Format of the files. [default: by their endings]"),
         click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be used, and count them."),
-        click.option("--max-length", type=click.IntRange(min=4), metavar="N", help="Tokens. [default: the model's]"),
-        click.option("--metric", metavar="NAME", help="What the best model is best at. [default: the task's own]"),
+        number("--max-length", shown=f"Longest text in tokens. [default: {_LENGTHS.get(task, _OWN_LENGTH)}]"),
+        click.option("--metric", "best_metric", metavar="NAME", help=_metric_help(task)),
+        number("--dev-share", metavar="X", default=0.0, shown="Share of the training data to hold out for dev."),
     ]
-    shown = "Share of the training data to hold out for dev."
-    options.append(click.option("--dev-share", type=float, default=0.0, show_default=True, help=shown))
     return options + _own_options(task)
 
 
@@ -97,7 +109,7 @@ def _own_options(task: str) -> list[Callable[[Any], Any]]:
     options: list[Callable[[Any], Any]] = []
     if task in _CLASSES:
         shown = "Share of a label given to the others."
-        options.append(click.option("--label-smoothing", type=float, default=0.0, show_default=True, help=shown))
+        options.append(number("--label-smoothing", metavar="X", default=0.0, shown=shown))
     if task in ("classify", "pairs", "tag"):
         shown = "balanced, or numbers by commas. [default: all the same]"
         options.append(click.option("--class-weights", metavar="W", help=shown))
@@ -106,15 +118,16 @@ def _own_options(task: str) -> list[Callable[[Any], Any]]:
         options.append(click.option("--several-labels/--one-label", default=None, help=shown))
     if task == "answer":
         options += [
-            click.option("--stride", type=int, default=128, show_default=True, help="Tokens windows share."),
+            number("--stride", default=128, shown="Tokens that two windows share."),
             click.option("--repair", is_flag=True, help="Move answers whose place in the text is wrong."),
-            click.option("--max-answer-tokens", type=int, default=30, show_default=True, help="Longest answer."),
+            number("--max-answer-tokens", default=30, shown="Longest answer."),
         ]
     if task == "embed":
-        shown = "cosine and cosent need scores. [default: by the data]"
+        shown = "contrastive; cosine or cosent, which need scores. [default: by the data]"
+        losses = click.Choice(["contrastive", "cosine", "cosent"])
         options += [
-            click.option("--loss", type=click.Choice(["contrastive", "cosine", "cosent"]), help=shown),
-            click.option("--scale", type=float, default=20.0, show_default=True, help="1 / temperature."),
+            click.option("--loss", type=losses, metavar="NAME", help=shown),
+            number("--scale", metavar="X", default=20.0, shown="1 / temperature."),
             click.option("--pooling", metavar="MODE", help="mean, cls, max. [default: the model's own, or mean]"),
         ]
     return options
@@ -123,14 +136,15 @@ def _own_options(task: str) -> list[Callable[[Any], Any]]:
 def _dropout_options() -> list[Callable[[Any], Any]]:
     shown = "[default: the model's own]"
     return [
-        click.option("--dropout", type=float, metavar="P", help=f"Of hidden states. {shown}"),
-        click.option("--attention-dropout", type=float, metavar="P", help=f"0 is fastest on GPUs. {shown}"),
+        number("--dropout", metavar="X", shown=f"Of hidden states. {shown}"),
+        number("--attention-dropout", metavar="X", shown=f"0 is fastest on GPUs. {shown}"),
     ]
 
 
 def _add(task: str) -> None:
-    def work(**values: Any) -> int:
-        return _finetune(task, values)
+    @click.pass_context
+    def work(context: click.Context, /, **values: Any) -> int:
+        return finished(context, lambda: _finetune(task, values))
 
     work.__doc__ = f"{LINES[task]}\n\n    {ROWS[task]}"
     function: Any = training_options(epochs=3.0, learning_rate=3e-5, batch_size=32, warmup=0.1)(work)
@@ -139,7 +153,9 @@ def _add(task: str) -> None:
     function = run_options(distillation_options(function))
     for option in reversed(_data_options(task)):
         function = option(function)
-    command.command(task, short_help=LINES[task], epilog=f"\b\nExample:\n  {_folded(SHOWN[task])}")(function)
+    example = f"\b\nExample:\n  {_folded(SHOWN[task])}"
+    made = command.command(task, cls=SectionedCommand, short_help=LINES[task], epilog=example, context_settings=SCREEN)
+    made(function)
 
 
 def _folded(line: str) -> str:
@@ -150,7 +166,7 @@ def _folded(line: str) -> str:
     return f"{head} \\\n      --train {tail}"
 
 
-def _finetune(task: str, values: dict[str, Any]) -> int:
+def _finetune(task: str, values: dict[str, Any]) -> Result:
     from bertie.training import TaskOptions, finetune
     from bertie.training.prepare import Columns
 
@@ -165,15 +181,12 @@ def _finetune(task: str, values: dict[str, Any]) -> int:
     teacher, distillation, temperature = values.pop("teacher"), distillation_of(values), values.pop("temperature")
     student_layers = values.pop("student_layers")
     weights = _weights(values.pop("class_weights", None))
-    options = TaskOptions(columns=columns, best_metric=values.pop("metric"), class_weights=weights, **values)
-    return finished(
-        lambda: finetune(
-            task, model=model, train=_one_or_all(train), dev=_one_or_all(dev), output=output, settings=settings,
-            options=options, dropout=dropout, attention_dropout=attention_dropout, resume=resume, device=device,
-            teacher=teacher, distillation=distillation, temperature=temperature, student_layers=student_layers,
-            command=command_line(),
-        ),
-        device,
+    options = TaskOptions(columns=columns, class_weights=weights, **values)
+    return finetune(
+        task, model=model, train=_one_or_all(train), dev=_one_or_all(dev), output=output, settings=settings,
+        options=options, dropout=dropout, attention_dropout=attention_dropout, resume=resume, device=device,
+        teacher=teacher, distillation=distillation, temperature=temperature, student_layers=student_layers,
+        command=command_line(),
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Chosen:
     def settings(self) -> dict[str, Any]:
         """As the tasks take it. A device that is not there is refused here, before anything is loaded."""
         if self.device is not None:
-            _check_device(self.device)
+            check_device(self.device)
         return {"model": self.model, "device": self.device, "dtype": self.dtype}
 
 
@@ -151,7 +151,8 @@ def _bundled(name: str, kind: type[Any], make: Callable[..., Any], *options: Cal
     return decorate
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Refuse a device that is not there."""
     import torch
 
     kind, _, number = device.partition(":")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -9,14 +10,32 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bertie.cli.options import _check_device
+from bertie.cli.options import check_device
+from bertie.cli.training_words import as_typed
+from bertie.errors import (
+    BertieError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    InputError,
+    MissingExtra,
+    TokenizerError,
+)
 
 if TYPE_CHECKING:
     from bertie.training import Result, Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_AT_LEAST_ONE = click.IntRange(min=1)
+# Ranges are checked where the settings are made, whose messages name the option: see training_words.py.
+
+
+def number(*names: str, shown: str, default: float | None = None, metavar: str = "N") -> Callable[[Any], Any]:
+    """An option that takes a whole number: N, or any: X. `shown` tells what it is when there is no default."""
+    kind: type = int if metavar == "N" else float
+    return click.option(
+        *names, type=kind, metavar=metavar, default=default, show_default=default is not None, help=shown
+    )
 
 
 def _options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -49,87 +68,58 @@ def training_options(
     """How to train, with a command's own defaults; `settings_of` reads them. `every` so many steps it is evaluated."""
     evaluated, saved = ("every epoch", "when evaluating") if every is None else (f"{every}", f"{every}")
     return _options(
-        click.option("--epochs", type=float, default=epochs, show_default=True, help="Times through the data."),
-        click.option("--max-steps", type=_AT_LEAST_ONE, metavar="N", help="Steps instead of epochs. [default: epochs]"),
-        click.option(
-            "--lr", "learning_rate", type=float, default=learning_rate, show_default=True, help="Peak learning rate."
-        ),
-        click.option(
-            "--batch-size",
-            type=_AT_LEAST_ONE,
-            default=batch_size,
-            show_default=True,
-            help="Examples in a step, over all processes.",
-        ),
-        click.option(
-            "--batch-tokens", type=_AT_LEAST_ONE, metavar="N", help="Tokens in a step. [default: count examples]"
-        ),
-        click.option(
-            "--micro-batch-tokens",
-            type=_AT_LEAST_ONE,
-            default=micro_batch_tokens,
-            show_default=True,
-            help="Tokens in memory at once; a step is done in pieces. Halved when memory runs out.",
-        ),
-        click.option("--seed", type=click.IntRange(min=0), default=42, show_default=True, help="Of all chance."),
-        click.option(
-            "--optimizer",
-            type=click.Choice(["adamw", "adam-weight-decay", "lamb"]),
-            default="adamw",
-            show_default=True,
-            help="adam-weight-decay is Google's: no bias correction.",
-        ),
+        number("--epochs", metavar="X", default=epochs, shown="Times through the data."),
+        number("--lr", "learning_rate", metavar="X", default=learning_rate, shown="Peak learning rate."),
+        number("--batch-size", default=batch_size, shown="Examples in a step, over all processes."),
+        number("--max-steps", shown="Steps instead of epochs. [default: epochs]"),
+        number("--seed", default=42, shown="Of all chance."),
+        number("--warmup", metavar="X", default=warmup, shown="Share of the steps, or from 1 up their number."),
         click.option(
             "--schedule",
             type=click.Choice(["linear", "polynomial", "cosine", "constant"]),
+            metavar="NAME",
             default="linear",
             show_default=True,
-            help="The learning rate after the warm-up.",
+            help="Rate after the warm-up: linear, polynomial, cosine, constant.",
         ),
         click.option(
-            "--warmup",
-            type=click.FloatRange(min=0),
-            default=warmup,
+            "--optimizer",
+            type=click.Choice(["adamw", "adam-weight-decay", "lamb"]),
+            metavar="NAME",
+            default="adamw",
             show_default=True,
-            help="Share of the steps, or from 1 up their number.",
+            help="adamw, adam-weight-decay (Google's: no bias correction), lamb.",
         ),
-        click.option("--weight-decay", type=float, default=0.01, show_default=True, help="Not on bias and LayerNorm."),
-        click.option("--clip", type=float, default=1.0, show_default=True, help="Largest gradient norm; 0 is off."),
-        click.option(
-            "--layer-decay", type=float, default=1.0, show_default=True, help="Rate of a layer relative to the next."
+        number("--weight-decay", metavar="X", default=0.01, shown="Not on bias and LayerNorm."),
+        number("--layer-decay", metavar="X", default=1.0, shown="Rate of a layer relative to the next."),
+        number("--clip", metavar="X", default=1.0, shown="Largest gradient norm; 0 is off."),
+        number("--ema", metavar="X", default=0.0, shown="Decay of averaged weights; 0 is off."),
+        number("--batch-tokens", shown="Tokens in a step. [default: count examples]"),
+        number(
+            "--micro-batch-tokens",
+            default=micro_batch_tokens,
+            shown="Tokens in memory at once; a step is done in pieces. Halved when memory runs out.",
         ),
-        click.option("--ema", type=float, default=0.0, show_default=True, help="Decay of averaged weights; 0 is off."),
+        click.option("--gradient-checkpointing", is_flag=True, help="Less memory, a third more time."),
+        number("--workers", default=0, shown="Processes that make batches; 0 is a thread."),
         click.option(
             "--precision",
             type=click.Choice(["auto", "float32", "bfloat16"]),
+            metavar="NAME",
             default="auto",
             show_default=True,
-            help="auto is bfloat16 on GPUs that have it.",
+            help="float32, bfloat16, or auto: bfloat16 on GPUs that have it.",
         ),
         click.option("--fused/--no-fused", default=True, help="Our kernels on a GPU, in bfloat16. [default: on]"),
         click.option("--compile", "compile_layers", is_flag=True, help="torch.compile instead (slow first steps)."),
-        click.option("--gradient-checkpointing", is_flag=True, help="Less memory, a third more time."),
         click.option("--shard", is_flag=True, help="Under torchrun: split the model itself (FSDP2)."),
-        click.option(
-            "--workers", type=click.IntRange(min=0), default=0, show_default=True, help="Processes that make batches."
-        ),
-        click.option(
-            "--evaluate-every",
-            type=_AT_LEAST_ONE,
-            metavar="STEPS",
-            help=f"Look at the dev data. [default: {evaluated}]",
-        ),
-        click.option(
-            "--save-every", type=_AT_LEAST_ONE, metavar="STEPS", help=f"Checkpoint. [default: {saved}]"
-        ),
-        click.option("--keep", type=_AT_LEAST_ONE, default=2, show_default=True, help="Checkpoints to keep."),
-        click.option(
-            "--patience", type=_AT_LEAST_ONE, metavar="N", help="Stop after N evaluations without a better one. "
-            "[default: never]"
-        ),
-        click.option("--log-every", type=_AT_LEAST_ONE, default=10, show_default=True, help="Steps between two lines."),
+        number("--evaluate-every", shown=f"Steps between two looks at the dev data. [default: {evaluated}]"),
+        number("--patience", shown="Stop after N evaluations without a better one. [default: never]"),
+        number("--save-every", shown=f"Steps between two checkpoints. [default: {saved}]"),
+        number("--keep", default=2, shown="Checkpoints to keep."),
+        number("--log-every", default=10, shown="Steps between two lines."),
         click.option("--tensorboard", is_flag=True, help="Write TensorBoard files into DIR/tensorboard."),
-    )  # fmt: skip
+    )
 
 
 def distillation_options(function: F) -> F:
@@ -143,18 +133,11 @@ def distillation_options(function: F) -> F:
             type=float,
             default=(0.5, 0.5, 0.0, 0.0),
             show_default=True,
-            metavar="TASK LOGITS HIDDEN ATTENTION",
-            help="--teacher: how much each loss counts.",
+            metavar="T L H A",
+            help="Weights of the losses: task, its logits, hidden states, attention.",
         ),
-        click.option(
-            "--temperature", type=float, default=2.0, show_default=True, help="--teacher: softens its probabilities."
-        ),
-        click.option(
-            "--student-layers",
-            type=_AT_LEAST_ONE,
-            metavar="N",
-            help="--teacher: begin with N of its layers, evenly spaced. [default: with -m]",
-        ),
+        number("--temperature", metavar="X", default=2.0, shown="Softens its probabilities."),
+        number("--student-layers", shown="Begin with N of its layers, evenly spaced. [default: with -m]"),
     )(function)
 
 
@@ -176,31 +159,53 @@ def settings_of(values: dict[str, Any], **more: Any) -> Settings:
 
 
 def command_line() -> str:
-    """What was typed, as the report shows it."""
-    return shlex.join(["bertie", *sys.argv[1:]])
+    """What was typed, as the report shows it; under torchrun of one host, with that before it."""
+    line = shlex.join(["bertie", *sys.argv[1:]])
+    if "RANK" not in os.environ:
+        return line
+    if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        return f"torchrun --nproc-per-node {os.environ.get('WORLD_SIZE', '1')} -m {line}"
+    return f"torchrun … -m {line}"
 
 
-def finished(work: Callable[[], Result], device: str | None) -> int:
-    """Do the work and say what came of it; 130 when it was interrupted and saved."""
-    from bertie.training.loop import Interrupted
+def finished(context: click.Context, work: Callable[[], Result]) -> int:
+    """Do the work and say what came of it; 130 when it was interrupted.
 
-    if device is not None:
-        _check_device(device)
+    Under torchrun every process does, and one speaks: mistakes in what was asked are the same for all of a host.
+    """
+    from bertie.training.outcome import Interrupted
+
+    first = os.environ.get("LOCAL_RANK", "0") == "0"
     try:
-        result = work()
+        with as_typed(context):
+            if context.params.get("device") is not None:
+                check_device(context.params["device"])
+            result = work()
     except Interrupted as error:
-        click.echo(f"\n{error.cause}", err=True)
-        click.echo(f"Go on with: {_resuming(command_line())}", err=True)
+        if is_main():
+            line = command_line()
+            again = line if not error.began or "--resume" in sys.argv else f"{line} --resume"
+            click.echo(f"\n{error.cause}", err=True)
+            click.echo(f"{'Go on' if error.kept else 'Start again'} with: {again}", err=True)
         return 130
-    import os
-
-    if os.environ.get("RANK", "0") == "0":
+    except BertieError as error:
+        if first or not _is_everyones(error):
+            raise
+        return 2
+    if is_main():
         click.echo(_outcome(result))
     return 0
 
 
-def _resuming(line: str) -> str:
-    return line if "--resume" in line.split() else f"{line} --resume"
+def is_main() -> bool:
+    """Whether this process speaks for all that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _is_everyones(error: BertieError) -> bool:
+    """Whether all processes of a host meet this error: it is in what was asked, and not in what this one did."""
+    asked = (ConfigError, InputError, DataError, TokenizerError, CheckpointError, MissingExtra)
+    return isinstance(error, asked) and not isinstance(error.__cause__, RuntimeError)
 
 
 def _outcome(result: Result) -> str:

@@ -43,6 +43,7 @@ _LAST_WORDS_SECONDS = 0.5
 _SWITCH_SECONDS = 0.0005
 _KEEP_ALIVE_SECONDS = 75
 _SPARE_DESCRIPTORS = 128
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -151,13 +152,14 @@ class DrainingServer(uvicorn.Server):
             yield
             return
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPS:
             loop.add_signal_handler(number, self.drain)
         try:
             yield
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in _STOPS:
                 loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)  # the process is ending already
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -165,6 +167,14 @@ class DrainingServer(uvicorn.Server):
         if self.parent is not None:
             self._watching = self._loop.create_task(self._watch_parent(self.parent))
         self.on_listening()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.force_exit:
+            # uvicorn leaves the rest out when it is forced. Requests and the application's own task would be cancelled
+            # when the loop closes, and each would say so with a traceback.
+            logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+            await self.lifespan.shutdown()
 
     def drain(self) -> None:
         """Stop when what was accepted is answered; called again, stop now."""
@@ -297,6 +307,8 @@ def replace_process(fd: int) -> None:
         place = given.index("--fd")
         del given[place : place + 2]
     os.set_inheritable(fd, True)
+    for number in _STOPS:  # what is ignored here would be ignored there
+        signal.signal(number, signal.SIG_DFL)
     os.execv(sys.executable, [sys.executable, "-m", "bertie", *given, "--fd", str(fd)])
 
 
@@ -343,6 +355,10 @@ class Running:
     def __exit__(self, *_: object) -> None:
         self.server.should_exit = True
         self._thread.join(10)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def _has_uvloop() -> bool:

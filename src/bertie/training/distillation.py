@@ -34,10 +34,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertie.checkpoint.report import NewlyInitialized
-from bertie.errors import ConfigError, InputError
+from bertie.errors import CheckpointNotFound, ConfigError, InputError
 from bertie.model import BertModel
 from bertie.model.losses import IGNORED
 from bertie.model.pretrained import BertPreTrainedModel
+from bertie.text import BertTokenizer
 from bertie.training.contract import Batch, Examples, Objective
 
 AttentionLoss = Literal["maps", "relations"]
@@ -54,9 +55,9 @@ class Weights:
     attention: float = 0.0
 
     def __post_init__(self) -> None:
-        values = vars(self)
-        if any(value < 0 for value in values.values()) or not any(values.values()):
-            raise ConfigError(f"The weights of distillation are {values}; they take 0 and more, not all 0.")
+        values = list(vars(self).values())
+        if any(not value >= 0 for value in values) or not any(values):
+            raise ConfigError(f"distillation is {values}; its weights take 0 and more, and not all 0.")
 
 
 class Distillation:
@@ -298,6 +299,35 @@ def _model_hash(model: BertPreTrainedModel) -> str:
     return digest.hexdigest()[:32]
 
 
+def check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise ConfigError(f"temperature is {temperature}; it must be above 0.")
+
+
+def check_vocabulary(teacher: str | os.PathLike[str], tokenizer: BertTokenizer) -> None:
+    """Refuse a teacher to which the same ids are other words. One that comes without its vocabulary is believed."""
+    try:
+        theirs = BertTokenizer.from_pretrained(os.fspath(teacher)).get_vocab()
+    except CheckpointNotFound:
+        if not os.path.isdir(teacher):
+            raise
+        return
+    ours = tokenizer.get_vocab()
+    if ours == theirs:
+        return
+    remedy = "Both read the same ids: use a student with the teacher's vocabulary."
+    if len(ours) != len(theirs):
+        sizes = f"{len(theirs)} tokens, the student's {len(ours)}"
+        raise InputError(f"The vocabulary of the teacher {os.fspath(teacher)} has {sizes}.", remedy)
+    token = min(ours.items() - theirs.items(), key=lambda item: item[1])[0]
+    there = f"token {theirs[token]} of" if token in theirs else "not in"
+    raise InputError(
+        f"The teacher {os.fspath(teacher)} has another vocabulary than the student: {token!r} is token {ours[token]} "
+        f"of the student's and {there} the teacher's.",
+        remedy,
+    )
+
+
 def _check(
     student: BertPreTrainedModel,
     teacher: BertPreTrainedModel,
@@ -305,8 +335,7 @@ def _check(
     temperature: float,
     attention: AttentionLoss,
 ) -> None:
-    if not temperature > 0:
-        raise ConfigError(f"temperature is {temperature}; it must be above 0.")
+    check_temperature(temperature)
     if attention not in ("maps", "relations"):
         raise ConfigError(f"attention is {attention!r}.", "It takes 'maps' or 'relations'.")
     ours, theirs = student.config, teacher.config

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -214,8 +215,10 @@ def world(*, device: str | None = None, shard: bool = False, timeout: float = 60
     watch = Watch(rank, size) if size > 1 else None
     well = False
     if watch is not None and threading.current_thread() is threading.main_thread():
-        # torchrun ends everyone when one died. Outside of steps (the loop has a handler of its own) say who, and go.
-        signal.signal(signal.SIGTERM, lambda number, frame: watch.leave())
+        # torchrun ends everyone when one died: outside of steps (the loop has a handler of its own) say who, and go.
+        # When nobody did, it was told to stop, and so are we.
+        others = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, lambda number, frame: watch.terminated(number, frame, others))
     try:
         yield World(rank, size, place, shard)
         well = True
@@ -291,6 +294,12 @@ class Watch:
             self._seen[rank] = (beat, now)
         return now - self._seen[rank][1] > _SILENT
 
+    def terminated(self, number: int, frame: FrameType | None, otherwise: Any) -> None:
+        """What SIGTERM does: leave when another process died, else whatever it did before."""
+        if self.who_is_gone() or not callable(otherwise):
+            self.leave()
+        otherwise(number, frame)
+
     def leave(self) -> NoReturn:
         """End this process at once, naming the one that died, if one did."""
         gone = self.who_is_gone()
@@ -302,7 +311,7 @@ class Watch:
         names = ", ".join(f"rank {rank} (process {self._names[rank][1]} on {self._names[rank][0]})" for rank in gone)
         return ProcessLost(
             f"{names} ended before the run did; rank {self.rank} stops too.",
-            "Nothing saved is lost: start the same command again with resume=True.",
+            "Nothing saved is lost: start the same command again with resume=True (--resume).",
         )
 
     def close(self, *, well: bool) -> None:

@@ -14,24 +14,30 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from bertie.defaults import default_embedding_model
-from bertie.errors import InputError
+from bertie.errors import CheckpointError, InputError
 from bertie.model.bert import BertSelfAttention
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.text import BertTokenizer
+from bertie.training.batches import needs_whole_batches
 from bertie.training.contract import Examples, Objective
-from bertie.training.distillation import Distillation, Weights, load_teacher
+from bertie.training.distillation import Distillation, Weights, check_temperature, check_vocabulary, load_teacher
 from bertie.training.distributed import World, world
+from bertie.training.examples_embed import EmbedExamples
+from bertie.training.judging import check_metric
 from bertie.training.loop import Result
 from bertie.training.loop import train as train_loop
 from bertie.training.prepare import TASKS, TaskOptions, prepare
+from bertie.training.progress import check_tensorboard
 from bertie.training.report import Subject, write_report
-from bertie.training.run_checkpoint import seed_everything
+from bertie.training.run_checkpoint import check_output, seed_everything
 from bertie.training.settings import Settings
+from bertie.training.stopping import explained
 
 
 def finetune(
@@ -71,13 +77,31 @@ def finetune(
     made = _settings(settings, epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, seed=seed)
     chosen = replace(options or TaskOptions(), seed=made.seed)
     check_student(student_layers, teacher, model)
+    check_metric(task, chosen.best_metric)
+    check_dropout(dropout, attention_dropout)
+    check_temperature(temperature)
+    if dev is None and not chosen.dev_share:
+        for name, value in (("best_metric", chosen.best_metric), ("patience", made.patience)):
+            if value is not None:
+                raise InputError(
+                    f"{name} is {value!r}, and there is no development data to judge by.",
+                    "Name a file of it: dev=, or hold a share of the training data out: dev_share=.",
+                )
+    if made.tensorboard:
+        check_tensorboard()
+    check_output(output, resume=resume)
     source = (teacher if student_layers else default_embedding_model()) if model is None else model
     assert source is not None
-    with world(device=device, shard=made.shard) as here:
+    with explained(Path(output)), world(device=device, shard=made.shard) as here:
         seed_everything(made.seed)  # a fresh head is the same for the same seed
+        if tokenizer is None and not isinstance(source, BertPreTrainedModel):
+            tokenizer = BertTokenizer.from_pretrained(os.fspath(source))
+        if teacher is not None and tokenizer is not None:
+            check_vocabulary(teacher, tokenizer)
         prepared = prepare(
             task, model=source, train=train, dev=dev, tokenizer=tokenizer, options=chosen, num_layers=student_layers
         )
+        _check_batch(prepared.objective, prepared.train, made)
         set_dropout(prepared.objective.model, hidden=dropout, attention=attention_dropout)
         objective = with_teacher(prepared.objective, teacher, distillation, temperature, here)
         name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
@@ -131,8 +155,24 @@ def run(
             command=command,
             notes=notes,
         )
-        write_report(result, subject, settings, here)
+        try:
+            write_report(result, subject, settings, here)
+        except OSError as error:
+            raise CheckpointError(
+                f"The report could not be written in {result.output}: {error.strerror or error}.",
+                "The model itself is there and whole. Make room, and resume=True writes the report.",
+            ) from error
     return result
+
+
+def _check_batch(objective: Objective, examples: Examples, settings: Settings) -> None:
+    """Refuse batches in which nothing can be compared."""
+    alone = isinstance(examples, EmbedExamples) and examples.table.shape[1] == 2
+    if settings.batch_size < 2 and settings.batch_tokens is None and alone and needs_whole_batches(objective):
+        raise InputError(
+            f"batch_size is {settings.batch_size}; rows of a batch are compared with each other, two at least.",
+            "Larger batches teach more: 64, say.",
+        )
 
 
 def with_teacher(
@@ -165,11 +205,16 @@ def check_student(layers: int | None, teacher: object | None, model: object | No
         )
 
 
-def set_dropout(model: BertPreTrainedModel, *, hidden: float | None = None, attention: float | None = None) -> None:
-    """Other dropout probabilities than the checkpoint's, in the model and in its configuration."""
+def check_dropout(hidden: float | None, attention: float | None) -> None:
+    """Refuse what is no probability."""
     for name, value in (("dropout", hidden), ("attention_dropout", attention)):
         if value is not None and not 0 <= value < 1:
             raise InputError(f"{name} is {value}; it takes 0 up to (not with) 1.")
+
+
+def set_dropout(model: BertPreTrainedModel, *, hidden: float | None = None, attention: float | None = None) -> None:
+    """Other dropout probabilities than the checkpoint's, in the model and in its configuration."""
+    check_dropout(hidden, attention)
     in_attention = {id(m.dropout) for m in model.modules() if isinstance(m, BertSelfAttention)}
     for module in model.modules():
         if isinstance(module, nn.Dropout):

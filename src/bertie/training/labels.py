@@ -55,7 +55,7 @@ def label_numbers(
     """
     found = set(labels)
     if not found:
-        raise DataError(f"{source} has no labels.", "Check that the file has rows with labels.")
+        raise DataError(f"{source}: there are no rows in it with labels.", "Give a file with texts and their labels.")
     if config is not None and not _made_up(config):
         own = tuple(config.id2label[number] for number in range(config.num_labels))
         if found <= set(own):

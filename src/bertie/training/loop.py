@@ -35,13 +35,7 @@ from bertie.training.distributed import World, local, parallel, put_apart, sync_
 from bertie.training.optimizers import Optimizer, global_norm
 from bertie.training.outcome import MOST_SKIPPED, Diverged, Interrupted, Result
 from bertie.training.progress import Journal
-from bertie.training.run_checkpoint import (
-    RunFolder,
-    has_checkpoints,
-    nothing_to_resume,
-    seed_everything,
-    was_started,
-)
+from bertie.training.run_checkpoint import RunFolder, check_output, seed_everything
 from bertie.training.run_state import resume_run, save_model, save_run
 from bertie.training.schedules import make_schedule
 from bertie.training.settings import Settings
@@ -79,12 +73,8 @@ def train(
     `options`, which JSON can hold, decide the run's numbers besides `settings`: it is not resumed under others.
     """
     folder = Path(output)
-    if world.is_main and not resume and has_checkpoints(folder):
-        raise ConfigError(
-            f"There is a run in {folder} already.", "Go on with it with resume=True, or choose another folder."
-        )
-    if world.is_main and resume and not was_started(folder):
-        raise nothing_to_resume(folder)
+    if world.is_main:
+        check_output(folder, resume=resume)
     run = RunFolder(folder, keep=settings.keep) if world.is_main else None
     try:
         training = Training(

@@ -11,7 +11,14 @@ MOST_SKIPPED = 10  # steps in a row without a finite gradient that end a run
 
 
 class Interrupted(BertieError):
-    """The run was stopped from outside and saved; it can be resumed."""
+    """The run was stopped from outside.
+
+    `began`: there is a checkpoint of it to resume from. `kept`: there is that, or at least what was prepared for it.
+    """
+
+    def __init__(self, cause: str, remedy: str | None = None, *, began: bool = True, kept: bool = True) -> None:
+        super().__init__(cause, remedy)
+        self.began, self.kept = began, kept
 
 
 class Diverged(BertieError):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bertie.training.progress import duration
+from bertie.training.stopping import look_elsewhere
 
 _LINE_EVERY = 2.0  # seconds: in a pipe or a file, lines come no faster than this
 _STAGES = {"letters": "counting letters", "words": "counting words", "pieces": "merging pieces"}
@@ -81,6 +82,7 @@ class Phase:
             self._bar = None
 
     def _show(self, what: str, numbers: str, share: float | None) -> None:
+        look_elsewhere()
         self.numbers = numbers
         if not self.shown:
             return

@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from bertie.training.examples_choice import choice_examples
 from bertie.training.examples_embed import EmbedExamples, embed_examples
 from bertie.training.examples_tag import read_tagged
 from bertie.training.examples_text import read_texts
+from bertie.training.judging import check_metric, check_metric_of_run
 from bertie.training.labels import LabelNumbers
 from bertie.training.objectives.answer import Answering
 from bertie.training.objectives.choice import MultipleChoice
@@ -49,11 +50,13 @@ from bertie.training.objectives.classify import Classification
 from bertie.training.objectives.embed import Embedding, EmbedLoss
 from bertie.training.objectives.tag import Tagging
 from bertie.training.rows import held_out, held_out_groups
+from bertie.training.settings import above_zero, at_least, below_one, one_of
 from bertie.training.sources import Columns, Kind, glue_of, holds_lists, several
 
 TASKS = ("classify", "pairs", "regress", "tag", "answer", "choice", "embed")
 # What GLUE judges a task by, where it is not the accuracy.
 _GLUE_BEST = {"CoLA": "matthews", "MRPC": "f1", "QQP": "f1", "STS-B": "spearman"}
+_MANY_LABELS = 20  # where most rows have a label of their own, it is probably no label
 _ANSWER_LENGTH = 384  # Google's for SQuAD
 
 Model = TypeVar("Model", bound=BertPreTrainedModel)
@@ -79,6 +82,16 @@ class TaskOptions:
     loss: EmbedLoss | None = None  # embed: by default "cosine" for scored pairs, "contrastive" for others
     scale: float = 20.0  # embed: 1 / temperature
     pooling: str | None = None  # embed: by default the checkpoint's own, or the mean
+
+    def __post_init__(self) -> None:
+        for name in ("dev_share", "label_smoothing"):
+            below_one(name, getattr(self, name))
+        for name, least in (("max_length", 4), ("stride", 0), ("max_answer_tokens", 1)):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), least)
+        above_zero("scale", self.scale)
+        if self.loss is not None:
+            one_of("loss", self.loss, get_args(EmbedLoss))
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,7 @@ def prepare(
     }
     if task not in makers:
         raise InputError(f"There is no task {task!r} to train.", f"There are: {', '.join(TASKS)}.")
+    check_metric(task, None if options is None else options.best_metric)
     if isinstance(model, BertPreTrainedModel):
         if tokenizer is None:
             raise InputError(
@@ -135,13 +149,14 @@ def prepare(
     prepared = makers[task](request)
     if prepared.dev is None and request.options.dev_share > 0:
         share = request.options.dev_share
-        if not share < 1:
-            raise InputError(f"dev_share is {share}; it takes 0 up to (not with) 1.")
         # Sentences, contexts and anchors are held out whole: their parts know too much of each other.
         split: Callable[..., Any] = held_out_groups if hasattr(prepared.train, "groups") else held_out
         rest, held = split(prepared.train, share, seed=request.options.seed)
         note = f"{len(held)} of {len(prepared.train)} examples are held out for development"
         prepared = replace(prepared, train=rest, dev=held, notes=(*prepared.notes, note))
+    if prepared.dev is not None:
+        judged: Any = prepared.objective
+        check_metric_of_run(task, judged.best_metric, judged.metric_names(prepared.dev))
     return prepared
 
 
@@ -218,7 +233,13 @@ def _classify(request: _Request) -> Prepared:
         class_weights=weights,
         best_metric=request.best_metric(),
     )
-    return Prepared(objective, train, dev, _notes(train.bad, None if dev is None else dev.bad, labels=labels))
+    notes = _notes(train.bad, None if dev is None else dev.bad, labels=labels)
+    if labels is not None and len(labels) > max(_MANY_LABELS, len(train) // 2):
+        notes += (f"{len(labels):,} labels for {len(train):,} rows: is it the right column? Name it with --label",)
+    full = int(np.count_nonzero(np.diff(train.rows.ends) >= length))
+    if full:
+        notes += (f"{full:,} of {len(train):,} texts fill all {length} tokens; what goes beyond is cut off",)
+    return Prepared(objective, train, dev, notes)
 
 
 def _tag(request: _Request) -> Prepared:
@@ -383,6 +404,15 @@ def _class_weights(
                 f"class_weights names {unknown[0]!r}, which is no label.", f"There are: {', '.join(labels.names)}."
             )
         return [float(given.get(name, 1.0)) for name in labels.names]
+    if len(given) != len(labels):
+        raise InputError(
+            f"class_weights is {[float(weight) for weight in given]}; there are {len(labels)} labels.",
+            f"Give a weight for each, in this order: {', '.join(labels.names)}.",
+        )
+    if any(not weight >= 0 for weight in given) or not any(given):
+        raise InputError(
+            f"class_weights is {[float(weight) for weight in given]}; weights are 0 or more, and not all 0."
+        )
     return [float(weight) for weight in given]
 
 

@@ -21,9 +21,10 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from bertie.checkpoint.report import NewlyInitialized
-from bertie.config import BertConfig
+from bertie.config import PRESETS, BertConfig
 from bertie.errors import ConfigError, DataError, InputError
 from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer, train_vocabulary
@@ -33,7 +34,7 @@ from bertie.text.sentence_pairs import PairRules
 from bertie.training.array_folder import locked
 from bertie.training.contract import Examples
 from bertie.training.corpus import LARGE, Lines, TokenizedCorpus, tokenize_corpus
-from bertie.training.distillation import Weights, make_student
+from bertie.training.distillation import Weights, check_temperature, check_vocabulary, make_student
 from bertie.training.distributed import world
 from bertie.training.finetune import check_student, deciding, run, set_dropout, with_teacher
 from bertie.training.loop import Result
@@ -41,9 +42,11 @@ from bertie.training.masking import MaskRules
 from bertie.training.objectives.pretrain import Pretraining, average_predictions
 from bertie.training.preparation import Preparation
 from bertie.training.pretraining_data import Masking, PairExamples, SequenceExamples, make_pairs
+from bertie.training.progress import check_tensorboard
 from bertie.training.rows import held_out
-from bertie.training.run_checkpoint import seed_everything
-from bertie.training.settings import Settings
+from bertie.training.run_checkpoint import check_output, seed_everything
+from bertie.training.settings import Settings, at_least, below_one, one_of
+from bertie.training.stopping import explained
 
 PathLike = str | os.PathLike[str]
 
@@ -82,6 +85,22 @@ class PretrainOptions:
     temperature: float = 2.0
     attention_dropout: float = 0.0  # as recent recipes have it; packed attention on GPUs has none
 
+    def __post_init__(self) -> None:
+        one_of("size", self.size, tuple(PRESETS))
+        one_of("lines", self.lines, get_args(Lines))
+        if self.masking is not None:
+            one_of("masking", self.masking, get_args(Masking))
+        at_least("max_length", self.max_length, 8)
+        for name in ("vocab_size", "dupe_factor", "processes", "max_predictions"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
+        for name in ("dev_share", "dropout", "attention_dropout"):
+            below_one(name, getattr(self, name))
+        if not 0 < self.mask_probability < 1:
+            raise ConfigError(f"mask_probability is {self.mask_probability}; it takes a number between 0 and 1.")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise ConfigError(f"short_seq_prob is {self.short_seq_prob}; it takes a number from 0 to 1.")
+
 
 def pretrain(
     *,
@@ -106,12 +125,20 @@ def pretrain(
     """
     made, chosen = settings or PRETRAINING, options or PretrainOptions()
     size = size or chosen.size
+    one_of("size", size, tuple(PRESETS))
     check_student(student_layers, teacher, model)
+    check_temperature(chosen.temperature)
     files, folder = _files(corpus), Path(output)
-    with world(device=device, shard=made.shard) as here:
+    held_files = None if dev is None else _files(dev)
+    if made.tensorboard:
+        check_tensorboard()
+    check_output(folder, resume=resume)
+    with explained(folder), world(device=device, shard=made.shard) as here:
         seed_everything(made.seed)
         seen = Preparation(show=show, is_main=here.is_main)
         tokenizer = _tokenizer(files, folder, model or teacher, chosen, seen)
+        if teacher is not None:
+            check_vocabulary(teacher, tokenizer)
         if student_layers is None:
             network, new = _network(tokenizer, model, size, chosen)
         else:
@@ -135,8 +162,8 @@ def pretrain(
         notes += (f"{len(examples):,} sequences to train on",)
         words_per_pair = average_predictions(examples.lengths(), rules) if chosen.nsp else None
         train: Examples = examples
-        if dev is not None:
-            other, more = _corpus(_files(dev), tokenizer, folder / "data", chosen, seen, name="dev")
+        if held_files is not None:
+            other, more = _corpus(held_files, tokenizer, folder / "data", chosen, seen, name="dev")
             held = _examples(other, tokenizer, folder / "data", chosen, made.seed, seen, name="dev")
             notes += more
         elif chosen.nsp and held is None and chosen.dev_share > 0:
@@ -170,7 +197,8 @@ def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
     paths = [Path(file) for file in files]
     for path in paths:
         if not path.is_file():
-            raise DataError(f"{path}: there is no such file.", "Check the path; a corpus is one text file or more.")
+            what = "this is a folder" if path.is_dir() else "there is no such file"
+            raise DataError(f"{path}: {what}.", "Check the path; a corpus is one text file or more.")
     return paths
 
 
@@ -223,7 +251,8 @@ def _network(
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         if options.max_length > loaded.config.max_position_embeddings:
             raise ConfigError(
-                f"max_length is {options.max_length}, the model has {loaded.config.max_position_embeddings} positions."
+                f"max_length is {options.max_length}; {os.fspath(model)} takes at most "
+                f"{loaded.config.max_position_embeddings}."
             )
         return loaded, fresh
     config = BertConfig.preset(size, vocab_size=len(tokenizer), max_position_embeddings=max(512, options.max_length))

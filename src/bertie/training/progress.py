@@ -7,17 +7,20 @@ checkpoint it goes on from, so that every step is there once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import sys
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from bertie.errors import MissingExtra
+from bertie.errors import CheckpointError, MissingExtra
+from bertie.training.run_checkpoint import how_to_go_on
 
 _LINE_EVERY = 2.0  # seconds: in a pipe or a file, lines come no faster than this
 
@@ -95,8 +98,14 @@ class Journal:
     def _write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         if self._file is not None:
             row = {"step": step, "kind": kind, **{name: _plain(value) for name, value in values.items()}}
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+            try:
+                self._file.write(json.dumps(row) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise CheckpointError(
+                    f"{self._file.name} cannot be written: {error.strerror or error}.",
+                    how_to_go_on(Path(self._file.name).parent).replace("before it", "before"),
+                ) from error
         if self._board is not None:
             for name, value in values.items():
                 if math.isfinite(value):
@@ -107,9 +116,11 @@ class Journal:
             self._bar.stop()
             self._bar = None
         if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+            with contextlib.suppress(OSError):  # a disk that refuses was told of when the line was written
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            with contextlib.suppress(OSError):
+                self._file.close()
             self._file = None
         if self._board is not None:
             self._board.close()
@@ -177,6 +188,12 @@ def _number(name: str, value: float) -> str:
     if name == "lr":
         return f"{value:.2e}"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def check_tensorboard() -> None:
+    """Say that it is missing before anything is prepared, and not when the first number is to be written."""
+    if find_spec("tensorboard") is None:
+        raise MissingExtra("tensorboard", "train", "Writing TensorBoard files")
 
 
 def _summary_writer(folder: Path, *, purge_step: int) -> Any:

@@ -37,7 +37,7 @@ import torch
 
 from bertie.checkpoint.atomic import new_files
 from bertie.checkpoint.safe import SafeFile, write_safetensors
-from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
+from bertie.errors import CheckpointError, CheckpointNotFound, ConfigError, CorruptCheckpoint
 
 logger = logging.getLogger("bertie.training")
 
@@ -80,10 +80,7 @@ class RunFolder:
         except CheckpointError:
             raise
         except OSError as error:
-            raise CheckpointError(
-                f"The run folder {self.path} cannot be written to: {error.strerror or error}.",
-                "Choose another folder, or give yourself the right to write there.",
-            ) from error
+            raise _cannot_write(self.path, error.strerror or str(error)) from error
         _tidy(self.checkpoints)
 
     def __enter__(self) -> RunFolder:
@@ -114,7 +111,7 @@ class RunFolder:
         except OSError as error:
             raise CheckpointError(
                 f"The checkpoint of step {step} could not be saved in {self.path}: {error.strerror or error}.",
-                "The one before it is whole. Make room (or allow writing), then go on with resume=True.",
+                how_to_go_on(self.path),
             ) from error
         self._let_go()
         return target
@@ -232,15 +229,75 @@ def _lock(folder: Path) -> int | None:
     return descriptor
 
 
+def newest_step(path: str | os.PathLike[str]) -> int | None:
+    """The step of a run's newest checkpoint, not looked into."""
+    folder = Path(path) / "checkpoints"
+    names = (
+        [found[1] for entry in folder.iterdir() if (found := _NAME.fullmatch(entry.name))] if folder.is_dir() else []
+    )
+    return max(map(int, names), default=None)
+
+
 def has_checkpoints(path: str | os.PathLike[str]) -> bool:
     """Whether there is a run in this folder that could be resumed."""
-    folder = Path(path) / "checkpoints"
-    return folder.is_dir() and any(_NAME.fullmatch(entry.name) for entry in folder.iterdir())
+    return newest_step(path) is not None
 
 
 def was_started(path: str | os.PathLike[str]) -> bool:
     """Whether a run was started in this folder, even if it was killed before its first save."""
     return (Path(path) / ".lock").exists()
+
+
+def how_to_go_on(path: str | os.PathLike[str]) -> str:
+    """What to do when something of a run could not be written."""
+    step = newest_step(path)
+    if step is None:
+        return "Nothing was saved before it. Make room (or allow writing), then start the run again."
+    kept = f"What was saved before it, at step {step}, is whole."
+    return f"{kept} Make room (or allow writing), then go on with resume=True."
+
+
+def check_output(path: str | os.PathLike[str], *, resume: bool) -> None:
+    """Refuse a folder that a run cannot have, before anything is done for it."""
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(
+            f"output is {str(folder)!r}, which is a file.", "Name a folder; it is made where there is none."
+        )
+    if resume and not was_started(folder):
+        raise nothing_to_resume(folder)
+    if not resume and has_checkpoints(folder):
+        raise ConfigError(
+            f"There is a run in {folder} already.", "Go on with it with resume=True, or choose another folder."
+        )
+    if not has_checkpoints(folder):
+        there = next((name for name in _MODEL_FILES if (folder / name).exists()), None)
+        if there is not None and resume:
+            raise ConfigError(
+                f"The run in {folder} is over, and its checkpoints are gone.",
+                "Its model is there; choose another folder.",
+            )
+        if there is not None:
+            raise ConfigError(
+                f"There is a model in {folder} already: {there}.",
+                "Choose another folder, so that it is not overwritten.",
+            )
+    place = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+    if not place.is_dir():
+        raise _cannot_write(folder, f"{place} is a file")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise _cannot_write(folder, "Permission denied" if place == folder else f"{place}: permission denied")
+
+
+# Of a model folder's files those that a run would put its own in the place of.
+_MODEL_FILES = ("config.json", "model.safetensors", "pytorch_model.bin", "vocab.txt", "tokenizer.json", "report.md")
+
+
+def _cannot_write(folder: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"The run folder {folder} cannot be written to: {why}.",
+        "Choose another folder, or give yourself the right to write there.",
+    )
 
 
 def nothing_to_resume(path: Path) -> CheckpointNotFound:

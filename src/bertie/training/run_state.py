@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from bertie.checkpoint.save import save_tensors
-from bertie.errors import ConfigError
+from bertie.errors import BertieError, CheckpointError, ConfigError
 from bertie.training.outcome import MOST_SKIPPED
-from bertie.training.run_checkpoint import Saved, rng_state, seed_everything, set_rng_state
+from bertie.training.run_checkpoint import Saved, how_to_go_on, rng_state, seed_everything, set_rng_state
 
 if TYPE_CHECKING:
     from bertie.training.loop import Training
@@ -184,5 +184,9 @@ def save_model(training: Training, folder: Path) -> None:
     if not training.world.is_main:
         return
     config = training.model.config.to_dict() | {"architectures": [training.architecture]}
-    save_tensors(tensors, folder, config | {"dtype": "float32", "torch_dtype": "float32"})
-    training.objective.save_extras(folder)
+    try:
+        save_tensors(tensors, folder, config | {"dtype": "float32", "torch_dtype": "float32"})
+        training.objective.save_extras(folder)
+    except OSError as error:
+        cause = error.cause if isinstance(error, BertieError) else f"{folder}: {error.strerror or error}."
+        raise CheckpointError(cause, how_to_go_on(training.output).replace("before it", "before")) from error

@@ -62,22 +62,20 @@ class Settings:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("precision", self.precision, PRECISIONS)
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("precision", self.precision, PRECISIONS)
         for name in ("batch_size", "micro_batch_tokens", "keep", "log_every"):
-            _at_least(name, getattr(self, name), 1)
+            at_least(name, getattr(self, name), 1)
         for name in ("max_steps", "batch_tokens", "evaluate_every", "save_every", "patience"):
             if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
+                at_least(name, getattr(self, name), 1)
         for name in ("weight_decay", "clip", "warmup", "final_learning_rate", "workers", "seed"):
-            _at_least(name, getattr(self, name), 0)
+            at_least(name, getattr(self, name), 0)
         for name in ("epochs", "learning_rate", "power", "layer_decay"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0.")
+            above_zero(name, getattr(self, name))
         for name in ("beta1", "beta2", "ema"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it takes 0 up to (not with) 1.")
+            below_one(name, getattr(self, name))
         if self.layer_decay > 1:
             raise ConfigError(f"layer_decay is {self.layer_decay}; it takes at most 1, which is no decay.")
 
@@ -105,11 +103,22 @@ DECIDING = frozenset(field.name for field in fields(Settings)) - {
 }  # fmt: skip
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{name} is {value!r}.", f"It takes one of: {', '.join(allowed)}.")
 
 
-def _at_least(name: str, value: float, least: float) -> None:
+def above_zero(name: str, value: float) -> None:
+    if not value > 0 or value == float("inf"):
+        raise ConfigError(f"{name} is {value}; it must be above 0.")
+
+
+def below_one(name: str, value: float) -> None:
+    """Refuse what is no share or probability."""
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name} is {value}; it takes 0 up to (not with) 1.")
+
+
+def at_least(name: str, value: float, least: float) -> None:
     if not value >= least:
         raise ConfigError(f"{name} is {value}; it takes at least {least}.")

@@ -111,8 +111,17 @@ def _from_rows(
         yield found
 
 
+def _label_column(names: Sequence[str], columns: Columns, source: str) -> str:
+    if len(names) == 1 and columns.label is None:
+        raise DataError(
+            f"{source}: there is only one column, {names[0]!r}; training needs a label beside every text.",
+            "Give a csv, tsv or jsonl file with both.",
+        )
+    return choose_label(names, given=columns.label, source=source)
+
+
 def _choose(names: Sequence[str], paired: bool | None, columns: Columns, source: str) -> tuple[str, str | None, str]:
-    label = choose_label(names, given=columns.label, source=source)
+    label = _label_column(names, columns, source)
     if paired is None:
         known = {name.strip().lower() for name in names}
         looks_paired = any(first in known and second in known for first, second in PAIR_COLUMNS)
@@ -149,7 +158,7 @@ def holds_lists(given: object, columns: Columns) -> bool:
     row = None if reader.once else next(iter(reader), None)
     if row is None:
         return False
-    value: Any = row.values.get(choose_label(list(row.values), given=columns.label, source=reader.name))
+    value: Any = row.values.get(_label_column(list(row.values), columns, reader.name))
     return isinstance(value.tolist() if hasattr(value, "tolist") else value, list | tuple)
 
 

@@ -25,7 +25,7 @@ class Answering:
     """The mean of two cross-entropies, over the places where an answer may start and end. Units are windows."""
 
     name = "answer"
-    greater_is_better = True
+    greater_is_better = True  # of every figure it has
 
     def __init__(
         self,
@@ -57,6 +57,11 @@ class Answering:
             for logits, name in ((output.start_logits, "starts"), (output.end_logits, "ends"))
         ]
         return (losses[0] + losses[1]) / 2, {}
+
+    def metric_names(self, dev: Examples) -> tuple[str, ...]:
+        """What `evaluate` gives, but for the threshold, by which nothing is judged."""
+        unanswerable = isinstance(dev, AnswerExamples) and any(not question.answers for question in dev.questions)
+        return ("f1", "exact", *(("best_f1", "has_answer_f1", "no_answer_exact") if unanswerable else ()))
 
     def evaluate(
         self, model: nn.Module, examples: Examples, *, token_budget: int, device: torch.device | str

@@ -16,6 +16,7 @@ from bertie.text import BertTokenizer
 from bertie.training import metrics
 from bertie.training.contract import Batch, Examples
 from bertie.training.examples_choice import ChoiceExample
+from bertie.training.judging import greater_is_better
 from bertie.training.rows import batches_of, evaluating, pack, run_model
 
 
@@ -23,7 +24,6 @@ class MultipleChoice:
     """Cross-entropy over a question's choices; units are questions."""
 
     name = "choice"
-    greater_is_better = True
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class MultipleChoice:
         self.tokenizer = tokenizer
         self.label_smoothing = label_smoothing
         self.best_metric = best_metric or "accuracy"
+        self.greater_is_better = greater_is_better(self.best_metric)
 
     def collate(self, examples: Sequence[ChoiceExample]) -> Batch:
         tensors = pack([row for example in examples for row in example.rows])
@@ -55,6 +56,10 @@ class MultipleChoice:
 
     def _summed(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="sum")
+
+    def metric_names(self, dev: Examples) -> tuple[str, ...]:
+        """What `evaluate` gives."""
+        return "accuracy", "loss"
 
     def evaluate(
         self, model: nn.Module, examples: Examples, *, token_budget: int, device: torch.device | str

@@ -16,6 +16,7 @@ from bertie.text import BertTokenizer
 from bertie.training import metrics
 from bertie.training.contract import Batch, Examples
 from bertie.training.examples_text import TextExample
+from bertie.training.judging import greater_is_better
 from bertie.training.rows import batches_of, evaluating, pack, run_model
 
 _BEST = {
@@ -31,8 +32,6 @@ class Classification:
     With `class_weights` the mean is over weights, as everywhere in PyTorch: a batch's units are the weights of its
     labels.
     """
-
-    greater_is_better = True
 
     def __init__(
         self,
@@ -63,6 +62,7 @@ class Classification:
         self.label_smoothing = label_smoothing
         self.class_weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
         self.best_metric = best_metric or _BEST[problem]
+        self.greater_is_better = greater_is_better(self.best_metric)
 
     def collate(self, examples: Sequence[TextExample]) -> Batch:
         labels = torch.from_numpy(np.stack([example.label for example in examples]))
@@ -98,6 +98,15 @@ class Classification:
                 gold.append(batch.tensors["labels"].cpu().numpy())
         scores, labels = np.concatenate(outputs), np.concatenate(gold)
         return {"loss": total / max(units, 1e-12)} | self._figures(scores, labels)
+
+    def metric_names(self, dev: Examples) -> tuple[str, ...]:
+        """What `evaluate` gives."""
+        if self.problem == "regression":
+            return "spearman", "pearson", "mse", "loss"
+        if self.problem == "multi_label_classification":
+            return "f1_micro", "f1_macro", "accuracy", "loss"
+        more = ("f1",) if self.model.config.num_labels == 2 else ("f1_macro", "f1_micro")
+        return ("accuracy", "matthews", *more, "loss")
 
     def _figures(self, scores: metrics.Array, labels: metrics.Array) -> dict[str, float]:
         if self.problem == "regression":

@@ -41,7 +41,7 @@ class Embedding:
     """`settings` are a sentence-transformers folder's own pooling and stages; `folder` is where they came from."""
 
     name = "embed"
-    greater_is_better = True
+    greater_is_better = True  # of every figure it has
 
     def __init__(
         self,
@@ -107,6 +107,12 @@ class Embedding:
         for stage in self.settings.stages:
             pooled = stage(pooled)
         return pooled
+
+    def metric_names(self, dev: Examples) -> tuple[str, ...]:
+        """What `evaluate` gives."""
+        if isinstance(dev, EmbedExamples) and dev.scores is not None:
+            return "spearman", "pearson"
+        return "mrr", "recall@1", "recall@5", "recall@10"
 
     def evaluate(
         self, model: nn.Module, examples: Examples, *, token_budget: int, device: torch.device | str

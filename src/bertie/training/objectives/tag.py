@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertie.data.tags import OUTSIDE
+from bertie.data.tags import OUTSIDE, tag_spans
 from bertie.errors import InputError
 from bertie.model import BertForTokenClassification
 from bertie.model.losses import IGNORED
@@ -18,6 +18,7 @@ from bertie.text import BertTokenizer
 from bertie.training.contract import Batch, Examples
 from bertie.training.entity_metrics import entity_scores
 from bertie.training.examples_tag import TagExample, TagExamples
+from bertie.training.judging import greater_is_better
 from bertie.training.rows import batches_of, evaluating, pack, run_model
 
 
@@ -25,7 +26,6 @@ class Tagging:
     """Cross-entropy over the first pieces of words. Units are those pieces, or with `class_weights` their weights."""
 
     name = "tag"
-    greater_is_better = True
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Tagging:
         self.label_smoothing = label_smoothing
         self.class_weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
         self.best_metric = best_metric or ("f1" if spans else "accuracy")
+        self.greater_is_better = greater_is_better(self.best_metric)
 
     def collate(self, examples: Sequence[TagExample]) -> Batch:
         labels = torch.from_numpy(np.concatenate([example.labels for example in examples]))
@@ -69,6 +70,14 @@ class Tagging:
             label_smoothing=self.label_smoothing,
             reduction="sum",
         )
+
+    def metric_names(self, dev: Examples) -> tuple[str, ...]:
+        """What `evaluate` gives; F1 by type for the types that the development data has."""
+        if not self.spans:
+            return "accuracy", "loss"
+        sentences = dev.sentences if isinstance(dev, TagExamples) else ()
+        types = sorted({span.type for sentence in sentences for span in tag_spans(sentence.tags)})
+        return ("f1", "precision", "recall", "f1_macro", *(f"f1[{kind}]" for kind in types), "accuracy", "loss")
 
     def evaluate(
         self, model: nn.Module, examples: Examples, *, token_budget: int, device: torch.device | str

@@ -1,0 +1,53 @@
+"""Two signals at once end `bertie serve` quickly and without a traceback: `timeout 5 bertie serve` sends two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server needs the extra: serve")
+
+from serving import folders
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.2, 0.75], ids=["at once", "while it drains", "while it ends"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_second_signal_ends_it_without_a_traceback(tmp_path: Path, number: int, pause: float) -> None:
+    model = folders(tmp_path, "embed")["embed"]
+    command = [sys.executable, "-m", "bertie", "serve", "-m", f"m={model}", "--task", "embed", "--port", "0"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        said = ""
+        while "Ready" not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        port = int(said.split("http://127.0.0.1:")[1].split()[0])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            if pause < 0.5:  # a request that is never whole is under way
+                client.sendall(b"POST /embed HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+                               b"content-length: 99\r\n\r\n{")  # fmt: skip
+                time.sleep(0.2)
+            process.send_signal(number)
+            time.sleep(pause)
+            began = time.monotonic()
+            os.killpg(process.pid, number)
+            rest, _ = process.communicate(timeout=30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert "Traceback" not in said + rest
+    assert "CancelledError" not in said + rest
+    assert process.returncode == 0
+    assert time.monotonic() - began < 10, "it waited for the request"
