@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product, repeat
@@ -34,7 +34,7 @@ Ids = NDArray[np.int64]
 Encode = Callable[[list[str]], list[list[int]]]
 EncodeRows = Callable[[list[Any]], list[RustEncoding]]
 
-VERSION = 1  # of the interface at the end of csrc/wordpiece.cpp
+VERSION = 2  # of the interface at the end of csrc/wordpiece.cpp
 _PAGES = 0x110000 // 256
 _MOST_NODES = 1 << 23  # of the trie, which has room for twice as many; BERT's 30,522 pieces make 90,000
 _LEFT, _LACKS_PAGE = -1, -2
@@ -48,7 +48,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "bertie_wordpiece_page": (None, [_POINTER, _INT, _POINTER]),
     "bertie_wordpiece_encode": (
         _LONG,
-        [_POINTER, _TEXT, _LONG, _POINTER, _LONG, _POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER, _POINTER],
+        [_POINTER, _TEXT, _LONG, _POINTER, _LONG, _POINTER, _LONG, _LONG, *[_POINTER] * 4, _LONG, _POINTER, _POINTER],
     ),
 }
 
@@ -95,30 +95,52 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class NativeRow:
-    """A row as far as ids tell it; the rest of a `RustEncoding` is not known."""
+    """A row with what is read of a `RustEncoding`; without a trace it has no offsets and words."""
 
     ids: list[int]
     frame: Frame
     sizes: tuple[int, int]  # tokens of A and of B
+    pieces: Mapping[int, str]
+    trace: NDArray[np.int32] | None  # [3, tokens of A and of B]: characters from, to, and words
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def _spread(self, before: Any, a: Any, between: Any, b: Any, after: Any) -> list[Any]:
-        return [*before, *[*a] * self.sizes[0], *between, *[*b] * self.sizes[1], *after]
+    def _framed(self, a: list[Any], b: list[Any], special: Any) -> list[Any]:
+        """Values of A's and of B's tokens with those of special tokens around them."""
+        before, between, after = (len(part) for part in (self.frame.before, self.frame.between, self.frame.after))
+        return [*[special] * before, *a, *[special] * between, *b, *[special] * after]
+
+    def _traced(self, *rows: int) -> tuple[list[Any], list[Any]]:
+        assert self.trace is not None, "encoded without offsets"
+        values = [self.trace[row].tolist() for row in rows]
+        whole = values[0] if len(rows) == 1 else list(zip(*values, strict=True))
+        return whole[: self.sizes[0]], whole[self.sizes[0] :]
 
     @property
     def type_ids(self) -> list[int]:
-        return self._spread(*self.frame.types)
+        before, a, between, b, after = self.frame.types
+        return [*before, *a * self.sizes[0], *between, *b * self.sizes[1], *after]
 
     @property
     def sequence_ids(self) -> list[int | None]:
-        before, between, after = ([None] * len(p) for p in (self.frame.before, self.frame.between, self.frame.after))
-        return self._spread(before, [0], between, [1], after)
+        return self._framed([0] * self.sizes[0], [1] * self.sizes[1], None)
 
     @property
     def special_tokens_mask(self) -> list[int]:
-        return [int(of is None) for of in self.sequence_ids]
+        return self._framed([0] * self.sizes[0], [0] * self.sizes[1], 1)
+
+    @property
+    def tokens(self) -> list[str]:
+        return [self.pieces[token] for token in self.ids]
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        return self._framed(*self._traced(0, 1), (0, 0))
+
+    @property
+    def word_ids(self) -> list[int | None]:
+        return self._framed(*self._traced(2), None)
 
 
 class NativeTokenizer:
@@ -163,6 +185,7 @@ class NativeTokenizer:
         )
         self._lock = threading.Lock()
         known = backend.get_vocab(with_added_tokens=False)
+        self._pieces = {token: piece for piece, token in backend.get_vocab(with_added_tokens=True).items()}
         pieces = [piece for piece in known if "\0" not in piece]  # no text that comes here has a zero in it
         ids = np.array([known[piece] for piece in pieces], np.int32)
         self._vocabulary = library.bertie_wordpiece_new(
@@ -183,41 +206,41 @@ class NativeTokenizer:
         frame = self._frames[False, True]
         after = frame.between + frame.after
         room = None if max_length is None else max_length - len(frame.before) - len(after)
-        found = None if room is not None and room < 1 else self._run(texts, frame.before, after, room)
+        found = None if room is not None and room < 1 else self._run(texts, frame.before, after, room=room)
         if found is None:
             return None
-        ids, lengths = found
+        ids, lengths, _ = found
         left = np.flatnonzero(lengths == _LEFT)
         if not len(left):
             return ids, lengths
         return _filled_in(ids, lengths, left, others([texts[place] for place in left]))
 
     def encode_rows(
-        self, inputs: Sequence[Any], *, paired: bool, framed: bool, others: EncodeRows
+        self, inputs: Sequence[Any], *, paired: bool, framed: bool, offsets: bool, others: EncodeRows
     ) -> list[RustEncoding] | None:
-        """Whole rows of texts or of pairs, with special tokens or without; None: ask Rust. `others` as above.
+        """Whole rows of texts or of pairs, with special tokens or without; None: ask Rust.
 
-        They are `NativeRow`s, which have what callers without offsets read, except those of `others`.
+        They are `NativeRow`s, except those of `others`, which gets the inputs that are left to Rust.
         """
         if paired and any(isinstance(pair, str) or len(pair) != 2 for pair in inputs):
             return None
-        found = self._run([text for pair in inputs for text in pair] if paired else list(inputs), (), (), None)
+        texts = [text for pair in inputs for text in pair] if paired else list(inputs)
+        found = self._run(texts, traced=offsets)
         if found is None:
             return None
-        ids, lengths = found[0].tolist(), found[1].tolist()
+        ids, lengths, trace = found[0].tolist(), found[1].tolist(), found[2]
         frame = self._frames[paired, framed]
         before, between, after = ([*part] for part in (frame.before, frame.between, frame.after))
         rows: list[Any] = []
         start = 0
         for a, b in zip(lengths[::2], lengths[1::2], strict=True) if paired else zip(lengths, repeat(0)):
+            end = start + max(a, 0) + max(b, 0)
             if a == _LEFT or b == _LEFT:
                 rows.append(None)
-                start += max(a, 0) + max(b, 0)
             else:
-                middle, end = start + a, start + a + b
-                row = before + ids[start:middle] + between + ids[middle:end] + after
-                rows.append(NativeRow(row, frame, (a, b)))
-                start = end
+                row = before + ids[start : start + a] + between + ids[start + a : end] + after
+                rows.append(NativeRow(row, frame, (a, b), self._pieces, None if trace is None else trace[:, start:end]))
+            start = end
         left = [place for place, row in enumerate(rows) if row is None]
         if left:
             for place, row in zip(left, others([inputs[place] for place in left]), strict=True):
@@ -225,9 +248,18 @@ class NativeTokenizer:
         return rows
 
     def _run(
-        self, texts: list[str], before: tuple[int, ...], after: tuple[int, ...], room: int | None
-    ) -> tuple[Ids, Ids] | None:
-        """Ids end to end and lengths, _LEFT (and no ids) where a text is left to Rust; None: all of them are."""
+        self,
+        texts: list[str],
+        before: tuple[int, ...] = (),
+        after: tuple[int, ...] = (),
+        *,
+        room: int | None = None,
+        traced: bool = False,
+    ) -> tuple[Ids, Ids, NDArray[np.int32] | None] | None:
+        """Ids end to end, lengths, and the ids' traces `[3, ids]`; None: all texts are left to Rust.
+
+        A text that is left to Rust has _LEFT for a length, and no ids.
+        """
         try:
             given = _zero_ended(texts)
         except TypeError:  # not texts
@@ -240,16 +272,18 @@ class NativeTokenizer:
         lengths = np.empty(len(texts), np.int64)
         wanted = np.zeros(_PAGES, np.uint8)
         ids = np.empty(len(given) + (len(first) + len(last)) * len(texts), np.int64)
+        trace = np.empty((3, len(ids)), np.int32) if traced else None
+        traces = [None] * 3 if trace is None else [row.ctypes.data for row in trace]
         while True:
             used = self._library.bertie_wordpiece_encode(
                 self._vocabulary, given, len(texts), first.ctypes.data, len(first), last.ctypes.data, len(last),
-                np.iinfo(np.int64).max if room is None else room, ids.ctypes.data, len(ids), lengths.ctypes.data,
-                wanted.ctypes.data,
+                np.iinfo(np.int64).max if room is None else room, ids.ctypes.data, *traces, len(ids),
+                lengths.ctypes.data, wanted.ctypes.data,
             )  # fmt: skip
             if used < 0:
                 return None
             if not wanted.any():
-                return ids[:used], lengths
+                return ids[:used], lengths, None if trace is None else trace[:, :used]
             for page in np.flatnonzero(wanted).tolist():
                 self._load_page(page)
             wanted[:] = 0

@@ -4,9 +4,8 @@
     batch = tokenizer(["A text.", "Another one."], padding=True, truncation=True, return_tensors="pt")
 
 A call encodes whole rows, then truncates and pads here, so a tokenizer holds no state that a call changes and may be
-shared between threads. Many texts whose offsets nobody asks for are encoded in C++ (native.py). `add_tokens` works on a
-copy and swaps it in: calls already under way finish with the old one. The algorithm itself, to be read, is in
-`wordpiece.py`.
+shared between threads. Much text is encoded in C++ (native.py). `add_tokens` works on a copy and swaps it in: calls
+already under way finish with the old one. The algorithm itself, to be read, is in `wordpiece.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.text.arguments import (
     NO_LIMIT,
+    Inputs,
     PaddingArgument,
     TruncationArgument,
     gather_inputs,
@@ -40,6 +40,9 @@ from bertie.text.wordpiece import WORD_LIMIT
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+    from bertie.text.native import NativeTokenizer
 
 Resolver = Callable[[str], str | Path]
 
@@ -52,6 +55,25 @@ def _resolve_name(name: str) -> str | Path:
     from bertie.checkpoint.locate import find_shipped
 
     return find_shipped(name, wanted=hub.TOKENIZER) or hub.fetch_tokenizer(name)
+
+
+def _whole_rows(
+    inputs: Inputs,
+    backend: Tokenizer,
+    native: NativeTokenizer | None,
+    *,
+    framed: bool,
+    is_split_into_words: bool,
+    offsets: bool,
+) -> list[RustEncoding]:
+    """Every input's whole row: in C++ where there is such a form and it can, else in Rust."""
+    rust = partial(
+        encode_all, backend, add_special_tokens=framed, is_split_into_words=is_split_into_words, offsets=offsets
+    )
+    rows: list[RustEncoding] | None = None
+    if native is not None:
+        rows = native.encode_rows(inputs.rows, paired=inputs.paired, framed=framed, offsets=offsets, others=rust)
+    return rust(inputs.rows) if rows is None else rows
 
 
 class BertTokenizer(TokenTable):
@@ -196,22 +218,10 @@ class BertTokenizer(TokenTable):
             model_max_length=self.model_max_length,
         )
         inputs = gather_inputs(text, text_pair, is_split_into_words=is_split_into_words)
-        encode = partial(
-            encode_all,
-            self._backend,
-            add_special_tokens=add_special_tokens,
-            is_split_into_words=is_split_into_words,
-        )
-        whole: list[RustEncoding] | None = None
-        if not return_offsets_mapping and not is_split_into_words:
-            native = self._native.of(self._backend, inputs.rows)
-            if native is not None:
-                whole = native.encode_rows(
-                    inputs.rows, paired=inputs.paired, framed=add_special_tokens, others=partial(encode, offsets=False)
-                )
-        if whole is None:
-            whole = encode(inputs.rows, offsets=return_offsets_mapping)
-        rows = Rows(whole, truncation_plan, overflow=return_overflowing_tokens)
+        native = None if is_split_into_words else self._native.of(self._backend, inputs.rows)
+        settings = {"framed": add_special_tokens, "is_split_into_words": is_split_into_words}
+        encode = partial(_whole_rows, inputs, self._backend, native, **settings)
+        rows = Rows(encode(offsets=return_offsets_mapping), truncation_plan, overflow=return_overflowing_tokens)
         ids = rows.ids()
         pad: Padding | None = None
         if padding_plan is not None:
@@ -239,10 +249,8 @@ class BertTokenizer(TokenTable):
         elif not inputs.batched and return_tensors is None:
             data.update({name: column[0] for name, column in columns.items()})
         # Rows without offsets know no words or characters; whoever asks for those has the texts encoded again.
-        traced = (
-            (lambda: rows.encodings) if return_offsets_mapping else cache(partial(encode, inputs.rows, offsets=True))
-        )
-        trace = Trace(traced, samples=rows.samples, cuts=rows.cuts, padding=pad)
+        whole = (lambda: rows.encodings) if return_offsets_mapping else cache(partial(encode, offsets=True))
+        trace = Trace(whole, samples=rows.samples, cuts=rows.cuts, padding=pad)
         return BatchEncoding(data, trace=trace).convert_to_tensors(return_tensors)
 
     def encode_ids(

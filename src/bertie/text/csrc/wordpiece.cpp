@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -133,18 +132,29 @@ inline uint32_t next_char(const char*& at) {
     return (byte[0] & 0x07u) << 18 | (byte[1] & 0x3Fu) << 12 | (byte[2] & 0x3Fu) << 6 | (byte[3] & 0x3Fu);
 }
 
+// Where ids came from, along the ids: characters `start` to `end` of the text, and which of its words.
+struct Trace {
+    int32_t *start, *end, *word;
+};
+
+// TRACED: whether traces are written.
+template <bool TRACED>
 class Writer {
 public:
     Writer(const Vocabulary& vocabulary, uint8_t* wanted)
-        : vocabulary_(vocabulary), wanted_(wanted), word_(size_t(vocabulary.word_limit) * 4 + sizeof(Entry)) {}
+        : vocabulary_(vocabulary),
+          wanted_(wanted),
+          word_(size_t(vocabulary.word_limit) * 4 + sizeof(Entry)),
+          origin_(TRACED ? word_.size() : 0) {}
 
     // At most `room` ids of a text from `out` on: how many, or LEFT or LACKS_PAGE.
-    int64_t text(const char* at, const char* end, int64_t* out, int64_t room) {
-        out_ = begin_ = out;
-        last_ = out + room;
+    int64_t text(const char* at, const char* end, int64_t* out, Trace trace, int64_t room) {
+        begin_ = out, trace_ = trace;
+        made_ = 0, room_ = room;
         size_ = chars_ = 0;
+        number_ = 0;
         bool lacks = false;
-        while (at < end && out_ < last_) {
+        for (index_ = 0; at < end && made_ < room_; ++index_) {
             if (vocabulary_.begins_added[uint8_t(*at)] && vocabulary_.added_at(at, end)) return LEFT;
             const uint32_t code = next_char(at);
             const Entry* page = vocabulary_.pages[code >> 8].load(std::memory_order_acquire);
@@ -163,50 +173,90 @@ public:
         }
         if (lacks) return LACKS_PAGE;
         word();
-        return out_ - begin_;
+        return made_;
     }
 
 private:
     void letters(const Entry& entry) {
+        if (TRACED && !chars_) first_ = index_;
+        last_ = index_;
         chars_ += entry.chars;
         if (chars_ > vocabulary_.word_limit) return;  // too long to be spelled
         memcpy(word_.data() + size_, entry.out, sizeof entry.out);
+        if (TRACED)
+            for (int k = 0; k < entry.size; ++k) origin_[size_ + k] = index_;
         size_ += entry.size;
     }
 
-    void put(int32_t id) {
-        if (out_ < last_) *out_++ = id;
+    void put(int32_t id, int32_t start, int32_t end) {
+        if (made_ == room_) return;
+        begin_[made_] = id;
+        if (TRACED) trace_.start[made_] = start, trace_.end[made_] = end + 1, trace_.word[made_] = number_;
+        ++made_;
     }
 
     void word() {
         if (!chars_) return;
-        const bool too_long = chars_ > vocabulary_.word_limit;
-        const char *at = word_.data(), *end = at + size_;
+        spell(chars_ > vocabulary_.word_limit);
         size_ = chars_ = 0;
-        if (too_long) return put(vocabulary_.unknown);
-        int64_t* before = out_;
+        ++number_;
+    }
+
+    void spell(bool too_long) {
+        if (too_long) return put(vocabulary_.unknown, first_, last_);
+        const char *begin = word_.data(), *at = begin, *end = begin + size_;
+        const int64_t before = made_;
         for (int32_t root = 0; at < end; root = 1) {
-            const int32_t id = vocabulary_.trie.longest(root, at, end, &at);
+            const char *from = at, *stop = at;
+            const int32_t id = vocabulary_.trie.longest(root, from, end, &stop);
             if (id == NOWHERE) {
-                out_ = before;
-                return put(vocabulary_.unknown);
+                made_ = before;
+                return put(vocabulary_.unknown, first_, last_);
             }
-            put(id);
+            at = stop;
+            put(id, TRACED ? origin_[from - begin] : 0, TRACED ? origin_[stop - begin - 1] : 0);
         }
     }
 
     const Vocabulary& vocabulary_;
     uint8_t* wanted_;
-    std::vector<char> word_;  // the word so far; room for one entry more than the longest
-    int32_t size_ = 0, chars_ = 0;
-    int64_t *begin_ = nullptr, *out_ = nullptr, *last_ = nullptr;
+    std::vector<char> word_;       // the word so far; room for one entry more than the longest
+    std::vector<int32_t> origin_;  // the character that each byte of it came from
+    int32_t size_ = 0, chars_ = 0, number_ = 0, index_ = 0, first_ = 0, last_ = 0;
+    int64_t made_ = 0, room_ = 0;
+    int64_t* begin_ = nullptr;
+    Trace trace_ = {};
 };
+
+template <bool TRACED>
+int64_t encode(const Vocabulary& vocabulary, const char* texts, int64_t count, const int64_t* before, int64_t num_before,
+               const int64_t* after, int64_t num_after, int64_t room, int64_t* ids, Trace trace, int64_t capacity,
+               int64_t* lengths, uint8_t* wanted) {
+    Writer<TRACED> writer(vocabulary, wanted);
+    int64_t used = 0;
+    for (int64_t k = 0; k < count; ++k) {
+        const char* end = texts + strlen(texts);
+        const int64_t left = capacity - used - num_before - num_after, at = used + num_before;
+        if (left < 0) return -1;
+        const Trace here = TRACED ? Trace{trace.start + at, trace.end + at, trace.word + at} : trace;
+        const int64_t made = writer.text(texts, end, ids + at, here, room < left ? room : left);
+        texts = end + 1;
+        lengths[k] = made;
+        if (made < 0) continue;
+        if (made == left && left < room) return -1;  // there may have been more
+        memcpy(ids + used, before, size_t(num_before) * sizeof *ids);
+        memcpy(ids + at + made, after, size_t(num_after) * sizeof *ids);
+        lengths[k] += num_before + num_after;
+        used += lengths[k];
+    }
+    return used;
+}
 
 }  // namespace
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT int bertie_wordpiece_version() { return 1; }
+EXPORT int bertie_wordpiece_version() { return 2; }
 
 // `pieces` and `added` are texts one after the other, each with a 0 behind it.
 EXPORT void* bertie_wordpiece_new(const char* pieces, const int32_t* ids, int64_t count, const char* prefix, const char* added,
@@ -242,26 +292,15 @@ EXPORT void bertie_wordpiece_page(void* vocabulary, int32_t number, const Entry*
 
 // `count` texts, each with a 0 behind it, to ids, each with `before` before it and `after` after it. `room` is how many
 // ids a text may have between those. `lengths` gets how many each has in all; LEFT where the text is left to the caller,
-// LACKS_PAGE where pages have to be made first (those that are 1 in `wanted`); such a text has no ids. The answer is the
-// number of all ids, or -1 where `ids` is too small.
+// LACKS_PAGE where pages have to be made first (those that are 1 in `wanted`); such a text has no ids. `starts`, `ends` and
+// `words` get the traces of the ids of texts, or are null. The answer is the number of all ids, or -1 where there is no
+// room (`capacity`) for them.
 EXPORT int64_t bertie_wordpiece_encode(const void* vocabulary, const char* texts, int64_t count, const int64_t* before,
                                        int64_t num_before, const int64_t* after, int64_t num_after, int64_t room, int64_t* ids,
-                                       int64_t capacity, int64_t* lengths, uint8_t* wanted) {
-    Writer writer(*static_cast<const Vocabulary*>(vocabulary), wanted);
-    int64_t used = 0;
-    for (int64_t k = 0; k < count; ++k) {
-        const char* end = texts + strlen(texts);
-        const int64_t left = capacity - used - num_before - num_after;
-        if (left < 0) return -1;
-        const int64_t made = writer.text(texts, end, ids + used + num_before, room < left ? room : left);
-        texts = end + 1;
-        lengths[k] = made;
-        if (made < 0) continue;
-        if (made == left && left < room) return -1;  // there may have been more
-        memcpy(ids + used, before, size_t(num_before) * sizeof *ids);
-        memcpy(ids + used + num_before + made, after, size_t(num_after) * sizeof *ids);
-        lengths[k] += num_before + num_after;
-        used += lengths[k];
-    }
-    return used;
+                                       int32_t* starts, int32_t* ends, int32_t* words, int64_t capacity, int64_t* lengths,
+                                       uint8_t* wanted) {
+    const auto& known = *static_cast<const Vocabulary*>(vocabulary);
+    const Trace trace = {starts, ends, words};
+    return (starts ? encode<true> : encode<false>)(known, texts, count, before, num_before, after, num_after, room, ids, trace,
+                                                   capacity, lengths, wanted);
 }
