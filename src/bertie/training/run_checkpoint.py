@@ -259,6 +259,8 @@ def how_to_go_on(path: str | os.PathLike[str]) -> str:
 
 def check_output(path: str | os.PathLike[str], *, resume: bool) -> None:
     """Refuse a folder that a run cannot have, before anything is done for it."""
+    if os.environ.get("RANK", "0") != "0":
+        return  # the first process alone writes there, and another host may not see it
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(

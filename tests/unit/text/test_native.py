@@ -16,6 +16,7 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers, processors
 
 from bertie.errors import TokenizerError
 from bertie.text import BertTokenizer, WordPieceTokenizer, native
+from bertie.text.backend import encode_all
 from bertie.text.native import NativeTokenizer
 
 pytestmark = pytest.mark.skipif(native.load_library() is None, reason="the library was not built: no C++ compiler")
@@ -67,6 +68,22 @@ def encode(tokenizer: BertTokenizer, texts: list[str], max_length: int | None = 
     return [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])], left
 
 
+def assert_rows_equal_rust(tokenizer: BertTokenizer, inputs: list[Any], *, framed: bool = True) -> None:
+    """Everything about whole rows, offsets and words too."""
+    form = tokenizer._native.of(tokenizer._backend, "")
+    assert form is not None
+    paired = bool(inputs) and not isinstance(inputs[0], str)
+
+    def rust(given: list[Any]) -> Any:
+        return encode_all(tokenizer._backend, given, add_special_tokens=framed, is_split_into_words=False, offsets=True)
+
+    rows = form.encode_rows(inputs, paired=paired, framed=framed, offsets=True, others=rust)
+    assert rows is not None
+    for given, got, wanted in zip(inputs, rows, rust(inputs), strict=True):
+        for name in ("ids", "type_ids", "sequence_ids", "special_tokens_mask", "tokens", "offsets", "word_ids"):
+            assert getattr(got, name) == getattr(wanted, name), (given, name)
+
+
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda given: "-".join(str(value) for value in given.values()))
 def test_ids_equal_rust_and_the_reference(settings: dict[str, bool | None]) -> None:
     tokenizer = of(**settings)
@@ -77,6 +94,9 @@ def test_ids_equal_rust_and_the_reference(settings: dict[str, bool | None]) -> N
         assert rows == tokenizer._encode_rust(TEXTS, max_length=length)
         assert left <= 6
     assert encode(tokenizer, TEXTS)[0] == [reference.encode(text) for text in TEXTS]
+    for framed in (True, False):
+        assert_rows_equal_rust(tokenizer, TEXTS, framed=framed)
+        assert_rows_equal_rust(tokenizer, list(zip(TEXTS, TEXTS[3:] + TEXTS[:3], strict=True)), framed=framed)
 
 
 def _around(codes: range) -> list[str]:
@@ -87,6 +107,7 @@ def _around(codes: range) -> list[str]:
 def test_the_first_characters_of_unicode(settings: dict[str, bool | None]) -> None:
     tokenizer, texts = of(**settings), _around(range(0x3100))
     assert encode(tokenizer, texts)[0] == tokenizer._encode_rust(texts, max_length=None)
+    assert_rows_equal_rust(tokenizer, texts)
 
 
 @pytest.mark.slow
@@ -102,6 +123,7 @@ def test_every_character_of_unicode(settings: dict[str, bool | None]) -> None:
         rows, left = encode(tokenizer, texts)
         assert rows == tokenizer._encode_rust(texts, max_length=None), hex(start)
         assert left <= 100
+        assert_rows_equal_rust(tokenizer, texts)
 
 
 def test_random_texts() -> None:
@@ -112,6 +134,7 @@ def test_random_texts() -> None:
     for tokenizer in (of(), of(do_lower_case=False), of(never_split=["the"]), of(max_input_chars_per_word=3)):
         for length in (None, 3, 12):
             assert encode(tokenizer, texts, length)[0] == tokenizer._encode_rust(texts, max_length=length)
+        assert_rows_equal_rust(tokenizer, texts)
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -122,6 +145,15 @@ CALLS: dict[str, dict[str, Any]] = {
     "cut and filled": {"truncation": True, "max_length": 12, "padding": "max_length"},
     "in parts": {"truncation": True, "max_length": 9, "stride": 2, "return_overflowing_tokens": True},
     "special tokens told": {"return_special_tokens_mask": True, "return_length": True},
+    "offsets": {"return_offsets_mapping": True},
+    "offsets in parts": {
+        "return_offsets_mapping": True,
+        "truncation": True,
+        "max_length": 9,
+        "stride": 2,
+        "padding": True,
+        "return_overflowing_tokens": True,
+    },
 }
 
 
@@ -164,7 +196,9 @@ def test_a_template_of_another_shape_has_no_native_form() -> None:
     form = NativeTokenizer.of(tokenizer._backend)
     assert form is not None
     for inputs, paired in ((["the a"], False), ([("the", "b c")], True)):
-        rows = form.encode_rows(inputs, paired=paired, framed=True, offsets=False, others=lambda left: pytest.fail(f"{left}"))
+        rows = form.encode_rows(
+            inputs, paired=paired, framed=True, offsets=False, others=lambda left: pytest.fail(f"{left}")
+        )
         assert rows is not None
         rust = tokenizer._backend.encode_batch(inputs)[0]
         assert (rows[0].ids, rows[0].type_ids, rows[0].sequence_ids) == (rust.ids, rust.type_ids, rust.sequence_ids)

@@ -18,7 +18,7 @@ from bertie.training.contract import Batch
 from bertie.training.distributed import World
 from bertie.training.loop import Diverged, Interrupted, Result, train
 from bertie.training.progress import read_metrics
-from bertie.training.run_checkpoint import RunFolder
+from bertie.training.run_checkpoint import RunFolder, check_output
 from training_toy import Toy, ToyExamples, settings
 
 
@@ -361,3 +361,10 @@ def test_mistakes_are_errors_of_ours(tmp_path: Path) -> None:
         (run(tmp_path / "c", max_steps=1)[0].output / "checkpoints/step-00000001/state.json").read_text()
     )
     assert state["step"] == 1
+
+
+def test_only_the_first_process_looks_at_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointNotFound, match="There is no run"):
+        check_output(tmp_path / "run", resume=True)
+    monkeypatch.setenv("RANK", "1")  # on another host, which need not have the folder
+    check_output(tmp_path / "run", resume=True)
