@@ -25,6 +25,8 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from bertie.errors import TokenizerError
+from bertie.text.backend import encode_all
 from bertie.text.characters import NONSPACING_MARKS, PUNCTUATION, WHITESPACE, combining_class, decompose
 from bertie.text.encoding import RustEncoding
 from bertie.text.truncation import Layout
@@ -143,6 +145,9 @@ class NativeRow:
         return self._framed(*self._traced(2), None)
 
 
+Frames = dict[tuple[bool, bool], Frame]  # by whether there is a pair, and special tokens
+
+
 class NativeTokenizer:
     """A vocabulary in C++ and the frames around texts. `of` says whether a Rust tokenizer has such a form."""
 
@@ -159,22 +164,17 @@ class NativeTokenizer:
             return None  # found in the normalised text, which there never is here
         if backend.token_to_id(model.unk_token) is None or "\0" in model.continuing_subword_prefix:
             return None
-        if 2 * sum(len(piece.encode()) for piece in backend.get_vocab(with_added_tokens=False)) >= _MOST_NODES:
+        known = backend.get_vocab(with_added_tokens=False)
+        if 2 * sum(len(piece.encode()) for piece in known) >= _MOST_NODES or max(known.values(), default=0) >= 1 << 31:
             return None
-        frames: dict[tuple[bool, bool], Frame] = {}
-        for paired, framed in product((False, True), repeat=2):
-            tokens = len(model.tokenize("a")), len(model.tokenize("b")) if paired else 0
-            frame = Frame.of(backend.encode("a", "b" if paired else None, add_special_tokens=framed), tokens)
-            if frame is None:
-                return None
-            frames[paired, framed] = frame
+        frames = _frames(backend)
+        if frames is None:
+            return None
         return cls(library, backend, [token.content for token in added], frames)
 
-    def __init__(
-        self, library: Any, backend: Tokenizer, added: list[str], frames: dict[tuple[bool, bool], Frame]
-    ) -> None:
+    def __init__(self, library: Any, backend: Tokenizer, added: list[str], frames: Frames) -> None:
         model, normalizer = backend.model, backend.normalizer
-        self._library, self._frames = library, frames  # by whether there is a pair, and special tokens
+        self._library, self._frames = library, frames
         self._reference = WordPieceTokenizer(
             {model.unk_token: 0},
             do_lower_case=normalizer.lowercase,
@@ -316,6 +316,23 @@ class NativeTokenizer:
         if marks or (len(words) > 1 and words[0] == words[-1] == ""):
             return _WORD, len(out), len(letters[0]), out
         return (_LETTERS if len(words) == 1 else _HARD), len(out), len(letters[0]), out
+
+
+def _frames(backend: Tokenizer) -> Frames | None:
+    """What is around texts and pairs, with special tokens and without."""
+    frames: Frames = {}
+    try:
+        for paired, framed in product((False, True), repeat=2):
+            texts = ("a", "b") if paired else "a"
+            row = encode_all(backend, [texts], add_special_tokens=framed, is_split_into_words=False, offsets=True)[0]
+            tokens = len(backend.model.tokenize("a")), len(backend.model.tokenize("b")) if paired else 0
+            frame = Frame.of(row, tokens)
+            if frame is None:
+                return None
+            frames[paired, framed] = frame
+    except TokenizerError:  # a template that Rust fails on
+        return None
+    return frames
 
 
 def _zero_ended(texts: Iterable[str]) -> bytes:

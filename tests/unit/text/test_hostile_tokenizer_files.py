@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 import random
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from bertie.errors import BertieError, TokenizerError
 from bertie.text import BertTokenizer, train_vocabulary
-from bertie.text.backend import rust_errors
+from bertie.text.backend import encode_all, rust_errors
+from bertie.text.native import NativeTokenizer
 
 TEXTS = [f"The cat sat on mat number {n}, and the dogs were unaffable." for n in range(30)]
 NASTY = [
@@ -39,7 +43,7 @@ FILES = ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sound")
     tokenizer = train_vocabulary(TEXTS, vocab_size=120)
-    tokenizer.add_tokens(["purr"])
+    tokenizer.add_tokens([AddedToken("purr", normalized=False)])
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -67,6 +71,22 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
+def compare_native(tokenizer: BertTokenizer) -> None:
+    """Where a tokenizer has a form in C++, that gives the rows Rust gives."""
+    form = NativeTokenizer.of(tokenizer._backend)
+    if form is None:
+        return
+    rust = partial(encode_all, tokenizer._backend, add_special_tokens=True, is_split_into_words=False, offsets=True)
+    texts = ["The cat [MASK] sat.", "unaffable, éa 中\x07 ##s", "", "x" * 300]
+    both: list[list[Any]] = [texts, list(zip(texts, texts[1:] + texts[:1], strict=True))]
+    for paired, inputs in enumerate(both):
+        rows = form.encode_rows(inputs, paired=bool(paired), framed=True, offsets=True, others=rust)
+        assert rows is not None
+        for got, wanted in zip(rows, rust(inputs), strict=True):
+            for name in ("ids", "type_ids", "offsets", "tokens", "word_ids", "sequence_ids", "special_tokens_mask"):
+                assert getattr(got, name) == getattr(wanted, name), name
+
+
 def try_to_load(folder: Path) -> bool:
     """True when it loaded, False for a typed error; everything else is a failure of the test."""
     started = time.perf_counter()
@@ -74,6 +94,7 @@ def try_to_load(folder: Path) -> bool:
         tokenizer = BertTokenizer.from_pretrained(folder, check_case=False)
         tokenizer(["The cat [MASK] sat\ud800.", "purr"], ["x", "unaffable"], truncation=True, max_length=8)
         tokenizer.decode([0, 1, 2, 3, 4, 50])
+        compare_native(tokenizer)
         loaded = True
     except BertieError:
         loaded = False
