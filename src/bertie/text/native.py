@@ -102,7 +102,7 @@ class NativeRow:
     ids: list[int]
     frame: Frame
     sizes: tuple[int, int]  # tokens of A and of B
-    pieces: Mapping[int, str]
+    known: Mapping[int, str]  # tokens by id
     trace: NDArray[np.int32] | None  # [3, tokens of A and of B]: characters from, to, and words
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ class NativeRow:
 
     @property
     def tokens(self) -> list[str]:
-        return [self.pieces[token] for token in self.ids]
+        return [self.known[number] for number in self.ids]
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
@@ -167,14 +167,19 @@ class NativeTokenizer:
         known = backend.get_vocab(with_added_tokens=False)
         if 2 * sum(len(piece.encode()) for piece in known) >= _MOST_NODES or max(known.values(), default=0) >= 1 << 31:
             return None
-        frames = _frames(backend)
+        tokens = {number: piece for piece, number in backend.get_vocab(with_added_tokens=True).items()}
+        if len(tokens) < backend.get_vocab_size(with_added_tokens=True):
+            return None  # two tokens with one id
+        frames = _frames(backend, tokens)
         if frames is None:
             return None
-        return cls(library, backend, [token.content for token in added], frames)
+        return cls(library, backend, tokens, [token.content for token in added], frames)
 
-    def __init__(self, library: Any, backend: Tokenizer, added: list[str], frames: Frames) -> None:
+    def __init__(
+        self, library: Any, backend: Tokenizer, tokens: dict[int, str], added: list[str], frames: Frames
+    ) -> None:
         model, normalizer = backend.model, backend.normalizer
-        self._library, self._frames = library, frames
+        self._library, self._tokens, self._frames = library, tokens, frames
         self._reference = WordPieceTokenizer(
             {model.unk_token: 0},
             do_lower_case=normalizer.lowercase,
@@ -185,7 +190,6 @@ class NativeTokenizer:
         )
         self._lock = threading.Lock()
         known = backend.get_vocab(with_added_tokens=False)
-        self._pieces = {token: piece for piece, token in backend.get_vocab(with_added_tokens=True).items()}
         pieces = [piece for piece in known if "\0" not in piece]  # no text that comes here has a zero in it
         ids = np.array([known[piece] for piece in pieces], np.int32)
         self._vocabulary = library.bertie_wordpiece_new(
@@ -239,7 +243,7 @@ class NativeTokenizer:
                 rows.append(None)
             else:
                 row = before + ids[start : start + a] + between + ids[start + a : end] + after
-                rows.append(NativeRow(row, frame, (a, b), self._pieces, None if trace is None else trace[:, start:end]))
+                rows.append(NativeRow(row, frame, (a, b), self._tokens, None if trace is None else trace[:, start:end]))
             start = end
         left = [place for place, row in enumerate(rows) if row is None]
         if left:
@@ -318,16 +322,16 @@ class NativeTokenizer:
         return (_LETTERS if len(words) == 1 else _HARD), len(out), len(letters[0]), out
 
 
-def _frames(backend: Tokenizer) -> Frames | None:
-    """What is around texts and pairs, with special tokens and without."""
+def _frames(backend: Tokenizer, tokens: Mapping[int, str]) -> Frames | None:
+    """What is around texts and pairs, with special tokens and without; None where that is not of a shape known here."""
     frames: Frames = {}
     try:
         for paired, framed in product((False, True), repeat=2):
             texts = ("a", "b") if paired else "a"
             row = encode_all(backend, [texts], add_special_tokens=framed, is_split_into_words=False, offsets=True)[0]
-            tokens = len(backend.model.tokenize("a")), len(backend.model.tokenize("b")) if paired else 0
-            frame = Frame.of(row, tokens)
-            if frame is None:
+            sizes = len(backend.model.tokenize("a")), len(backend.model.tokenize("b")) if paired else 0
+            frame = Frame.of(row, sizes)
+            if frame is None or row.tokens != [tokens.get(number) for number in row.ids]:
                 return None
             frames[paired, framed] = frame
     except TokenizerError:  # a template that Rust fails on
