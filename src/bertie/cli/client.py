@@ -24,7 +24,7 @@ EXAMPLES = """\b
 Examples:
   bertie client health
   bertie client embed -f texts.txt -o vectors.jsonl
-  bertie client fill "Paris is the [MASK] of France."
+  bertie client fill "He drank a cup of [MASK]."
   bertie client tag --url http://127.0.0.1:8001 "Ada lived in London."
 A key is taken from BERTIE_API_KEY, the address from BERTIE_URL.
 """

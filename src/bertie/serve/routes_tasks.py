@@ -363,7 +363,7 @@ ROUTES = [
     Route("/v1/answer", answer, "Answers quoted from a text.", "Bertie", wire.AnswerRequest, wire.AnswerAnswer,
           timed=True, examples={"one": {"question": "Who wrote it?", "context": "It was written by Ada."}}),
     Route("/v1/fill", fill, "Words for [MASK].", "Bertie", wire.FillRequest, wire.FillAnswer, timed=True,
-          examples={"one": {"inputs": "Paris is the [MASK] of France."}}),
+          examples={"one": {"inputs": "He drank a cup of [MASK]."}}),
     Route("/v1/next", next_sentence, "How likely one text is to follow another.", "Bertie", wire.NextRequest,
           wire.NextAnswer, timed=True, examples={"one": {"inputs": [["She opened the door.", "It was dark."]]}}),
     Route("/v1/features", features, "A vector for every token from chosen layers.", "Bertie", wire.FeaturesRequest,

@@ -157,7 +157,7 @@ export const TASKS = [
     title: "Fill in",
     lead: "Words for [MASK]: what BERT learned to do first.",
     fields: [
-      text("text", "Text with [MASK]", "Paris is the [MASK] of France.", { rows: 3 }),
+      text("text", "Text with [MASK]", "He drank a cup of [MASK].", { rows: 3 }),
       text("targets", "Only these words", "", { rows: 1, hint: "with commas; empty for any", optional: true }),
       count("top", "Words to show", 8, 50),
     ],
