@@ -19,12 +19,11 @@ from torch import Tensor
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.tasks.batching import Row, run_groups
-from bertie.tasks.inputs import Long, PairTask, TextOrPair, checked_choice, checked_count, chunked
-from bertie.tasks.loaded import Loaded, ModelLike, open_model
-from bertie.tasks.rows import DEFAULT_STRIDE, Sliding, split_text_or_pair, truncated_rows
+from bertie.tasks.inputs import Long, PairTask, TextOrPair, checked_choice, checked_count
+from bertie.tasks.loaded import ModelLike, open_model
+from bertie.tasks.rows import DEFAULT_STRIDE
+from bertie.tasks.scoring import classifier_logits, logit_blocks
 from bertie.text import BertTokenizer
-from bertie.text.truncation import Strategy
 
 Function = Literal["softmax", "sigmoid", "none"]
 FUNCTIONS: tuple[Function, ...] = ("softmax", "sigmoid", "none")
@@ -83,8 +82,13 @@ class Classifier(PairTask[Classification]):
 
     def stream(self, items: Iterable[TextOrPair]) -> Iterator[Classification]:
         names = label_names(self.loaded.model.config)
-        for logits in classifier_logits(self.loaded, items, long=self.long, stride=self.stride):
-            yield best_first(names, scores(logits, self.function), self.top_k)
+        if self.long == "truncate":
+            blocks = logit_blocks(self.loaded, items)
+        else:
+            found = classifier_logits(self.loaded, items, long=self.long, stride=self.stride)
+            blocks = (logits[None] for logits in found)
+        for block in blocks:
+            yield from (best_first(names, values, self.top_k) for values in scores(block, self.function).tolist())
 
 
 def classify(
@@ -126,55 +130,6 @@ def classify(
 # -- what other classifying tasks use too ----------------------------------------------------------------------------
 
 
-def classifier_logits(
-    loaded: Loaded,
-    items: Iterable[TextOrPair],
-    *,
-    long: Long,
-    stride: int,
-    sliding: Sliding = "longer",
-    strategy: Strategy = "longest_first",
-) -> Iterator[Tensor]:
-    """`[num_labels]` float32 logits on the CPU for every item; those of windows are averaged by their tokens."""
-    for logits, weights in window_logits(loaded, items, long=long, stride=stride, sliding=sliding, strategy=strategy):
-        if len(weights) == 1:
-            yield logits[0]
-        else:
-            shares = torch.tensor(weights, dtype=torch.float32)
-            yield (logits * (shares / shares.sum())[:, None]).sum(0)
-
-
-def window_logits(
-    loaded: Loaded,
-    items: Iterable[TextOrPair],
-    *,
-    long: Long,
-    stride: int,
-    sliding: Sliding = "longer",
-    strategy: Strategy = "longest_first",
-) -> Iterator[tuple[Tensor, list[int]]]:
-    """For every item `[windows, num_labels]` logits and the windows' weights; a truncated item has one window."""
-
-    def groups() -> Iterator[tuple[list[int], Sequence[Row]]]:
-        if long == "truncate":
-            for chunk in chunked(items):
-                rows = truncated_rows(loaded.tokenizer, chunk, max_length=loaded.max_length, strategy=strategy)
-                yield from (([1], [row]) for row in rows)
-            return
-        for item in items:
-            windows = split_text_or_pair(
-                loaded.tokenizer, item, max_length=loaded.max_length, stride=stride, sliding=sliding
-            )
-            yield windows.weights, windows.rows
-
-    def run(rows: list[Row]) -> Sequence[Tensor]:
-        logits: Tensor = loaded.run(rows).logits
-        return logits.float().cpu().unbind(0)
-
-    for weights, answers in run_groups(groups(), run, budget=loaded.budget):
-        yield torch.stack(answers), weights
-
-
 def score_function(config: BertConfig, multi_label: bool | None) -> Function:
     """How logits become scores, by the same rules as transformers' pipeline."""
     if multi_label is None:
@@ -194,7 +149,7 @@ def label_names(config: BertConfig) -> list[str]:
     return [config.id2label.get(index, f"LABEL_{index}") for index in range(config.num_labels)]
 
 
-def best_first(names: Sequence[str], values: Tensor, top_k: int | None) -> Classification:
+def best_first(names: Sequence[str], values: Sequence[float], top_k: int | None) -> Classification:
     """Names with their values, the greatest first, equal ones in their own order."""
-    ranked = sorted(zip(names, values.tolist(), strict=True), key=lambda pair: -pair[1])
+    ranked = sorted(zip(names, values, strict=True), key=lambda pair: -pair[1])
     return Classification(tuple(ranked[:top_k]))

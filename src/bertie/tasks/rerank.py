@@ -26,11 +26,12 @@ from bertie.config import read_json_object
 from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
-from bertie.tasks.classify import FUNCTIONS, LONG, Function, label_names, scores, window_logits
+from bertie.tasks.classify import FUNCTIONS, LONG, Function, label_names, scores
 from bertie.tasks.inputs import Long, checked_choice, checked_count, checked_text, described
 from bertie.tasks.loaded import Loaded, ModelLike, open_model
 from bertie.tasks.progress import with_progress
 from bertie.tasks.rows import DEFAULT_STRIDE
+from bertie.tasks.scoring import window_logits
 from bertie.text import BertTokenizer
 
 Score = Callable[[str, Iterable[str]], Iterator[float]]

@@ -16,10 +16,11 @@ import torch
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.tasks.classify import LONG, Classification, best_first, classifier_logits
+from bertie.tasks.classify import LONG, Classification, best_first
 from bertie.tasks.inputs import Long, Task, checked_choice, checked_count, described
 from bertie.tasks.loaded import ModelLike, open_model
 from bertie.tasks.rows import DEFAULT_STRIDE
+from bertie.tasks.scoring import classifier_logits
 from bertie.text import BertTokenizer
 
 HYPOTHESIS = "This example is {}."
@@ -70,7 +71,7 @@ class ZeroShotClassifier(Task[str, Classification]):
                 values = logits[:, [self.contradiction, self.entailment]].softmax(-1)[:, 1]
             else:
                 values = logits[:, self.entailment].softmax(0)
-            yield best_first(self.labels, values, self.top_k)
+            yield best_first(self.labels, values.tolist(), self.top_k)
 
 
 def zero_shot(

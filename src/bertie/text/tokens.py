@@ -42,18 +42,20 @@ _CLEAN_UP = (
 class NativeForm:
     """The C++ form of a Rust tokenizer, made for whoever has much text. A copy, or another process, makes its own.
 
-    Making it takes as long as it saves on some pages.
+    Making it takes as long as it saves on some pages, so it is made when those have come, at once or one by one.
     """
 
     def __init__(self) -> None:
         self._made: tuple[Tokenizer | None, NativeTokenizer | None] = None, None
+        self._seen = 0  # characters
 
     def of(self, backend: Tokenizer, inputs: Sequence[Any]) -> NativeTokenizer | None:
         """The form for these texts, or pairs of texts; None where Rust is to have them."""
         made_of, native = self._made
         if made_of is not backend:
             parts = (part for one in inputs for part in (one if isinstance(one, (tuple, list)) else (one,)))
-            if sum(len(part) for part in parts if isinstance(part, str)) < _MUCH:
+            self._seen += sum(len(part) for part in parts if isinstance(part, str))
+            if self._seen < _MUCH:
                 return None
             from bertie.text.native import NativeTokenizer  # with numpy, which those who only ask for help do not need
 

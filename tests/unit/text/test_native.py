@@ -277,15 +277,15 @@ def test_copies_and_other_processes_make_their_own() -> None:
 
 
 def test_it_is_made_for_much_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertie.text.tokens._MUCH", 7)
+    monkeypatch.setattr("bertie.text.tokens._MUCH", 20)
     tokenizer = of()
     assert tokenizer.encode_ids(["the", "b"]) == tokenizer._encode_rust(["the", "b"], max_length=None)
     assert tokenizer(["the"], ["bc"])["input_ids"] == [tokenizer.encode("the", "bc")]
     with pytest.raises(TokenizerError):
         tokenizer(["the", None, 5])
-    assert tokenizer._native.of(tokenizer._backend, ["the"]) is None
-    tokenizer([("the", "the thing")])
-    assert tokenizer._native.of(tokenizer._backend, ["the"]) is not None, "once made it is for everyone"
+    assert tokenizer._native.of(tokenizer._backend, ["a"]) is None, "nineteen characters so far"
+    tokenizer([("a", "the")])
+    assert tokenizer._native.of(tokenizer._backend, []) is not None, "once made it is for everyone"
 
 
 def test_many_threads_at_once() -> None:

@@ -1,0 +1,126 @@
+"""Logits of texts and pairs, for the tasks that classify: one vector of numbers to an item, in order.
+
+    items ──▶ tokenizer threads ─▶ rows ──▶ batches by token budget ──▶ logits, copied while the next batches run
+
+On a GPU the batches of a window are queued before the logits of the window before it are read, so that it has work
+while Python makes rows and answers. On a CPU a window is computed when it is started, and given at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, islice
+
+import torch
+from torch import Tensor
+
+from bertie.tasks.batching import Row, map_ahead, run_groups, split_by_tokens, windows
+from bertie.tasks.inputs import TEXTS_AT_ONCE, Long, T, TextOrPair
+from bertie.tasks.loaded import Loaded
+from bertie.tasks.pipeline import tokenizing_beside
+from bertie.tasks.rows import Sliding, split_text_or_pair, truncated_rows
+from bertie.text.truncation import Strategy
+
+_AT_FIRST = 16  # items tokenized in the first call; every call after it takes twice as many
+_Started = list[tuple[list[int], Tensor, torch.cuda.Event | None]]
+
+
+def logit_blocks(
+    loaded: Loaded, items: Iterable[TextOrPair], *, strategy: Strategy = "longest_first"
+) -> Iterator[Tensor]:
+    """`[some items, num_labels]` float32 logits on the CPU, block after block; what is too long is cut."""
+    device = loaded.model.device
+    how = tokenizing_beside(device)
+    most, queued = (how.texts, 1) if device.type == "cuda" else (TEXTS_AT_ONCE, 0)
+
+    def rows_of(chunk: list[TextOrPair]) -> list[Row]:
+        return truncated_rows(loaded.tokenizer, chunk, max_length=loaded.max_length, strategy=strategy)
+
+    running: list[_Started] = []
+    chunks = _growing_chunks(items, most)
+    with closing(map_ahead(rows_of, chunks, depth=how.calls, threads=how.threads)) as rows:
+        for window in windows(chain.from_iterable(rows), budget=loaded.budget, length=len):
+            running.append(_start(loaded, window))
+            if len(running) > queued:
+                yield _read(running.pop(0))
+        yield from map(_read, running)
+
+
+def window_logits(
+    loaded: Loaded,
+    items: Iterable[TextOrPair],
+    *,
+    long: Long,
+    stride: int,
+    sliding: Sliding = "longer",
+    strategy: Strategy = "longest_first",
+) -> Iterator[tuple[Tensor, list[int]]]:
+    """For every item `[windows, num_labels]` logits and the windows' weights; a truncated item has one window."""
+    if long == "truncate":
+        for block in logit_blocks(loaded, items, strategy=strategy):
+            yield from ((logits[None], [1]) for logits in block)
+        return
+
+    def groups() -> Iterator[tuple[list[int], Sequence[Row]]]:
+        for item in items:
+            found = split_text_or_pair(
+                loaded.tokenizer, item, max_length=loaded.max_length, stride=stride, sliding=sliding
+            )
+            yield found.weights, found.rows
+
+    def run(rows: list[Row]) -> Sequence[Tensor]:
+        logits: Tensor = loaded.run(rows).logits
+        return logits.float().cpu().unbind(0)
+
+    for weights, answers in run_groups(groups(), run, budget=loaded.budget):
+        yield torch.stack(answers), weights
+
+
+def classifier_logits(
+    loaded: Loaded,
+    items: Iterable[TextOrPair],
+    *,
+    long: Long,
+    stride: int,
+    sliding: Sliding = "longer",
+    strategy: Strategy = "longest_first",
+) -> Iterator[Tensor]:
+    """`[num_labels]` float32 logits on the CPU for every item; those of windows are averaged by their tokens."""
+    for logits, weights in window_logits(loaded, items, long=long, stride=stride, sliding=sliding, strategy=strategy):
+        if len(weights) == 1:
+            yield logits[0]
+        else:
+            shares = torch.tensor(weights, dtype=torch.float32)
+            yield (logits * (shares / shares.sum())[:, None]).sum(0)
+
+
+def _growing_chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    size = min(_AT_FIRST, most)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+        size = min(2 * size, most)
+
+
+def _start(loaded: Loaded, window: Sequence[Row]) -> _Started:
+    """Every batch of a window, queued: the places of its rows, their logits, and when those will be there."""
+    started: _Started = []
+    for places in split_by_tokens([len(row) for row in window], loaded.budget):
+        logits: Tensor = loaded.run([window[place] for place in places]).logits.float()
+        ready = None
+        if logits.is_cuda:
+            device, logits = logits.device, logits.to("cpu", non_blocking=True)
+            ready = torch.cuda.current_stream(device).record_event()
+        started.append((places, logits, ready))
+    return started
+
+
+def _read(started: _Started) -> Tensor:
+    """The logits of a window in its rows' order, once they are there."""
+    block = torch.empty(sum(len(places) for places, _, _ in started), started[0][1].shape[1])
+    for places, logits, ready in started:
+        if ready is not None:
+            ready.synchronize()
+        block[places] = logits
+    return block
