@@ -211,11 +211,11 @@ def end_to_end(name: str, folder: Path, texts: list[str], rows: list[list[int]],
 def saved_base(model: bertie.BertModel, like: Path, folder: Path) -> Path:
     """BERT-base as a folder of sentence-transformers': the files of `like` around it, with the width changed."""
     model.save_pretrained(folder)
-    for file in like.rglob("*"):
+    for file in like.iterdir():
         if file.is_file() and file.name not in ("config.json", "model.safetensors"):
-            (folder / file.relative_to(like)).parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, folder / file.relative_to(like))
+            shutil.copyfile(file, folder / file.name)
     pooling = json.loads((like / "1_Pooling" / "config.json").read_text())
+    (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling | {"word_embedding_dimension": 768}))
     return folder
 
