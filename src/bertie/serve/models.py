@@ -26,7 +26,7 @@ from bertie.serve.failures import Refusal, unhealthy
 from bertie.serve.scheduler import Engine, device_failed
 from bertie.serve.settings import ModelChoice, Settings
 from bertie.tasks.batching import Row
-from bertie.tasks.loaded import Loaded, _from_files
+from bertie.tasks.loaded import Loaded, forget_models
 from bertie.tasks.zero_shot import inference_labels
 
 logger = logging.getLogger("bertie.serve")
@@ -244,7 +244,7 @@ class Models:
 
 def forget_loaded() -> None:
     """Let go of models that are only kept in case they are asked for again: the next one is read from its files."""
-    _from_files.cache_clear()
+    forget_models()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -261,6 +261,11 @@ def _type_name(dtype: torch.dtype | str | None) -> str | None:
         return str(dtype).removeprefix("torch.")
 
 
+def forget_models() -> None:
+    """Let go of the models that were opened by name; whoever still uses one keeps it."""
+    _from_files.cache_clear()
+
+
 @lru_cache(maxsize=4)
 def _from_files(
     source: str,
