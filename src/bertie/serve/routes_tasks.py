@@ -135,7 +135,7 @@ async def cohere_rerank(service: Service, call: Call, body: wire.CohereRerankReq
 
 
 def _predictions(ability: Logits, logits: torch.Tensor, function: Any, top_k: int | None) -> list[wire.Prediction]:
-    best = best_first(ability.names, scores(logits, function), top_k)
+    best = best_first(ability.names, scores(logits, function).tolist(), top_k)
     return [wire.Prediction(label, score) for label, score in best.labels]
 
 
