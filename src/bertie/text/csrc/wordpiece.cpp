@@ -6,7 +6,7 @@
 //
 // Pieces are kept in a trie: from one root those that begin a word, from the other those that continue one. An edge is an
 // entry of one hash table under (node, byte). Walking as far as edges go and going back to the last node that ends a piece
-// finds the longest one.
+// finds the longest one. Most words are a piece of at most eight bytes: those are looked up whole, in a table of their own.
 
 #include <atomic>
 #include <cstdint>
@@ -29,6 +29,54 @@ static_assert(sizeof(Entry) == 16, "");
 constexpr int PAGES = 0x110000 / 256;
 constexpr int32_t NOWHERE = -1;
 constexpr int64_t LEFT = -1, LACKS_PAGE = -2;  // instead of a length
+
+// Pieces of at most eight bytes that begin a word. No piece has a zero in it, so eight bytes tell its length as well.
+class ShortWords {
+public:
+    static constexpr int LONGEST = 8;
+
+    void add(const char* piece, size_t size, int32_t id) {
+        if (2 * ++words_ > table_.size()) {
+            std::vector<Word> old(2 * table_.size());
+            old.swap(table_);
+            --shift_;
+            for (const Word& word : old)
+                if (word.bytes) put(word);
+        }
+        Word made;
+        memcpy(&made.bytes, piece, size);
+        made.id = id;
+        put(made);
+    }
+
+    // The piece that is these bytes, zeros behind it.
+    int32_t find(const char* eight) const {
+        uint64_t bytes;
+        memcpy(&bytes, eight, sizeof bytes);
+        for (size_t k = place(bytes);; k = (k + 1) & (table_.size() - 1)) {
+            if (table_[k].bytes == bytes) return table_[k].id;
+            if (!table_[k].bytes) return NOWHERE;
+        }
+    }
+
+private:
+    struct Word {
+        uint64_t bytes = 0;  // 0: none
+        int32_t id = NOWHERE;
+    };
+
+    size_t place(uint64_t bytes) const { return (bytes * 0x9E3779B97F4A7C15u) >> shift_; }
+
+    void put(Word word) {
+        size_t k = place(word.bytes);
+        while (table_[k].bytes && table_[k].bytes != word.bytes) k = (k + 1) & (table_.size() - 1);
+        table_[k] = word;
+    }
+
+    std::vector<Word> table_ = std::vector<Word>(1 << 10);
+    size_t words_ = 0;
+    int shift_ = 54;  // 64 less the table's bits
+};
 
 class Trie {
 public:
@@ -77,7 +125,7 @@ private:
     }
 
     void insert(int32_t node, uint8_t byte, int32_t to) {
-        if (2 * ++edges_ > table_.size()) {
+        if (5 * ++edges_ > 4 * table_.size()) {
             std::vector<Edge> old(2 * table_.size());
             old.swap(table_);
             --shift_;
@@ -100,6 +148,7 @@ private:
 };
 
 struct Vocabulary {
+    ShortWords short_words;
     Trie trie;
     std::vector<std::string> added;  // tokens that are found in the raw text
     bool begins_added[256] = {};
@@ -205,6 +254,10 @@ private:
     void spell(bool too_long) {
         if (too_long) return put(vocabulary_.unknown, first_, last_);
         const char *begin = word_.data(), *at = begin, *end = begin + size_;
+        if (size_ <= ShortWords::LONGEST) {  // behind the letters are zeros, those of the last entry
+            const int32_t id = vocabulary_.short_words.find(begin);
+            if (id != NOWHERE) return put(id, first_, last_);
+        }
         const int64_t before = made_;
         for (int32_t root = 0; at < end; root = 1) {
             const char *from = at, *stop = at;
@@ -268,6 +321,7 @@ EXPORT void* bertie_wordpiece_new(const char* pieces, const int32_t* ids, int64_
     for (int64_t k = 0; k < count; ++k) {
         const size_t size = strlen(pieces);
         if (size) made->trie.add(0, pieces, size, ids[k]);
+        if (size && size <= ShortWords::LONGEST) made->short_words.add(pieces, size, ids[k]);
         if (size > prefix_size && !memcmp(pieces, prefix, prefix_size))
             made->trie.add(1, pieces + prefix_size, size - prefix_size, ids[k]);
         pieces += size + 1;
