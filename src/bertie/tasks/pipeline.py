@@ -36,9 +36,9 @@ class Tokenizing:
     threads: int
 
 
-# In C++ (text/native.py) one thread makes fifteen million tokens a second, and Python's lock is free meanwhile; a GPU reads
-# three million of BERT-base and more of smaller models. Through Rust, which has threads of its own, a second caller
-# neither helps nor harms much. A CPU model reads a hundredth of that.
+# In C++ (text/native.py) one thread makes fifteen million tokens a second, and Python's lock is free meanwhile; a GPU
+# reads three million of BERT-base and more of smaller models. Through Rust, which has threads of its own, a second
+# caller neither helps nor harms much. A CPU model reads a hundredth of that.
 _BESIDE_GPU = Tokenizing(texts=1024, calls=8, threads=2)
 _BESIDE_CPU = Tokenizing(texts=256, calls=2, threads=1)
 # Windows that a GPU has before it while an earlier one is read.
