@@ -10,7 +10,6 @@ that have to be sorted. So is every text where the library was not built, or whe
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -188,7 +187,6 @@ class NativeTokenizer:
             clean_text=normalizer.clean_text,
             unk_token=model.unk_token,
         )
-        self._lock = threading.Lock()
         known = backend.get_vocab(with_added_tokens=False)
         pieces = [piece for piece in known if "\0" not in piece]  # no text that comes here has a zero in it
         ids = np.array([known[piece] for piece in pieces], np.int32)
@@ -293,10 +291,9 @@ class NativeTokenizer:
             wanted[:] = 0
 
     def _load_page(self, page: int) -> None:
-        """Tell the library what the characters 256·page … become."""
+        """Tell the library what the characters 256·page … become; of several threads' the first counts."""
         entries = np.array([self._entry(code) for code in range(256 * page, 256 * page + 256)], _ENTRY)
-        with self._lock:
-            self._library.bertie_wordpiece_page(self._vocabulary, page, entries.ctypes.data)
+        self._library.bertie_wordpiece_page(self._vocabulary, page, entries.ctypes.data)
 
     def _entry(self, code: int) -> tuple[int, int, int, bytes]:
         if 0xD800 <= code < 0xE000:
