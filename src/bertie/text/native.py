@@ -337,7 +337,8 @@ def _frames(backend: Tokenizer, tokens: Mapping[int, str]) -> Frames | None:
 
 
 def _zero_ended(texts: Iterable[str]) -> bytes:
-    return "\0".join([*texts, ""]).encode()
+    # One by one: a single letter beyond ASCII would make all of a joined text wide.
+    return b"\0".join([*map(str.encode, texts), b""])
 
 
 def _filled_in(ids: Ids, lengths: Ids, left: NDArray[np.intp], rows: list[list[int]]) -> tuple[Ids, Ids]:
