@@ -184,7 +184,7 @@ def test_ctrl_c_does_not_wait_for_rust_to_count_all_words(tmp_path: Path) -> Non
                 os.kill(os.getpid(), signal.SIGINT)
         look_elsewhere()
 
-    texts = ["some words to count and to count again " * 400] * 800
+    texts = ["some words to count and to count again " * 400] * 1600  # 24 calls, if nobody stops it
     with pytest.raises(Interrupted, match="Stopped before the first step"), explained(tmp_path / "out"):
         train_vocabulary(texts, vocab_size=100, progress=progress)
-    assert 2 <= len(calls) <= 4, "it went on counting"
+    assert 2 <= len(calls) <= 12, "it went on counting"
