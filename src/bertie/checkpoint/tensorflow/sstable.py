@@ -35,7 +35,7 @@ _FREE_BYTES = 16 << 20
 _EXPANSION = 8
 _PAIR_BYTES = 160
 
-_MAX_PAIRS = 50_000  # bert-large with its optimizer has 1,200
+_MAX_PAIRS = 30_000  # bert-large with its optimizer has 1,200
 
 
 class _Budget:
