@@ -21,8 +21,9 @@ MODELS = FILES | {"ops", "model", "loading"}
 TASKS = MODELS | {"defaults", "text", "data", "engine"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "library": set(),
     "config": {"errors"},
-    "text": FILES,
+    "text": FILES | {"library"},
     "data": {"errors"},
     "defaults": {"errors"},
     "ops": {"errors"},
@@ -31,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loading": FILES | {"model"},
     "certificate": FILES | {"model", "loading"},
     "convert": FILES | {"model", "loading"},
-    "engine": {"errors", "config", "ops", "model", "text"},
+    "engine": {"errors", "config", "library", "ops", "model", "text"},
     "tasks": TASKS,
     "training": TASKS | {"tasks"},
     "client": {"errors"},
@@ -39,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": TASKS | {"tasks", "training", "serve", "client", "certificate", "convert"},
     "__main__": {"cli"},
 }
-NO_TORCH = {"errors", "config", "text", "data", "defaults", "client", "cli"}
+NO_TORCH = {"errors", "library", "config", "text", "data", "defaults", "client", "cli"}
 
 
 def room_of(file: Path) -> str:

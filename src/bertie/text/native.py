@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product, repeat
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bertie.errors import TokenizerError
+from bertie.library import Signatures, open_library
 from bertie.text.backend import encode_all
 from bertie.text.characters import NONSPACING_MARKS, PUNCTUATION, WHITESPACE, combining_class, decompose
 from bertie.text.encoding import RustEncoding
@@ -42,7 +42,7 @@ _LEFT, _LACKS_PAGE = -1, -2
 _LETTERS, _REMOVED, _SPACE, _WORD, _HARD = range(5)
 _ENTRY = np.dtype([("kind", "u1"), ("size", "u1"), ("chars", "u1"), ("out", "S13")])
 _POINTER, _INT, _LONG, _TEXT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+_SIGNATURES: Signatures = {
     "bertie_wordpiece_version": (ctypes.c_int, []),
     "bertie_wordpiece_new": (_POINTER, [_TEXT, _POINTER, _LONG, _TEXT, _TEXT, _LONG, _INT, _INT]),
     "bertie_wordpiece_free": (None, [_POINTER]),
@@ -57,17 +57,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 @lru_cache(maxsize=1)
 def load_library() -> Any | None:
     """The library, or None where it was not built (or is an older one)."""
-    for path in sorted(Path(__file__).parent.glob("_wordpiece*.so")):
-        try:
-            library = ctypes.CDLL(str(path))
-            for name, (result, arguments) in _SIGNATURES.items():
-                function = getattr(library, name)
-                function.restype, function.argtypes = result, arguments
-        except (OSError, AttributeError):
-            continue
-        if library.bertie_wordpiece_version() == VERSION:
-            return library
-    return None
+    return open_library(__file__, "_wordpiece", _SIGNATURES, version=("bertie_wordpiece_version", VERSION))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bertie.library import Signatures, open_library
+
 VERSION = 3  # of the interface at the end of csrc/encoder.cpp
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+_SIGNATURES: Signatures = {
     "bertie_version": (_INT, []),
     "bertie_instruction_set": (ctypes.c_char_p, []),
     "bertie_model_new": (_POINTER, [_INT, _INT, _INT, _INT, _FLOAT, _FLOAT, _INT, *[_POINTER] * 5]),
@@ -27,17 +28,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 @lru_cache(maxsize=1)
 def load_library() -> Any | None:
     """The library, or None where it was not built (or is an older one)."""
-    for path in sorted(Path(__file__).parent.glob("_kernels*.so")):
-        try:
-            library = ctypes.CDLL(str(path))
-            for name, (result, arguments) in _SIGNATURES.items():
-                function = getattr(library, name)
-                function.restype, function.argtypes = result, arguments
-        except (OSError, AttributeError):
-            continue
-        if library.bertie_version() == VERSION:
-            return library
-    return None
+    return open_library(__file__, "_kernels", _SIGNATURES, version=("bertie_version", VERSION))
 
 
 def instruction_set() -> str | None:
