@@ -21,10 +21,11 @@ from bertie.model.pretrained import BertPreTrainedModel
 logger = logging.getLogger("bertie")
 
 
-def fuse_layers(model: BertPreTrainedModel) -> Callable[[], None]:
+def fuse_layers(model: BertPreTrainedModel, *, alone: bool) -> Callable[[], None]:
     """Let the model's layers run in our kernels, until what comes back is called.
 
-    What stands in the way is said in the log, and leaves the model as it is.
+    What stands in the way is said in the log, and leaves the model as it is. A process that is `alone` has no gradients
+    to exchange, and can record its passes.
     """
     try:
         from bertie.engine.gpu.training import fuse, why_not
@@ -33,7 +34,7 @@ def fuse_layers(model: BertPreTrainedModel) -> Callable[[], None]:
     else:
         reason = why_not(model)
     if reason is None:
-        return fuse(model)
+        return fuse(model, record=alone)
     logger.info("training runs the reference's layers, without kernels of our own: %s", reason)
     return lambda: None
 

@@ -126,7 +126,7 @@ class Training:
         if settings.compile_layers:
             compile_layers(model)
         elif settings.fused and self.uses_bfloat16 and self.device.type == "cuda" and not world.shard:
-            self._unfuse = fuse_layers(model)
+            self._unfuse = fuse_layers(model, alone=world.size == 1)
         self.optimizer = Optimizer(
             self.parameters,
             settings,

@@ -8,6 +8,7 @@ Whole models in bfloat16 are compared on a GPU by tests/scripts/gpu_training.py.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -34,6 +35,10 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
+def a_seed(number: int) -> Tensor:
+    return torch.tensor([number], dtype=torch.int32, device=DEVICE)
+
+
 def near(got: Tensor, wanted: Tensor) -> None:
     assert got.shape == wanted.shape
     assert float((got - wanted).abs().max()) <= CLOSE * max(1.0, float(wanted.abs().max()))
@@ -48,30 +53,39 @@ def test_norm_and_its_gradients(tokens: int, width: int) -> None:
     given = [t.clone().requires_grad_() for t in (x, residual, gamma, beta)]
     wanted = F.layer_norm(given[0] + given[1], (width,), given[2], given[3], 1e-12)
     wanted.backward(grad)
-    out, summed = drop_add_norm(x, residual, gamma, beta, 1e-12, dropout=0.0, seed=0, keep=True)
+    out, kept = drop_add_norm(x, residual, gamma, beta, 1e-12, dropout=0.0, seed=None, keep=True)
     sums = RowSums(tokens, [8, 3 * width], DEVICE)
-    of_residual, of_x = drop_add_norm_backward(grad, summed, gamma, 1e-12, dropout=0.0, seed=0, sums=sums.part(1))
+    of_residual, of_x = drop_add_norm_backward(grad, kept, gamma, dropout=0.0, seed=None, sums=sums.part(1))
     small = sums.total()[1].view(3, width)
     near(out, wanted.detach())
-    near(summed, x + residual)
+    near(kept.normal, F.layer_norm(x + residual, (width,), eps=1e-12))
     for got, leaf in ((of_x, given[0]), (of_residual, given[1]), (small[0], given[2]), (small[1], given[3])):
         assert leaf.grad is not None
         near(got, leaf.grad)
     near(small[2], of_x.sum(0))
+    half, rest = 0.25 * grad, 0.75 * grad  # a gradient that comes in two parts
+    again, _ = drop_add_norm_backward(half, kept, gamma, dropout=0.0, seed=None, sums=sums.part(1), more=rest)
+    near(again, of_residual)
 
 
 def test_dropout_drops_its_share_and_the_same_both_ways() -> None:
-    from bertie.engine.gpu.gradients import RowSums, drop_add_norm, drop_add_norm_backward
+    from bertie.engine.gpu.gradients import Kept, RowSums, drop_add_norm, drop_add_norm_backward
 
     tokens, width = 64, 256
-    ones, nothing = torch.ones(tokens, width, device=DEVICE), torch.zeros(tokens, width, device=DEVICE)
+    tens, residual = torch.full((tokens, width), 10.0, device=DEVICE), 0.5 * random(tokens, width, seed=2)
     gamma, beta = random(width, seed=3), random(width, seed=4)
 
-    def dropped(seed: int) -> Tensor:
-        return drop_add_norm(ones, nothing, gamma, beta, 1e-5, dropout=0.25, seed=seed, keep=True)[1]
+    def run(seed: int) -> tuple[Tensor, Kept]:
+        """What was kept, times what it was multiplied with; and what the way back reads."""
+        out, kept = drop_add_norm(tens, residual, gamma, beta, 1e-5, dropout=0.25, seed=a_seed(seed), keep=True)
+        mask = (kept.normal > 0).float() / 0.75  # of 10 / 0.75 and 0, with a little added, the ones above the mean
+        near(out, F.layer_norm(10.0 * mask + residual, (width,), gamma, beta, 1e-5))
+        return mask, kept
 
-    kept = dropped(7)
-    assert set(kept.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    def dropped(seed: int) -> Tensor:
+        return run(seed)[0]
+
+    kept, for_back = run(7)
     assert 0.72 < float((kept > 0).float().mean()) < 0.78
     assert torch.equal(kept, dropped(7))
     assert not torch.equal(kept, dropped(8))
@@ -81,7 +95,7 @@ def test_dropout_drops_its_share_and_the_same_both_ways() -> None:
     assert float((kept > 0).float().mean(0).min()) > 0.5, "a column that is always dropped"
     sums = RowSums(tokens, [3 * width], DEVICE)
     of_residual, of_x = drop_add_norm_backward(
-        random(tokens, width), kept, gamma, 1e-5, dropout=0.25, seed=7, sums=sums.part(0)
+        random(tokens, width), for_back, gamma, dropout=0.25, seed=a_seed(7), sums=sums.part(0)
     )
     near(of_x, of_residual * kept)
     near(sums.total()[0].view(3, width)[2], of_x.sum(0))
@@ -112,6 +126,13 @@ def test_column_sums_of_rows_that_lie_apart() -> None:
     near(sums.total()[1], x[:, :65].sum(0))
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (64, 32), (200, 70)])
+def test_sum_of_rows(shape: tuple[int, int]) -> None:
+    from bertie.engine.gpu.gradients import sum_rows
+
+    near(sum_rows(random(*shape)), random(*shape).sum(0))
+
+
 @pytest.mark.parametrize("head", [8, 16, 24])
 @pytest.mark.parametrize(("tile", "lengths"), [(16, [3, 16, 1, 5, 9]), (128, [70, 128, 1, 2, 57, 100])])
 def test_attention_backward(head: int, tile: int, lengths: list[int]) -> None:
@@ -126,7 +147,29 @@ def test_attention_backward(head: int, tile: int, lengths: list[int]) -> None:
         contexts.append(F.scaled_dot_product_attention(q[None], k[None], v[None])[0].transpose(0, 1).flatten(1))
     torch.cat(contexts).backward(grad)
     assert leaf.grad is not None
-    near(attention_backward(qkv, grad, 2, schedule(lengths, DEVICE, tile)), leaf.grad)
+    got, sums = attention_backward(qkv, grad, 2, [schedule(lengths, DEVICE, tile)])
+    near(got, leaf.grad)
+    near(sums.sum(0), leaf.grad.sum(0))
+
+
+def test_attention_backward_in_two_sizes_of_tile_with_spare_programs() -> None:
+    from bertie.engine.gpu.gradients import attention_backward
+    from bertie.engine.gpu.schedule import schedule
+    from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+    from bertie.ops.packing import Packing
+
+    lengths = [70, 3, 60, 128, 1, 40]
+    batch = TrainingBatch(Packing.of(lengths), 1, dropout=0.0, seeds=None, filled=True)
+    passage = Passage(batch.form, batch.to(DEVICE))
+    assert len(passage._plans) == 2
+    qkv, grad = random(batch.form.rows, 96), random(batch.form.rows, 32, seed=1)
+    wanted, sums = attention_backward(qkv[: sum(lengths)], grad[: sum(lengths)], 2, [schedule(lengths, DEVICE, 128)])
+    grad[sum(lengths) :] = 0.0
+    of_bias = torch.empty(96, device=DEVICE)
+    got = passage.attention_backward(grad, qkv, grad, (), 2, of_bias)
+    near(got[: sum(lengths)], wanted)
+    assert not bool(got[sum(lengths) :].any()), "what fills up has no gradient"
+    near(of_bias, sums.sum(0))
 
 
 @pytest.mark.parametrize("width", [10, 2048, 5000])
@@ -146,38 +189,212 @@ def test_cross_entropy(width: int) -> None:
     near(ours.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("longest", [50, 120])
-def test_a_whole_model_in_float32(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertie import BertConfig, BertForMaskedLM
-    from bertie.engine.gpu import training
+class Again:
+    """Stands in for a CUDA graph where there is none: a replay does the work again."""
 
-    monkeypatch.setattr(training, "HALF", torch.float32)
-    monkeypatch.setattr(training, "in_half", lambda: True)
-    torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=90,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    model = BertForMaskedLM(config).to(DEVICE).train()
-    lengths = [3, longest, 20, 64, 1]
-    ids = torch.randint(5, 90, (sum(lengths),), device=DEVICE)
-    ends = torch.tensor([0, *np.cumsum(lengths)])
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work, self.replays = work, 0
 
-    def run() -> tuple[Tensor, dict[str, Tensor]]:
-        model.zero_grad()
-        states = model.bert(ids, cu_seqlens=ends).last_hidden_state
+    def replay(self) -> None:
+        self.replays += 1
+        self.work()
+
+
+class Whole:
+    """A small model in float32, fused or not, and one batch of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lengths: list[int], record: bool) -> None:
+        from bertie import BertConfig, BertForMaskedLM
+        from bertie.engine.gpu import training, training_layer
+
+        self.training, self.record = training, record
+        self.recordings: list[Again] = []
+        for module in (training, training_layer):
+            monkeypatch.setattr(module, "HALF", torch.float32)
+        monkeypatch.setattr(training, "in_half", lambda: True)
+        monkeypatch.setattr(training, "Graphs", lambda: self.recorded)
+        torch.manual_seed(0)
+        config = BertConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=90,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )  # fmt: skip
+        self.model = BertForMaskedLM(config).to(DEVICE).train()
+        self.ids = torch.randint(5, 90, (sum(lengths),), device=DEVICE)
+        self.ends = torch.tensor([0, *np.cumsum(lengths)])
+
+    def recorded(self, work: Callable[[], None]) -> Again:
+        self.recordings.append(Again(work))
+        return self.recordings[-1]
+
+    def fuse(self) -> Callable[[], None]:
+        undo = self.training.fuse(self.model, record=self.record)
+        self.model.get_output_embeddings().__dict__.pop("forward")  # the decoder's is bfloat16 alone
+
+        def back() -> None:
+            self.model.get_output_embeddings().forward = None
+            undo()
+
+        return back
+
+    def states(self) -> Tensor:
+        states: Tensor = self.model.bert(self.ids, cu_seqlens=self.ends).last_hidden_state
+        return states
+
+    def loss(self, seed: int = 0) -> Tensor:
+        states = self.states()
+        return (states * random(*states.shape, seed=seed)).sum()
+
+    def gradients(self) -> dict[str, Tensor]:
+        return {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
+
+    def run(self) -> tuple[Tensor, dict[str, Tensor]]:
+        self.model.zero_grad()
+        states = self.states()
         (states * random(*states.shape)).sum().backward()
-        return states.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        return states.detach(), self.gradients()
 
-    wanted, gradients = run()
-    undo = training.fuse(model)
-    model.get_output_embeddings().__dict__.pop("forward")  # the decoder's is bfloat16 alone
-    states, found = run()
-    assert not torch.equal(states, wanted), "the fused layers ran"
-    near(states, wanted)
-    assert found.keys() == gradients.keys()
-    for name, gradient in gradients.items():
-        near(found[name], gradient)
-    model.get_output_embeddings().forward = None
+
+def same(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert got.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        near(got[name], gradient)
+
+
+@pytest.mark.parametrize("longest", [50, 120])
+@pytest.mark.parametrize("record", [False, True])
+def test_a_whole_model_in_float32(longest: int, record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, [3, longest, 20, 64, 1], record)
+    wanted, gradients = whole.run()
+    undo = whole.fuse()
+    for _ in range(3):  # launched, recorded, replayed
+        states, found = whole.run()
+        assert not torch.equal(states, wanted), "the fused layers ran"
+        near(states, wanted)
+        same(found, gradients)
     undo()
-    assert torch.equal(run()[0], wanted)
+    assert torch.equal(whole.run()[0], wanted)
+
+
+def test_a_replayed_step_is_the_launched_one_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, [3, 70, 20, 64, 1], record=True)
+    whole.fuse()
+    launched, replayed = whole.run(), whole.run()
+    assert [again.replays for again in whole.recordings] == [1, 1], "one recording forward, one back"
+    assert torch.equal(launched[0], replayed[0])
+    assert all(torch.equal(launched[1][name], gradient) for name, gradient in replayed[1].items())
+
+
+def test_batches_of_nearly_one_size_share_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    smaller = Whole(monkeypatch, [3, 66, 19, 60, 2, 2], record=True)
+    whole = Whole(monkeypatch, [3, 70, 20, 64, 1], record=True)
+    wanted = smaller.run()
+    whole.fuse()
+    whole.run()
+    whole.run()
+    whole.ids, whole.ends = smaller.ids, smaller.ends  # the weights are the same: of one seed
+    states, found = whole.run()
+    assert [again.replays for again in whole.recordings] == [2, 2]
+    near(states, wanted[0])
+    same(found, wanted[1])
+
+
+def test_gradients_add_up_over_replayed_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, [3, 40, 20, 64, 1], record=True)
+
+    def added_up() -> dict[str, Tensor]:
+        whole.model.zero_grad()
+        for seed in range(3):
+            whole.loss(seed).backward()
+        return whole.gradients()
+
+    wanted = added_up()
+    whole.fuse()
+    same(added_up(), wanted)
+    same(added_up(), wanted)
+    assert whole.recordings[0].replays == 5
+
+
+def test_two_forward_passes_before_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, [3, 40, 20, 64, 1], record=True)
+
+    def both() -> dict[str, Tensor]:
+        whole.model.zero_grad()
+        (whole.loss(0) + whole.loss(1)).backward()
+        return whole.gradients()
+
+    wanted = both()
+    whole.fuse()
+    for _ in range(3):
+        same(both(), wanted)
+    assert whole.recordings[0].replays > 0
+    before = whole.recordings[0].replays
+    whole.loss()  # never taken back: what it kept is free again with its loss
+    whole.loss()
+    assert whole.recordings[0].replays == before + 2
+
+
+def test_what_wants_to_see_between_layers_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, [3, 40, 20], record=True)
+    whole.fuse()
+    for _ in range(3):
+        output = whole.model.bert(whole.ids, cu_seqlens=whole.ends, output_hidden_states=True)
+        output.last_hidden_state.sum().backward()
+        assert len(output.hidden_states) == 3
+        with torch.no_grad():
+            whole.states()
+        whole.model.eval()
+        whole.states()
+        whole.model.train()
+    assert not whole.recordings
+    first = whole.model.bert.encoder.layer[0]
+    first.attention.self.query.weight.requires_grad_(False)
+    for _ in range(3):
+        whole.run()
+    assert not whole.recordings
+    assert first.attention.self.query.weight.grad is None
+
+
+def test_a_recording_for_parameters_that_moved_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, [3, 40, 20], record=True)
+    whole.fuse()
+    whole.run()
+    whole.run()
+    norm = whole.model.bert.encoder.layer[0].output.LayerNorm
+    norm.weight.data = norm.weight.data.clone()
+    whole.run()
+    assert [again.replays for again in whole.recordings] == [1, 1, 1, 1]
+
+
+def test_a_second_backward_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, [3, 40, 20], record=True)
+    whole.fuse()
+    loss = whole.loss()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="asked for twice"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("lengths", [[1], [64, 64], [3, 100, 7], [200, 5], [60] * 50])
+def test_forms_of_batches(lengths: list[int], dropout: float) -> None:
+    from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+    from bertie.ops.packing import Packing
+
+    packing = Packing.of(lengths)
+    seeds = [5, 6, 7, 8]
+    exact = TrainingBatch(packing, 2, dropout=dropout, seeds=seeds, filled=False)
+    filled = TrainingBatch(packing, 2, dropout=dropout, seeds=seeds, filled=True)
+    assert exact.form.rows == sum(lengths)
+    assert filled.form.rows % 64 == 48
+    assert sum(lengths) <= filled.form.rows < sum(lengths) + 64
+    for batch in (exact, filled):
+        assert len(batch.buffer) == sum(batch.form.sizes)
+        passage = Passage(batch.form, torch.from_numpy(batch.buffer))
+        assert [int(seed[0]) for layer in range(2) for seed in passage.seeds(layer)] == seeds
+        own = dropout == 0.0 and max(lengths) <= 128
+        assert (batch.form.programs > 0) == own
+        if not own:
+            ends = passage._ends.tolist()
+            assert ends[: len(lengths) + 1] == [0, *np.cumsum(lengths)]
+            assert ends[-1] == batch.form.rows
+            assert max(np.diff(ends)) <= batch.form.longest

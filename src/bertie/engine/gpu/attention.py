@@ -110,12 +110,16 @@ def _attention_kernel(
     tl.store(places, context.to(out.dtype.element_ty), mask=in_tile)
 
 
-def attention(qkv: Tensor, heads: int, plan: Schedule, *, fp8_scale: Tensor | None = None) -> Tensor:
+def attention(
+    qkv: Tensor, heads: int, plan: Schedule, *, fp8_scale: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """`[tokens, 3·N·H]` → `[tokens, N·H]`, in qkv's dtype, or in fp8 in units of `fp8_scale`."""
     tokens, width = qkv.shape[0], qkv.shape[1] // 3
     head = width // heads
     lanes = max(16, triton.next_power_of_2(head))
-    out = torch.empty(tokens, width, device=qkv.device, dtype=qkv.dtype if fp8_scale is None else torch.float8_e4m3fn)
+    if out is None:
+        dtype = qkv.dtype if fp8_scale is None else torch.float8_e4m3fn
+        out = torch.empty(tokens, width, device=qkv.device, dtype=dtype)
     launch(
         _attention_kernel,
         (heads, len(plan.programs)),

@@ -259,9 +259,10 @@ def embed(
     return out, out8
 
 
-def gelu(x: Tensor, *, fp8_scale: Tensor | None = None, exact: bool = False) -> Tensor:
+def gelu(x: Tensor, *, fp8_scale: Tensor | None = None, exact: bool = False, out: Tensor | None = None) -> Tensor:
     """GELU of `[tokens, I]`: in x's dtype, or in fp8 in units of `fp8_scale`."""
-    out = torch.empty_like(x, dtype=x.dtype if fp8_scale is None else FP8)
+    if out is None:
+        out = torch.empty_like(x, dtype=x.dtype if fp8_scale is None else FP8)
     block = 4096
     launch(
         _gelu_kernel,

@@ -18,6 +18,8 @@ fp32.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import triton
@@ -25,8 +27,8 @@ import triton.language as tl
 from torch import Tensor
 
 from bertie.engine.gpu.attention import _exp2
-from bertie.engine.gpu.epilogues import _normal_share, _normalised
-from bertie.engine.gpu.launch import INTERPRETED, launch
+from bertie.engine.gpu.epilogues import _normal_share
+from bertie.engine.gpu.launch import INTERPRETED, launch, rows_like, rows_of
 from bertie.engine.gpu.schedule import Schedule
 
 WHOLE = 128  # texts up to this length fit into one tile of attention_backward
@@ -50,22 +52,23 @@ def _kept(seed, place, dropped):
     return half.to(tl.int32) >= dropped
 
 
-@triton.jit(do_not_specialize=["seed", "dropped", "tokens"])
+@triton.jit(do_not_specialize=["dropped", "tokens"])
 def _drop_add_norm_kernel(
     x,  # [tokens, D]
     residual,  # [tokens, D]
     gamma,
     beta,
-    summed,  # [tokens, D]: what is normalised, kept for the way back
+    normal,  # [tokens, D]: normalised, but not yet weighted; kept for the way back
+    steep,  # [tokens] fp32: what it was multiplied with to be so
     out,  # [tokens, D]
     tokens,
     width,  # D
     eps,
-    seed,
+    seed,  # [1] int32, on the device: a recorded pass reads another one every time
     dropped,  # the chance of being dropped, in units of 2⁻¹⁶
     rescale,  # 1 / (1 − that chance)
     DROPS: tl.constexpr,
-    KEEPS: tl.constexpr,  # whether `summed` is wanted
+    KEEPS: tl.constexpr,  # whether `normal` and `steep` are wanted
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -76,19 +79,28 @@ def _drop_add_norm_kernel(
     place = row.to(tl.int64)[:, None] * width + column[None, :]
     value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
     if DROPS:
-        kept = _kept(seed, row[:, None] * width + column[None, :], dropped)
+        kept = _kept(tl.load(seed), row[:, None] * width + column[None, :], dropped)
         value = tl.where(kept, value * rescale, 0.0)
     total = value + tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
+    mean = tl.sum(total, 1) / width
+    centred = tl.where(in_row[None, :], total - mean[:, None], 0.0)
+    factor = tl.rsqrt(tl.sum(centred * centred, 1) / width + eps)
+    bare = centred * factor[:, None]
     if KEEPS:
-        tl.store(summed + place, total.to(summed.dtype.element_ty), mask=mask)
-    normal = _normalised(total, in_row, gamma, beta, column, width, eps)
-    tl.store(out + place, normal.to(out.dtype.element_ty), mask=mask)
+        tl.store(normal + place, bare.to(normal.dtype.element_ty), mask=mask)
+        tl.store(steep + row, factor, mask=row < tokens)
+    weight = tl.load(gamma + column, mask=in_row, other=0.0).to(tl.float32)
+    shift = tl.load(beta + column, mask=in_row, other=0.0).to(tl.float32)
+    made = bare * weight[None, :] + shift[None, :]
+    tl.store(out + place, made.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["seed", "dropped", "tokens"])
+@triton.jit(do_not_specialize=["dropped", "tokens"])
 def _drop_add_norm_backward_kernel(
     grad,  # [tokens, D], of the norm's output
-    summed,  # [tokens, D]
+    more,  # [tokens, D], to be added to it, or None
+    normal,  # [tokens, D]
+    steep,  # [tokens]
     gamma,
     grad_residual,  # [tokens, D]
     grad_x,  # [tokens, D]; written where anything is dropped, otherwise it is grad_residual
@@ -96,7 +108,6 @@ def _drop_add_norm_backward_kernel(
     tokens,
     width,
     sums_stride,
-    eps,
     seed,
     dropped,
     rescale,
@@ -117,21 +128,20 @@ def _drop_add_norm_backward_kernel(
         mask = (row < tokens)[:, None] & in_row[None, :]
         place = row.to(tl.int64)[:, None] * width + column[None, :]
         above = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
-        total = tl.load(summed + place, mask=mask, other=0.0).to(tl.float32)
-        mean = tl.sum(total, 1) / width
-        centred = tl.where(mask, total - mean[:, None], 0.0)
-        steep = tl.rsqrt(tl.sum(centred * centred, 1) / width + eps)
-        normal = centred * steep[:, None]
-        of_gamma += tl.sum(above * normal, 0)
+        if more is not None:
+            above += tl.load(more + place, mask=mask, other=0.0).to(tl.float32)
+        bare = tl.load(normal + place, mask=mask, other=0.0).to(tl.float32)
+        factor = tl.load(steep + row, mask=row < tokens, other=0.0)
+        of_gamma += tl.sum(above * bare, 0)
         of_beta += tl.sum(above, 0)
         weighted = above * weight[None, :]
         level = tl.sum(weighted, 1) / width
-        slope = tl.sum(weighted * normal, 1) / width
-        below = (weighted - level[:, None] - normal * slope[:, None]) * steep[:, None]
+        slope = tl.sum(weighted * bare, 1) / width
+        below = (weighted - level[:, None] - bare * slope[:, None]) * factor[:, None]
         below = tl.where(mask, below, 0.0)
         tl.store(grad_residual + place, below.to(grad_residual.dtype.element_ty), mask=mask)
         if DROPS:
-            kept = _kept(seed, row[:, None] * width + column[None, :], dropped)
+            kept = _kept(tl.load(seed), row[:, None] * width + column[None, :], dropped)
             below = tl.where(kept, below * rescale, 0.0)
             tl.store(grad_x + place, below.to(grad_x.dtype.element_ty), mask=mask)
         of_bias += tl.sum(below, 0)
@@ -206,6 +216,7 @@ def _attention_backward_kernel(
     qkv,  # [tokens, 3·N·H]
     grad,  # [tokens, N·H], of the context
     grad_qkv,  # [tokens, 3·N·H]
+    sums,  # [programs, 3·N·H] fp32: of the rows of a program
     programs,  # [programs, 4] int32
     starts,  # [tokens] int32
     width,  # N·H
@@ -218,9 +229,16 @@ def _attention_backward_kernel(
 ):
     program = programs + 4 * tl.program_id(1)
     first, end = tl.load(program), tl.load(program + 1)
+    num_keys = tl.load(program + 3) - tl.load(program + 2)
     head = tl.program_id(0)
     lane = tl.arange(0, LANES)
     row = tl.arange(0, ROWS)
+    sums += tl.program_id(1).to(tl.int64) * (3 * width) + head * HEAD + lane
+    if (first == end) | (num_keys > ROWS):  # a spare program of a recorded pass, or a piece of a longer text
+        nothing = tl.zeros([LANES], tl.float32)
+        for part in tl.static_range(3):
+            tl.store(sums + part * width, nothing, mask=lane < HEAD)
+        return
     there = first + row < end
     mask = there[:, None] & (lane < HEAD)[None, :]
     base = first.to(tl.int64) * (3 * width) + head * HEAD
@@ -239,14 +257,37 @@ def _attention_backward_kernel(
     weights = tl.where(same, _exp2(scores * to_power - top[:, None], HARDWARE), 0.0)
     weights = weights * (1.0 / tl.maximum(tl.sum(weights, 1), 1e-30))[:, None]
     of_v = tl.dot(tl.trans(weights.to(v.dtype)), above)
+    tl.store(sums + 2 * width, tl.sum(of_v, 0), mask=lane < HEAD)
     tl.store(grad_qkv + base + 2 * width + inside, of_v.to(grad_qkv.dtype.element_ty), mask=mask)
     of_weights = tl.dot(above, tl.trans(v))
     level = tl.sum(weights * of_weights, 1)
     of_scores = (weights * (of_weights - level[:, None]) * to_score).to(q.dtype)
     of_q = tl.dot(of_scores, k)
+    tl.store(sums, tl.sum(of_q, 0), mask=lane < HEAD)
     tl.store(grad_qkv + base + inside, of_q.to(grad_qkv.dtype.element_ty), mask=mask)
     of_k = tl.dot(tl.trans(of_scores), q)
+    tl.store(sums + width, tl.sum(of_k, 0), mask=lane < HEAD)
     tl.store(grad_qkv + base + width + inside, of_k.to(grad_qkv.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _total_kernel(
+    sums,  # [rows, width] fp32, its rows `stride` apart
+    out,  # [width] fp32
+    rows,
+    width,
+    stride,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    row = tl.arange(0, ROWS)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    in_row = column < width
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, rows, ROWS):
+        there = (start + row < rows)[:, None] & in_row[None, :]
+        total += tl.load(sums + (start + row).to(tl.int64)[:, None] * stride + column[None, :], mask=there, other=0.0)
+    tl.store(out + column, tl.sum(total, 0), mask=in_row)
 
 
 # -- how they are called ---------------------------------------------------------------------------------------------
@@ -260,17 +301,33 @@ class RowSums:
     >>> of_norm, of_bias = sums.total()
     """
 
-    def __init__(self, tokens: int, widths: list[int], device: torch.device) -> None:
+    def __init__(self, tokens: int, widths: list[int], device: torch.device, *, norms: bool = False) -> None:
         self.widths = widths
-        blocks = -(-tokens // block_rows(tokens))
-        self.buffer = torch.empty(blocks, sum(widths), device=device, dtype=torch.float32)
+        blocks = -(-tokens // (norm_block_rows(tokens) if norms else block_rows(tokens)))
+        self.buffer = rows_of(blocks, sum(widths), torch.float32, device)
         self.parts = torch.split(self.buffer, widths, dim=1)
 
     def part(self, number: int) -> Tensor:
         return self.parts[number]
 
-    def total(self) -> tuple[Tensor, ...]:
-        return torch.split(self.buffer.sum(0), self.widths)
+    def total(self, out: Tensor | None = None) -> tuple[Tensor, ...]:
+        return torch.split(sum_rows(self.buffer, out), self.widths)
+
+
+def sum_rows(sums: Tensor, out: Tensor | None = None) -> Tensor:
+    """`[rows, width]` → `[width]`, in fp32. PyTorch's own sum takes three times as long over a few hundred rows."""
+    rows, width = sums.shape
+    if out is None:
+        out = torch.empty(width, device=sums.device, dtype=torch.float32)
+    columns = 32
+    launch(
+        _total_kernel,
+        (-(-width // columns),),
+        (sums, out, rows, width, sums.stride(0)),
+        {"ROWS": 64, "COLUMNS": columns},
+        num_warps=4,
+    )
+    return out
 
 
 def block_rows(tokens: int) -> int:
@@ -278,42 +335,76 @@ def block_rows(tokens: int) -> int:
     return 32 if tokens >= 4096 else 8
 
 
+def norm_block_rows(tokens: int) -> int:
+    """The same for the programs of a norm, which are longer on their way and want company."""
+    return 16 if tokens >= 4096 else 8
+
+
 def _dropped(dropout: float) -> tuple[int, float]:
     return round(dropout * 2**16), 1 / (1 - dropout)
 
 
+class Kept(NamedTuple):
+    """What a norm's backward pass reads."""
+
+    normal: Tensor  # [tokens, D]: normalised, before gamma and beta
+    steep: Tensor  # [tokens, 1] fp32: 1 / √(variance + ε)
+
+
 def drop_add_norm(
-    x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, eps: float, *, dropout: float, seed: int, keep: bool
-) -> tuple[Tensor, Tensor]:
-    """LayerNorm(dropout(x) + residual), `[tokens, D]`, and (with `keep`) the sum that was normalised."""
+    x: Tensor,
+    residual: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    *,
+    dropout: float,
+    seed: Tensor | None,
+    keep: bool,
+) -> tuple[Tensor, Kept]:
+    """LayerNorm(dropout(x) + residual), `[tokens, D]`, and (with `keep`) what the way back reads.
+
+    `seed` is one int32 on the device, at an address that is a multiple of 16.
+    """
     tokens, width = x.shape
     rows, warps = (2, 2) if width <= 1024 else (1, 8)
-    out = torch.empty_like(residual)
-    summed = torch.empty_like(residual) if keep else out
+    out = rows_like(residual)
+    kept = Kept(rows_like(residual), rows_of(tokens, 1, torch.float32, x.device)) if keep else Kept(out, gamma)
     launch(
         _drop_add_norm_kernel,
         (-(-tokens // rows),),
-        (x, residual, gamma, beta, summed, out, tokens, width, eps, seed, *_dropped(dropout)),
+        (x, residual, gamma, beta, *kept, out, tokens, width, eps, seed, *_dropped(dropout)),
         {"DROPS": dropout > 0, "KEEPS": keep, "ROWS": rows, "COLUMNS": _power(width)},
         num_warps=warps,
     )
-    return out, summed
+    return out, kept
 
 
 def drop_add_norm_backward(
-    grad: Tensor, summed: Tensor, gamma: Tensor, eps: float, *, dropout: float, seed: int, sums: Tensor
+    grad: Tensor,
+    kept: Kept,
+    gamma: Tensor,
+    *,
+    dropout: float,
+    seed: Tensor | None,
+    sums: Tensor,
+    more: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the residual and of x, `[tokens, D]`; into `sums` `[blocks, 3·D]` of gamma, beta and x's bias."""
+    """Gradients of the residual and of x, `[tokens, D]`; into `sums` `[blocks, 3·D]` of gamma, beta and x's bias.
+
+    The gradient that comes in is `grad`, or `grad + more`.
+    """
     tokens, width = grad.shape
-    rows, warps = 1, 4 if width <= 1024 else 8
-    grad_residual = torch.empty_like(summed)
-    grad_x = torch.empty_like(summed) if dropout > 0 else grad_residual
+    rows, warps = (2, 4) if width <= 1024 and tokens >= 4096 else (1, 4 if width <= 1024 else 8)
+    grad_residual = rows_like(kept.normal)
+    grad_x = rows_like(kept.normal) if dropout > 0 else grad_residual
     launch(
         _drop_add_norm_backward_kernel,
         (len(sums),),
         (
             grad,
-            summed,
+            more,
+            *kept,
             gamma,
             grad_residual,
             grad_x,
@@ -321,11 +412,10 @@ def drop_add_norm_backward(
             tokens,
             width,
             sums.stride(0),
-            eps,
             seed,
             *_dropped(dropout),
         ),
-        {"DROPS": dropout > 0, "ROWS": rows, "STEPS": block_rows(tokens) // rows, "COLUMNS": _power(width)},
+        {"DROPS": dropout > 0, "ROWS": rows, "STEPS": norm_block_rows(tokens) // rows, "COLUMNS": _power(width)},
         num_warps=warps,
     )
     return grad_residual, grad_x
@@ -335,7 +425,7 @@ def gelu_backward(x: Tensor, grad: Tensor, *, exact: bool, sums: Tensor) -> Tens
     """The gradient of the activation's input `[tokens, I]`; into `sums` `[blocks, I]` its sum over tokens."""
     tokens, width = x.shape
     rows, columns = 1, min(1024, _power(width))
-    grad_x = torch.empty_like(x)
+    grad_x = rows_like(x)
     launch(
         _gelu_backward_kernel,
         (len(sums), -(-width // columns)),
@@ -359,22 +449,29 @@ def column_sums(x: Tensor, *, sums: Tensor) -> None:
     )
 
 
-def attention_backward(qkv: Tensor, grad: Tensor, heads: int, plan: Schedule) -> Tensor:
-    """The gradient of `[tokens, 3·N·H]` from that of the context `[tokens, N·H]`. Every text fits into a tile."""
+def attention_backward(qkv: Tensor, grad: Tensor, heads: int, plans: Sequence[Schedule]) -> tuple[Tensor, Tensor]:
+    """The gradient of `[tokens, 3·N·H]` from that of the context `[tokens, N·H]`, and its sum over tokens.
+
+    A plan takes care of the texts that fit into a tile of it whole, and passes over the pieces of longer ones; so
+    short texts can have a plan of small tiles, of which a multiprocessor holds more.
+    """
     width = qkv.shape[1] // 3
     head = width // heads
     lanes = max(16, _power(head))
-    grad_qkv = torch.empty_like(qkv)
+    grad_qkv = rows_like(qkv)
     factors = (math.log2(math.e) / math.sqrt(head), 1 / math.sqrt(head))
-    launch(
-        _attention_backward_kernel,
-        (heads, len(plan.programs)),
-        (qkv, grad, grad_qkv, plan.programs, plan.starts, width, *factors),
-        {"HEAD": head, "LANES": lanes, "ROWS": plan.tile, "HARDWARE": not INTERPRETED},
-        num_warps=4,
-        num_stages=1,
-    )
-    return grad_qkv
+    counts = [len(plan.programs) for plan in plans]
+    sums = torch.empty(sum(counts), 3 * width, device=qkv.device, dtype=torch.float32)
+    for plan, part in zip(plans, torch.split(sums, counts), strict=True):
+        launch(
+            _attention_backward_kernel,
+            (heads, len(plan.programs)),
+            (qkv, grad, grad_qkv, part, plan.programs, plan.starts, width, *factors),
+            {"HEAD": head, "LANES": lanes, "ROWS": plan.tile, "HARDWARE": not INTERPRETED},
+            num_warps=4,
+            num_stages=1,
+        )
+    return grad_qkv, sums
 
 
 def _power(width: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 from torch import Tensor
 
@@ -48,6 +49,21 @@ def launch(
         _compiled[key] = kernel[grid](*arguments, **constants, **options)
     else:
         found[(*grid, 1, 1)[:3]](*arguments, *constants.values())
+
+
+def rows_of(tokens: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Room for `[tokens, width]`, cut from a little more: batches of nearly one size ask for memory of exactly one."""
+    return torch.empty(with_room(tokens), width, dtype=dtype, device=device)[:tokens]
+
+
+def rows_like(x: Tensor) -> Tensor:
+    """The same for the size of x, `[tokens, width]`."""
+    return rows_of(len(x), x.shape[1], x.dtype, x.device)
+
+
+def with_room(tokens: int) -> int:
+    step = max(64, 1 << max(0, tokens.bit_length() - 4))
+    return -(-tokens // step) * step
 
 
 def _looked_at(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any]) -> list[int]:

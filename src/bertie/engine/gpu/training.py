@@ -5,43 +5,30 @@
         loss = …                    # packed batches take the fused layers, everything else the reference's own
 
 PyTorch runs a reference layer in some sixty kernels both ways, most of which only carry values to memory and back. Here
-they are about thirty: the products, by cuBLAS, and between them one kernel each (gradients.py). Queries, keys and
-values are one product. Weights stay in fp32, where the optimizer changes them; every batch starts with their rounded
-copies. Weights' gradients leave the products in fp32, as autocast does not have them.
-
-What is kept for the way back is written down in `_Layer.forward`; dropout keeps nothing but a seed, which comes from
-PyTorch's generator on the CPU, so a resumed run drops the same values.
+they are about thirty (training_layer.py), and for all layers together two launches (recorded.py). Every batch starts
+with rounded copies of the weights. Dropout keeps nothing for the way back but a seed, which comes from PyTorch's
+generator on the CPU, so a resumed run drops the same values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bertie.engine.gpu.attention import attention
-from bertie.engine.gpu.epilogues import gelu
-from bertie.engine.gpu.gradients import (
-    WHOLE,
-    RowSums,
-    attention_backward,
-    column_sums,
-    drop_add_norm,
-    drop_add_norm_backward,
-    gelu_backward,
-)
-from bertie.engine.gpu.schedule import Schedule, schedule
-from bertie.engine.gpu.words import FewRows, PaddedDecoder
+from bertie.engine.gpu.embedding import FusedEmbeddings
+from bertie.engine.gpu.recorded import Graphs, Record, Stack
+from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+from bertie.engine.gpu.training_layer import HALF, LayerGradients, TrainingLayer
+from bertie.engine.gpu.words import PaddedDecoder
 from bertie.model.activations import gelu_erf, gelu_tanh
-from bertie.model.bert import PLAIN, BertLayer
+from bertie.model.bert import PLAIN, BertEncoder, BertLayer
 from bertie.model.cache import LayerCache
+from bertie.model.outputs import ModelOutput
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.ops.attention import AttentionPlan, Maps
-from bertie.ops.packing import Packing
-
-HALF = torch.bfloat16
 
 
 def why_not(model: BertPreTrainedModel) -> str | None:
@@ -68,147 +55,90 @@ def in_half() -> bool:
     return torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == HALF
 
 
-def fuse(model: BertPreTrainedModel) -> Callable[[], None]:
-    """Give every layer, the table of segments and the decoder of a language model another forward. Ask `why_not` first.
+def fuse(model: BertPreTrainedModel, *, record: bool = True) -> Callable[[], None]:
+    """Give the embeddings, the encoder, its layers and the decoder of a language model another forward.
 
-    What comes back undoes it.
+    Ask `why_not` first. What comes back undoes it. Without `record`, layers run one by one, and gradients are there
+    layer by layer: what several processes want, which exchange them meanwhile.
     """
     encoder = model.base_model.encoder
-    state = _Batches([_Fused(layer, number) for number, layer in enumerate(encoder.layer)])
-    for fused in state.layers:
-        fused.state = state
-        fused.layer.forward = fused.forward  # type: ignore[method-assign]
-    hook = encoder.register_forward_pre_hook(state.begin, with_kwargs=True)
-    changed: list[nn.Module] = list(encoder.layer)
+    fused = FusedEncoder(encoder, Graphs() if record else None)
+    encoder.forward = fused.forward  # type: ignore[method-assign]
+    changed: list[nn.Module] = [encoder, *encoder.layer]
+    for layer in fused.layers:
+        layer.layer.forward = FusedLayer(fused, layer).forward  # type: ignore[method-assign]
     decoder = model.get_output_embeddings()
     if isinstance(decoder, nn.Linear):
         decoder.forward = PaddedDecoder(decoder).forward  # type: ignore[method-assign, assignment]
         changed.append(decoder)
-    segments = model.base_model.embeddings.token_type_embeddings
-    if segments.num_embeddings <= FewRows.MOST:
-        segments.forward = FewRows(segments).forward  # type: ignore[method-assign, assignment]
-        changed.append(segments)
+    embeddings = model.base_model.embeddings
+    if embeddings.token_type_embeddings.num_embeddings <= FusedEmbeddings.MOST_SEGMENTS:
+        embeddings.forward = FusedEmbeddings(embeddings, HALF, in_half).forward  # type: ignore[method-assign]
+        changed.append(embeddings)
 
     def undo() -> None:
-        hook.remove()
         for module in changed:
             del module.forward
 
     return undo
 
 
-class _Batches:
-    """What the layers share: their rounded weights, and the batch that is under way."""
+class FusedEncoder:
+    """The forward that takes the place of an encoder's own: all layers at once where it can be, else one by one."""
 
-    def __init__(self, layers: list[_Fused]) -> None:
-        self.layers = layers
-        self.targets = [target for fused in layers for target in fused.half.targets]
-        self.sources = [source for fused in layers for source in fused.half.sources]
-        self.batch: _Batch | None = None
+    def __init__(self, encoder: BertEncoder, record: Record | None) -> None:
+        self.encoder = encoder
+        self.layers = [TrainingLayer(layer, number) for number, layer in enumerate(encoder.layer)]
+        self.stack = None if record is None else Stack(self.layers, record)
+        self._rounded = [target for layer in self.layers for target in layer.half.targets]
+        self._weights = [source for layer in self.layers for source in layer.half.sources]
+        self.attention_dropout = max(layer.attention_dropout for layer in self.layers)
+        self.batch: TrainingBatch | None = None  # what the layers are in, one by one
+        self.passage: Passage | None = None
 
-    def begin(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Called before the encoder runs."""
-        plan: AttentionPlan = named.get("plan", arguments[1] if len(arguments) > 1 else PLAIN)
-        self.batch = None
+    def forward(self, hidden_states: Tensor, plan: AttentionPlan = PLAIN, **named: Any) -> ModelOutput:
+        """As the reference encoder's."""
+        self.batch = self.passage = None
         if plan.packing is None or not in_half():
-            return
-        dropout = max(fused.attention_dropout for fused in self.layers)
-        seeds: list[list[int]] = []
-        if module.training:
-            seeds = torch.randint(2**31 - 1, (len(self.layers), 2)).tolist()
-        self.batch = _Batch(plan.packing, dropout if module.training else 0.0, seeds)
+            return BertEncoder.forward(self.encoder, hidden_states, plan, **named)
+        training, number = self.encoder.training, len(self.layers)
+        together = self.stack is not None and self._all_at_once(plan, named)
+        seeds = torch.randint(2**31 - 1, (2 * number,)).tolist() if training else None
+        dropout = self.attention_dropout if training else 0.0
+        batch = TrainingBatch(plan.packing, number, dropout=dropout, seeds=seeds, filled=together)
         with torch.no_grad():
-            torch._foreach_copy_(self.targets, self.sources)
+            torch._foreach_copy_(self._rounded, self._weights)
+        if together and self.stack is not None:
+            return ModelOutput(last_hidden_state=self.stack(hidden_states.to(HALF), batch))
+        self.batch, self.passage = batch, Passage(batch.form, batch.to(hidden_states.device))
+        return BertEncoder.forward(self.encoder, hidden_states, plan, **named)
 
-
-class _Batch:
-    """One packed batch: how attention goes over it, and the seeds of its dropout."""
-
-    def __init__(self, packing: Packing, dropout: float, seeds: list[list[int]]) -> None:
-        self.packing, self.dropout, self.seeds = packing, dropout, seeds
-        # Our kernels where every text fits into a tile and nothing is dropped, FlashAttention for the rest.
-        self.forward_plan: Schedule | None = None
-        self.backward_plan: Schedule | None = None
-        if packing.max_length <= WHOLE and dropout == 0.0:
-            self.forward_plan = schedule(packing.lengths, packing.device)
-            self.backward_plan = self.forward_plan
-            if packing.max_length > self.forward_plan.tile:
-                self.backward_plan = schedule(packing.lengths, packing.device, WHOLE)
-
-    def attention(self, qkv: Tensor, heads: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """`[tokens, 3·N·H]` → the context `[tokens, N·H]`, and what the way back needs besides qkv and the context."""
-        if self.forward_plan is not None:
-            return attention(qkv, heads, self.forward_plan), ()
-        q, k, v = _split(qkv, heads)
-        ends, longest = self.packing.cu_seqlens, self.packing.max_length
-        found = torch.ops.aten._flash_attention_forward(
-            q, k, v, ends, ends, longest, longest, self.dropout, False, False
+    def _all_at_once(self, plan: AttentionPlan, named: dict[str, Any]) -> bool:
+        """Whether nobody wants to see anything between layers."""
+        return (
+            self.encoder.training
+            and torch.is_grad_enabled()
+            and self.encoder.checkpointing is None
+            and is_plain(plan)
+            and all(wanted is None or wanted is False for name, wanted in named.items() if name != "cross_plan")
+            and all(
+                layer.layer.training and not layer.layer._forward_hooks and not layer.layer._forward_pre_hooks
+                for layer in self.layers
+            )
+            and all(parameter.requires_grad for layer in self.layers for parameter in layer.parameters)
         )
-        context, kept = found[0], found[1:4]
-        return context.reshape(len(qkv), -1), tuple(kept)
-
-    def attention_backward(
-        self, grad: Tensor, qkv: Tensor, context: Tensor, kept: Sequence[Tensor], heads: int
-    ) -> Tensor:
-        if self.backward_plan is not None:
-            return attention_backward(qkv, grad, heads, self.backward_plan)
-        q, k, v = _split(qkv, heads)
-        ends, longest = self.packing.cu_seqlens, self.packing.max_length
-        found = torch.ops.aten._flash_attention_backward(
-            grad.view_as(q), q, k, v, context.view_as(q), kept[0], ends, ends, longest, longest, self.dropout, False,
-            kept[1], kept[2],
-        )  # fmt: skip
-        return torch.cat([part.reshape(len(qkv), -1) for part in found[:3]], dim=1)
 
 
-def _split(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`[tokens, 3·N·H]` → three views `[tokens, N, H]`."""
-    q, k, v = qkv.view(len(qkv), 3, heads, -1).unbind(1)
-    return q, k, v
+def is_plain(plan: AttentionPlan) -> bool:
+    """Whether attention is what the kernels have a form for."""
+    return plan.head_mask is None and plan.maps is False and not plan.causal and plan.bias is None
 
 
-class _Half:
-    """The rounded copies of a layer's weights and biases; queries, keys and values are one."""
+class FusedLayer:
+    """The forward that takes the place of a layer's own."""
 
-    def __init__(self, layer: BertLayer) -> None:
-        inside = layer.attention.self
-        self.targets: list[Tensor] = []
-        self.sources: list[Tensor] = []
-        self.qkv, self.qkv_bias = self._room([inside.query, inside.key, inside.value])
-        self.out, self.out_bias = self._room([layer.attention.output.dense])
-        self.up, self.up_bias = self._room([layer.intermediate.dense])
-        self.down, self.down_bias = self._room([layer.output.dense])
-        self.qkv_turned, self.out_turned = self.qkv.t(), self.out.t()
-        self.up_turned, self.down_turned = self.up.t(), self.down.t()
-
-    def _room(self, modules: list[nn.Linear]) -> tuple[Tensor, Tensor]:
-        rows = [module.out_features for module in modules]
-        first = modules[0].weight
-        weight = torch.empty(sum(rows), first.shape[1], device=first.device, dtype=HALF)
-        bias = torch.empty(sum(rows), device=first.device, dtype=HALF)
-        self.targets += [*torch.split(weight, rows), *torch.split(bias, rows)]
-        self.sources += [module.weight for module in modules] + [module.bias for module in modules]
-        return weight, bias
-
-
-class _Fused:
-    """One layer, and the forward that takes the place of its own."""
-
-    state: _Batches
-
-    def __init__(self, layer: BertLayer, number: int) -> None:
-        self.layer, self.number, self.half = layer, number, _Half(layer)
-        self.heads = len(layer.attention.self.heads)
-        self.exact = layer.intermediate.intermediate_act_fn is gelu_erf
-        inside, first, second = layer.attention.self, layer.attention.output, layer.output
-        self.attention_dropout = inside.dropout.p
-        self.dropout = (first.dropout.p, second.dropout.p)
-        self.norms = (first.LayerNorm, second.LayerNorm)
-        linear = [inside.query, inside.key, inside.value, first.dense, layer.intermediate.dense, second.dense]
-        self.parameters = [p for module in (*linear, *self.norms) for p in (module.weight, module.bias)]
-        # What the backward pass adds up over tokens: both norms (with the bias before them), the wide bias, qkv's.
-        width, wide = layer.intermediate.dense.in_features, layer.intermediate.dense.out_features
-        self.sums = [3 * width, wide, 3 * width, len(self.half.qkv)]
+    def __init__(self, encoder: FusedEncoder, layer: TrainingLayer) -> None:
+        self.encoder, self.layer = encoder, layer
 
     def forward(
         self,
@@ -220,14 +150,13 @@ class _Fused:
         cache: LayerCache | None = None,
     ) -> tuple[Tensor, Maps | None, Maps | None]:
         """As the reference layer's; what the kernels have no form for is left to it."""
-        batch = self.state.batch
-        plain = plan.head_mask is None and plan.maps is False and not plan.causal and plan.bias is None
-        if batch is None or batch.packing is not plan.packing or not plain or cache is not None:
+        batch, passage = self.encoder.batch, self.encoder.passage
+        if batch is None or batch.packing is not plan.packing or not is_plain(plan) or cache is not None:
             return BertLayer.forward(
-                self.layer, hidden_states, plan,
+                self.layer.layer, hidden_states, plan,
                 encoder_hidden_states=encoder_hidden_states, cross_plan=cross_plan, cache=cache,
             )  # fmt: skip
-        made: Tensor = _Layer.apply(hidden_states.to(HALF), batch, self, *self.parameters)  # type: ignore[no-untyped-call]
+        made: Tensor = _Layer.apply(hidden_states.to(HALF), passage, self.layer, *self.layer.parameters)  # type: ignore[no-untyped-call]
         return made, None, None
 
 
@@ -235,62 +164,15 @@ class _Layer(torch.autograd.Function):
     """`[tokens, D]` → `[tokens, D]`, and the gradients of both and of the sixteen parameters."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, batch: _Batch, fused: _Fused, *parameters: Tensor) -> Tensor:
-        half, training = fused.half, fused.layer.training
-        keep = any(ctx.needs_input_grad)
-        drop = fused.dropout if training else (0.0, 0.0)
-        seeds = batch.seeds[fused.number] if training else (0, 0)
-        *_, gamma1, beta1, gamma2, beta2 = parameters
-        eps1, eps2 = (norm.eps for norm in fused.norms)
-        qkv = torch.addmm(half.qkv_bias, x, half.qkv_turned)
-        context, kept = batch.attention(qkv, fused.heads)
-        mixed = torch.addmm(half.out_bias, context, half.out_turned)
-        y, y_sum = drop_add_norm(mixed, x, gamma1, beta1, eps1, dropout=drop[0], seed=seeds[0], keep=keep)
-        wide = torch.addmm(half.up_bias, y, half.up_turned)
-        bent = gelu(wide, exact=fused.exact)
-        narrow = torch.addmm(half.down_bias, bent, half.down_turned)
-        out, out_sum = drop_add_norm(narrow, y, gamma2, beta2, eps2, dropout=drop[1], seed=seeds[1], keep=keep)
-        if keep:
-            ctx.save_for_backward(x, qkv, context, y_sum, y, wide, bent, out_sum, *kept)
-            ctx.batch, ctx.fused, ctx.drop, ctx.seeds = batch, fused, drop, seeds
+    def forward(ctx: Any, x: Tensor, passage: Passage, layer: TrainingLayer, *parameters: Tensor) -> Tensor:
+        training = layer.layer.training
+        out, saved = layer.forward(x, passage, training=training, keep=any(ctx.needs_input_grad))
+        ctx.save_for_backward(*saved)
+        ctx.passage, ctx.layer, ctx.training = passage, layer, training
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, qkv, context, y_sum, y, wide, bent, out_sum, *kept = ctx.saved_tensors
-        batch, fused, drop, seeds = ctx.batch, ctx.fused, ctx.drop, ctx.seeds
-        half, (norm1, norm2) = fused.half, fused.norms
-        sums = RowSums(len(x), fused.sums, x.device)
-        of_y, of_narrow = drop_add_norm_backward(
-            grad.contiguous(), out_sum, norm2.weight, norm2.eps, dropout=drop[1], seed=seeds[1], sums=sums.part(0)
-        )
-        of_bent = of_narrow @ half.down
-        of_down = _weight_gradient(of_narrow, bent)
-        of_wide = gelu_backward(wide, of_bent, exact=fused.exact, sums=sums.part(1))
-        of_up = _weight_gradient(of_wide, y)
-        of_y.addmm_(of_wide, half.up)  # here of_narrow, which may be the same tensor, is no longer needed
-        of_x, of_mixed = drop_add_norm_backward(
-            of_y, y_sum, norm1.weight, norm1.eps, dropout=drop[0], seed=seeds[0], sums=sums.part(2)
-        )
-        of_context = of_mixed @ half.out
-        of_out = _weight_gradient(of_mixed, context)
-        of_qkv = batch.attention_backward(of_context, qkv, context, kept, fused.heads)
-        of_three = _weight_gradient(of_qkv, x)
-        column_sums(of_qkv, sums=sums.part(3))
-        of_x.addmm_(of_qkv, half.qkv)
-        second, of_up_bias, first, of_three_bias = sums.total()
-        of_gamma1, of_beta1, of_out_bias = first.chunk(3)
-        of_gamma2, of_beta2, of_down_bias = second.chunk(3)
-        pairs = [
-            *zip(of_three.chunk(3), of_three_bias.chunk(3), strict=True),
-            (of_out, of_out_bias), (of_up, of_up_bias), (of_down, of_down_bias),
-            (of_gamma1, of_beta1), (of_gamma2, of_beta2),
-        ]  # fmt: skip
-        return of_x, None, None, *(gradient for pair in pairs for gradient in pair)
-
-
-def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """`[tokens, O]` and `[tokens, I]` → `[O, I]`, added up and kept in fp32."""
-    if grad.dtype == torch.float32:
-        return grad.t() @ x
-    return torch.mm(grad.t(), x, out_dtype=torch.float32)
+        into = LayerGradients(ctx.layer)
+        of_x = ctx.layer.backward(grad.contiguous(), ctx.passage, ctx.saved_tensors, into, training=ctx.training)
+        return of_x, None, None, *into.in_order()

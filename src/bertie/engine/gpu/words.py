@@ -5,7 +5,7 @@
 
 Google's vocabulary has 30,522 words, a number that tensor cores cannot address well; `PaddedDecoder` computes scores in
 rows of the next multiple of 64 and shows the first 30,522 of each. `cross_entropy_sum` reads them in bfloat16 twice,
-writes the gradient once, and has nothing as large as them in fp32. `FewRows` looks rows up in the table of segments.
+writes the gradient once, and has nothing as large as them in fp32.
 """
 
 from __future__ import annotations
@@ -65,35 +65,6 @@ class _Decode(torch.autograd.Function):
         sums = RowSums(len(grad), [grad.shape[1]], grad.device)
         column_sums(grad, sums=sums.part(0))
         return of_x, of_weight[:width], sums.total()[0][:width], None
-
-
-class FewRows:
-    """A forward for a table of a few rows. PyTorch's own gradient adds many equal ids up in no fixed order."""
-
-    MOST = 16
-
-    def __init__(self, table: nn.Embedding) -> None:
-        self.table = table
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """`[…]` → `[…, D]`."""
-        found: Tensor = _Look.apply(self.table.weight, ids)  # type: ignore[no-untyped-call]
-        return found
-
-
-class _Look(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, ids: Tensor) -> Tensor:
-        ctx.save_for_backward(ids)
-        ctx.rows = len(weight)
-        return F.embedding(ids, weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (ids,) = ctx.saved_tensors
-        which = ids.flatten() == torch.arange(ctx.rows, device=ids.device)[:, None]  # [rows, tokens]
-        with torch.autocast(grad.device.type, enabled=False):
-            return torch.mm(which.to(grad.dtype), grad.flatten(0, -2)), None
 
 
 def _whole_rows(grad: Tensor, room: int) -> Tensor:
