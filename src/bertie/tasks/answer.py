@@ -10,7 +10,7 @@ quoted character by character: `context[found.start:found.end] == found.text`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, ClassVar
@@ -20,8 +20,8 @@ import torch
 from bertie.data import RowReader, pairs
 from bertie.errors import InputError
 from bertie.model import BertForQuestionAnswering
-from bertie.tasks.batching import Row, run_groups
-from bertie.tasks.documents import checked_length, checked_stride, split_for_model
+from bertie.tasks.batching import Row
+from bertie.tasks.documents import DocumentReader, checked_length, checked_stride
 from bertie.tasks.inputs import Task, checked_count, checked_text, described
 from bertie.tasks.loaded import ModelLike, open_model
 from bertie.tasks.spans import Floats, SpanRules, find_spans
@@ -101,6 +101,7 @@ class Answerer(Task[tuple[str, str], AnswerResult]):
             model, BertForQuestionAnswering, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
         )
         self.max_length = checked_length(self.loaded, max_length, default=_MAX_LENGTH)
+        self.reader = DocumentReader(self.loaded, self.max_length, self.stride)
 
     def __call__(self, question: Any, context: Any = None, *, progress: bool | None = None) -> Any:
         return super().__call__(_paired(question, context), progress=progress)
@@ -121,19 +122,27 @@ class Answerer(Task[tuple[str, str], AnswerResult]):
         return checked_text(question, f"{where}, the question,"), checked_text(context, f"{where}, the context,")
 
     def stream(self, items: Iterable[tuple[str, str]]) -> Iterator[AnswerResult]:
-        for document, logits in run_groups(map(self.rows, items), self.run, budget=self.loaded.budget):
+        for _, document, logits in self.reader.judged(items, _context_first, self.start):
             yield self.decode(document, logits)
 
     def rows(self, item: tuple[str, str]) -> tuple[WindowedDocument, list[Row]]:
         """The context's tokens, and its rows for the model, each with the question."""
         question, context = item
-        return split_for_model(self.loaded, context, question=question, max_length=self.max_length, stride=self.stride)
+        return self.reader.rows(context, question)
 
     def run(self, rows: list[Row]) -> list[tuple[Floats, Floats]]:
         """Start and end logits `[length]` of each row; rows of many questions may be mixed."""
+        return self.start(rows)()
+
+    def start(self, rows: list[Row]) -> Callable[[], list[tuple[Floats, Floats]]]:
+        """As `run`, to be read later."""
         output = self.loaded.run(rows)
-        both = torch.stack((output.start_logits, output.end_logits), dim=-1).float().cpu()  # [tokens, 2]
-        return [(part[:, 0].numpy(), part[:, 1].numpy()) for part in self.loaded.split(both, rows)]
+        both = self.loaded.read_later(torch.stack((output.start_logits, output.end_logits), dim=-1).float())
+
+        def read() -> list[tuple[Floats, Floats]]:
+            return [(part[:, 0].numpy(), part[:, 1].numpy()) for part in self.loaded.split(both(), rows)]
+
+        return read
 
     def decode(self, document: WindowedDocument, logits: list[tuple[Floats, Floats]]) -> AnswerResult:
         """The verdict, from what `run` gave for the question's rows."""
@@ -198,6 +207,11 @@ def answer(
         dtype=dtype,
     )
     return task(question, context, progress=progress)
+
+
+def _context_first(item: tuple[str, str]) -> tuple[str, str]:
+    question, context = item
+    return context, question
 
 
 def _paired(question: Any, context: Any) -> Any:

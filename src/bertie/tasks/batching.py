@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,14 @@ from bertie.errors import InputError
 T = TypeVar("T")
 R = TypeVar("R")
 P = TypeVar("P")
+Answers: TypeAlias = Sequence[R] | Callable[[], Sequence[R]]
 
 # Rows read ahead hold at most about this many batches: enough to sort by length, little enough to answer soon.
 BATCHES_AHEAD = 16
 # The first window is this part of a batch.
 _FIRST_PART = 8
+# Items in the first chunk of `growing_chunks`.
+_AT_FIRST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +104,40 @@ def growing(budget: int, most: int, *, soon: bool) -> Iterator[int]:
 
 def run_in_order(
     rows: Iterable[T],
-    run: Callable[[list[T]], Sequence[R]],
+    run: Callable[[list[T]], Answers[R]],
     *,
     budget: int,
     length: Callable[[T], int] = len,  # type: ignore[assignment]
+    ahead: int = 0,
 ) -> Iterator[R]:
-    """Answers of `run`, which takes a batch of rows and gives as many answers, in the rows' order."""
-    for ahead in windows(rows, budget=budget, length=length):
-        answers: dict[int, R] = {}
-        for group in split_by_tokens([length(row) for row in ahead], budget):
-            answers.update(zip(group, run([ahead[index] for index in group]), strict=True))
-        yield from (answers[index] for index in range(len(ahead)))
+    """Answers of `run`, which takes a batch of rows and gives as many answers, in the rows' order.
+
+    It may also give a function that gives them: a GPU's batches are started, and read when `ahead` windows more are.
+    """
+    started: deque[tuple[int, list[tuple[list[int], Answers[R]]]]] = deque()
+    for window in windows(rows, budget=budget, length=length):
+        groups = split_by_tokens([length(row) for row in window], budget)
+        started.append((len(window), [(group, run([window[index] for index in group])) for group in groups]))
+        if len(started) > ahead:
+            yield from _in_order(*started.popleft())
+    while started:
+        yield from _in_order(*started.popleft())
+
+
+def _in_order(count: int, batches: list[tuple[list[int], Answers[R]]]) -> Iterator[R]:
+    answers: dict[int, R] = {}
+    for group, given in batches:
+        answers.update(zip(group, given() if callable(given) else given, strict=True))
+    return (answers[index] for index in range(count))
 
 
 def run_groups(
     groups: Iterable[tuple[P, Sequence[T]]],
-    run: Callable[[list[T]], Sequence[R]],
+    run: Callable[[list[T]], Answers[R]],
     *,
     budget: int,
     length: Callable[[T], int] = len,  # type: ignore[assignment]
+    ahead: int = 0,
 ) -> Iterator[tuple[P, list[R]]]:
     """As `run_in_order` for texts of several rows each: (text, its rows) in, (text, its rows' answers) out.
 
@@ -132,10 +150,19 @@ def run_groups(
             waiting.append((text, len(its_rows)))
             yield from its_rows
 
-    answers = run_in_order(rows(), run, budget=budget, length=length)
+    answers = run_in_order(rows(), run, budget=budget, length=length, ahead=ahead)
     for first in answers:
         text, count = waiting.popleft()
         yield text, [first, *islice(answers, count - 1)]
+
+
+def growing_chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
+    """Lists of items, few at first, so that a stream answers soon, then twice as many each time, up to `most`."""
+    iterator = iter(items)
+    size = min(_AT_FIRST, most)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+        size = min(2 * size, most)
 
 
 def map_ahead(

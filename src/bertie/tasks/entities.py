@@ -25,19 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from bertie.data.tags import tag_spans
 from bertie.errors import InputError
 from bertie.text import WindowedDocument
 
 Aggregation: TypeAlias = Literal["none", "simple", "first", "average", "max"]
 WordAggregation: TypeAlias = Literal["first", "average", "max"]
 Probabilities: TypeAlias = npt.NDArray[np.floating[Any]]
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 WORD_AGGREGATIONS: tuple[WordAggregation, ...] = get_args(WordAggregation)
@@ -62,14 +61,13 @@ class Entity:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Tokens `first` to `last`, both included, with the label they were given."""
+class Judged(NamedTuple):
+    """Tokens or words of a text with the labels they were given."""
 
-    first: int
-    last: int
-    label: int
-    score: float
+    firsts: Ints  # the first token of each
+    lasts: Ints  # and the last one, included
+    labels: Ints
+    scores: npt.NDArray[np.float64]
 
 
 class LabelSet:
@@ -80,14 +78,21 @@ class LabelSet:
         known = set(self.names)
         split = [_split(name, known) for name in self.names]
         self.types = sorted({kind for _, kind in split})
-        numbers = {kind: number for number, kind in enumerate(self.types)}
-        # Types are numbered, since what a model calls them may not be writable as a tag.
-        self._tags = [f"{letter}-{numbers[kind]}" for letter, kind in split]
+        self._type_of = np.array([self.types.index(kind) for _, kind in split])
+        self._opens = np.array([letter in "BS" for letter, _ in split])
+        self._closes = np.array([letter in "ES" for letter, _ in split])
 
-    def spans(self, labels: Sequence[int]) -> list[tuple[str, int, int]]:
-        """(type, start, end) of neighbouring labels that belong together; "O" is a type like any other."""
-        found = tag_spans([self._tags[label] for label in labels])
-        return [(self.types[int(span.type)], span.start, span.end) for span in found]
+    def spans(self, labels: Ints) -> tuple[Ints, Ints, Ints]:
+        """Types, starts and ends of neighbouring labels that belong together; "O" is a type like any other.
+
+        As `bertie.data.tags.tag_spans` reads them: a span begins where the type changes, at B- and S-, and after E- and
+        S-.
+        """
+        kinds = self._type_of[labels]
+        begins = np.ones(len(labels), dtype=bool)
+        begins[1:] = (kinds[1:] != kinds[:-1]) | self._opens[labels[1:]] | self._closes[labels[:-1]]
+        starts = np.flatnonzero(begins)
+        return kinds[starts], starts, np.append(starts, len(labels))[1:]
 
     def check(self, ignored: Collection[str]) -> None:
         """A label that is to be ignored has to exist, except "O", which plain labels do without."""
@@ -113,6 +118,9 @@ def _split(name: str, known: Collection[str]) -> tuple[str, str]:
 def token_probabilities(document: WindowedDocument, windows: Sequence[Probabilities]) -> Probabilities:
     """`[tokens, labels]` of a document out of `[length, labels]` of its windows: each token as judged where it has most
     context."""
+    if len(windows) == 1:
+        shift = document.windows[0].shift
+        return windows[0][shift : shift + len(document)]
     best = np.asarray(document.best_windows, dtype=np.int64)
     whole = np.zeros((len(document), windows[0].shape[-1]), dtype=windows[0].dtype)
     for window, probabilities in zip(document.windows, windows, strict=True):
@@ -121,37 +129,39 @@ def token_probabilities(document: WindowedDocument, windows: Sequence[Probabilit
     return whole
 
 
-def judge_tokens(probabilities: Probabilities) -> list[Judged]:
+def judge_tokens(probabilities: Probabilities) -> Judged:
     """Every token by itself."""
-    labels = probabilities.argmax(axis=-1)
-    return [Judged(i, i, int(label), float(probabilities[i, label])) for i, label in enumerate(labels)]
+    tokens = np.arange(len(probabilities))
+    return _judged(tokens, tokens, probabilities)
 
 
-def judge_words(
-    probabilities: Probabilities, words: Sequence[tuple[int, int]], aggregation: WordAggregation
-) -> list[Judged]:
-    """One label for each word, which is its tokens (first, last), both included."""
-    judged = []
-    for first, last in words:
-        row = _word_row(probabilities[first : last + 1], aggregation)
-        label = int(row.argmax())
-        judged.append(Judged(first, last, label, float(row[label])))
-    return judged
+def judge_words(probabilities: Probabilities, firsts: Sequence[int], aggregation: WordAggregation) -> Judged:
+    """One label for each word, which is the tokens from its first one to the next word's; the first is token 0."""
+    starts = np.asarray(firsts, dtype=np.int64)
+    ends = np.append(starts, len(probabilities))[1:]
+    if aggregation == "first" or not len(starts):
+        rows = probabilities[starts]
+    elif aggregation == "average":
+        rows = np.add.reduceat(probabilities, starts, axis=0) / (ends - starts)[:, None].astype(probabilities.dtype)
+    else:  # the row of the token that is surest, the first of several
+        surest = probabilities.max(axis=-1)
+        is_best = surest == np.repeat(np.maximum.reduceat(surest, starts), ends - starts)
+        places = np.flatnonzero(is_best)
+        rows = probabilities[places[np.searchsorted(places, starts)]]
+    return _judged(starts, ends - 1, rows)
 
 
-def _word_row(rows: Probabilities, aggregation: WordAggregation) -> Probabilities:
-    if aggregation == "first":
-        return np.asarray(rows[0])
-    if aggregation == "average":
-        return np.asarray(rows.mean(axis=0))
-    return np.asarray(rows[rows.max(axis=-1).argmax()])
+def _judged(firsts: Ints, lasts: Ints, rows: Probabilities) -> Judged:
+    labels = rows.argmax(axis=-1)
+    return Judged(firsts, lasts, labels, rows[np.arange(len(rows)), labels].astype(np.float64))
 
 
-def word_tokens(document: WindowedDocument) -> list[tuple[int, int]]:
-    """The tokens (first, last) of each of the tokenizer's words."""
-    words = document.word_ids
-    starts = [token for token in range(len(words)) if token == 0 or words[token] != words[token - 1]]
-    return [(first, following - 1) for first, following in pairwise([*starts, len(words)])]
+def word_starts(document: WindowedDocument) -> Ints:
+    """The first token of each of the tokenizer's words."""
+    words = np.asarray(document.word_ids, dtype=np.int64)
+    begins = np.ones(len(words), dtype=bool)
+    begins[1:] = words[1:] != words[:-1]
+    return np.flatnonzero(begins)
 
 
 def find_entities(
@@ -163,19 +173,24 @@ def find_entities(
     ignored: Collection[str],
 ) -> list[Entity]:
     """The entities of a document, by its tokens' probabilities `[tokens, labels]`, in the order of the text."""
-
-    def entity(label: str, parts: Sequence[Judged]) -> Entity:
-        start, end = document.span(parts[0].first, parts[-1].last)
-        score = sum(part.score for part in parts) / len(parts)
-        return Entity(label, document.text[start:end], start, end, score, parts[0].first)
-
+    if not len(probabilities):
+        return []
     if aggregation == "none" or aggregation == "simple":
         judged = judge_tokens(probabilities)
     else:
-        judged = judge_words(probabilities, word_tokens(document), aggregation)
+        judged = judge_words(probabilities, word_starts(document), aggregation)  # type: ignore[arg-type]
     if aggregation == "none":
-        entities = [entity(labels.names[token.label], [token]) for token in judged]
+        names, kinds, starts = labels.names, judged.labels, np.arange(len(judged.labels))
+        ends = starts + 1
     else:
-        spans = labels.spans([part.label for part in judged])
-        entities = [entity(kind, judged[start:end]) for kind, start, end in spans]
-    return [found for found in entities if found.label not in ignored]
+        names, (kinds, starts, ends) = labels.types, labels.spans(judged.labels)
+    scores = np.add.reduceat(judged.scores, starts) / (ends - starts)
+    wanted = np.array([name not in ignored for name in names])[kinds]  # most of a text is "O": left out before Python
+    firsts, lasts = judged.firsts[starts[wanted]], judged.lasts[ends[wanted] - 1]
+    entities = []
+    for kind, first, last, score in zip(
+        kinds[wanted].tolist(), firsts.tolist(), lasts.tolist(), scores[wanted].tolist(), strict=True
+    ):
+        start, end = document.span(first, last)
+        entities.append(Entity(names[kind], document.text[start:end], start, end, score, first))
+    return entities

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -138,6 +138,25 @@ class Loaded:
         ids_below("input_ids", torch.from_numpy(ids), config.vocab_size, "vocab_size")
         if types is not None:
             ids_below("token_type_ids", torch.from_numpy(types), config.type_vocab_size, "type_vocab_size")
+
+    @staticmethod
+    def read_later(values: Tensor) -> Callable[[], Tensor]:
+        """The same on the CPU, when it is asked for; a GPU copies it meanwhile."""
+        if not values.is_cuda:
+            return lambda: values
+        device, copied = values.device, values.to("cpu", non_blocking=True)
+        ready = torch.cuda.current_stream(device).record_event()
+
+        def read() -> Tensor:
+            ready.synchronize()
+            return copied
+
+        return read
+
+    @property
+    def windows_ahead(self) -> int:
+        """Windows of batches that are started before the answers of one are read."""
+        return 1 if self.model.device.type == "cuda" else 0
 
     @staticmethod
     def split(packed: Tensor, rows: Sequence[Row]) -> tuple[Tensor, ...]:

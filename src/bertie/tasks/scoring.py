@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain, islice
+from itertools import chain
 
 import torch
 from torch import Tensor
 
-from bertie.tasks.batching import Row, map_ahead, run_groups, split_by_tokens, windows
-from bertie.tasks.inputs import TEXTS_AT_ONCE, Long, T, TextOrPair
+from bertie.tasks.batching import Row, growing_chunks, map_ahead, run_groups, split_by_tokens, windows
+from bertie.tasks.inputs import TEXTS_AT_ONCE, Long, TextOrPair
 from bertie.tasks.loaded import Loaded
 from bertie.tasks.pipeline import tokenizing_beside
 from bertie.tasks.rows import Sliding, split_text_or_pair, truncated_rows
 from bertie.text.truncation import Strategy
 
-_AT_FIRST = 16  # items tokenized in the first call; every call after it takes twice as many
 _Started = list[tuple[list[int], Tensor, torch.cuda.Event | None]]
 
 
@@ -38,7 +37,7 @@ def logit_blocks(
         return truncated_rows(loaded.tokenizer, chunk, max_length=loaded.max_length, strategy=strategy)
 
     running: list[_Started] = []
-    chunks = _growing_chunks(items, most)
+    chunks = growing_chunks(items, most)
     with closing(map_ahead(rows_of, chunks, depth=how.calls, threads=how.threads)) as rows:
         for window in windows(chain.from_iterable(rows), budget=loaded.budget, length=len):
             running.append(_start(loaded, window))
@@ -93,14 +92,6 @@ def classifier_logits(
         else:
             shares = torch.tensor(weights, dtype=torch.float32)
             yield (logits * (shares / shares.sum())[:, None]).sum(0)
-
-
-def _growing_chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    size = min(_AT_FIRST, most)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
-        size = min(2 * size, most)
 
 
 def _start(loaded: Loaded, window: Sequence[Row]) -> _Started:

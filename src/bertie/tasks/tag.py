@@ -11,17 +11,19 @@ entities.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 
 from bertie.data.tags import OUTSIDE
 from bertie.errors import InputError
 from bertie.model import BertForTokenClassification
-from bertie.tasks.batching import Row, run_groups
-from bertie.tasks.documents import checked_length, checked_stride, split_for_model
+from bertie.tasks.batching import Row
+from bertie.tasks.documents import DocumentReader, checked_length, checked_stride
 from bertie.tasks.entities import (
     AGGREGATIONS,
     WORD_AGGREGATIONS,
@@ -82,7 +84,7 @@ class Tagger(Task[str, list[Entity]]):
         self.judge.labels.check(self.ignored)
 
     def stream(self, items: Iterable[str]) -> Iterator[list[Entity]]:
-        for document, windows in run_groups(map(self.rows, items), self.run, budget=self.judge.loaded.budget):
+        for _, document, windows in self.judge.judged(items, str):
             yield self.decode(document, windows)
 
     def rows(self, text: str) -> tuple[WindowedDocument, list[Row]]:
@@ -143,26 +145,24 @@ class WordTagger(Task[tuple[str, ...], list[WordTag]]):
 
     def stream(self, items: Iterable[tuple[str, ...]]) -> Iterator[list[WordTag]]:
         # BERT's tokenizer splits at every space, so joined words have the tokens they have alone.
-        for words, document, probabilities in self.judge.judged((words, " ".join(words)) for words in items):
-            yield self._word_tags(words, document, probabilities)
+        for words, document, windows in self.judge.judged(items, " ".join):
+            yield self._word_tags(words, document, token_probabilities(document, windows))
 
     def _word_tags(
         self, words: Sequence[str], document: WindowedDocument, probabilities: Probabilities
     ) -> list[WordTag]:
         """A word's tokens are those that begin inside it."""
-        tags = []
-        token, end = 0, -1
-        for word in words:
-            end += 1 + len(word)
-            first = token
-            while token < len(document) and document.offsets[token][0] < end:
-                token += 1
-            if first == token:
-                tags.append(WordTag(word, OUTSIDE, 0.0))
-                continue
-            (judged,) = judge_words(probabilities, [(first, token - 1)], self.aggregation)
-            tags.append(WordTag(word, self.judge.labels.names[judged.label], judged.score))
-        return tags
+        starts = [start for start, _ in document.offsets]
+        ends = np.cumsum([1 + len(word) for word in words]) - 1
+        bounds = [0, *np.searchsorted(starts, ends).tolist()] if words else [0]
+        there = [number for number, (first, after) in enumerate(pairwise(bounds)) if first < after]
+        judged = judge_words(probabilities, [bounds[number] for number in there], self.aggregation)
+        found = dict(zip(there, zip(judged.labels.tolist(), judged.scores.tolist(), strict=True), strict=True))
+        names = self.judge.labels.names
+        return [
+            WordTag(word, names[found[number][0]], found[number][1]) if number in found else WordTag(word, OUTSIDE, 0.0)
+            for number, word in enumerate(words)
+        ]
 
 
 def tag(
@@ -236,23 +236,23 @@ class _TokenJudge:
     def __init__(self, loaded: Loaded, max_length: int | None, stride: int) -> None:
         self.loaded = loaded
         self.labels = LabelSet(loaded.model.config.id2label)
-        self.max_length = checked_length(loaded, max_length)
-        self.stride = checked_stride(stride)
+        self.reader = DocumentReader(
+            loaded, checked_length(loaded, max_length), checked_stride(stride), keep_words=True
+        )
 
-    def judged(self, items: Iterable[tuple[T, str]]) -> Iterator[tuple[T, WindowedDocument, Probabilities]]:
-        """Each item and its text's tokens with their probabilities `[tokens, labels]`, in order."""
-
-        def groups() -> Iterator[tuple[tuple[T, WindowedDocument], list[Row]]]:
-            for item, text in items:
-                document, rows = self.rows(text)
-                yield (item, document), rows
-
-        for (item, document), windows in run_groups(groups(), self.run, budget=self.loaded.budget):
-            yield item, document, token_probabilities(document, windows)
+    def judged(
+        self, items: Iterable[T], text_of: Callable[[T], str]
+    ) -> Iterator[tuple[T, WindowedDocument, list[Probabilities]]]:
+        """Each item, its text's tokens, and their probabilities `[length, labels]` in each window, in order."""
+        return self.reader.judged(items, lambda item: (text_of(item), None), self.start)
 
     def rows(self, text: str) -> tuple[WindowedDocument, list[Row]]:
-        return split_for_model(self.loaded, text, max_length=self.max_length, stride=self.stride, keep_words=True)
+        return self.reader.rows(text)
 
     def run(self, rows: list[Row]) -> list[Probabilities]:
-        probabilities = self.loaded.run(rows).logits.float().softmax(dim=-1).cpu()
-        return [part.numpy() for part in self.loaded.split(probabilities, rows)]
+        return self.start(rows)()
+
+    def start(self, rows: list[Row]) -> Callable[[], list[Probabilities]]:
+        """As `run`, to be read later."""
+        probabilities = self.loaded.read_later(self.loaded.run(rows).logits.float().softmax(dim=-1))
+        return lambda: [part.numpy() for part in self.loaded.split(probabilities(), rows)]

@@ -6,7 +6,7 @@ from bertie.text.encoding import BatchEncoding, CharSpan, EncodedRow, TokenSpan
 from bertie.text.learning import train_vocabulary
 from bertie.text.tokenizer import BertTokenizer
 from bertie.text.vocabulary import read_vocabulary
-from bertie.text.windows import Window, WindowedDocument, max_context_windows, split_document
+from bertie.text.windows import Window, WindowedDocument, max_context_windows, split_document, split_documents
 from bertie.text.wordpiece import Token, WordPieceTokenizer
 
 __all__ = [
@@ -22,5 +22,6 @@ __all__ = [
     "max_context_windows",
     "read_vocabulary",
     "split_document",
+    "split_documents",
     "train_vocabulary",
 ]

@@ -253,6 +253,12 @@ class BertTokenizer(TokenTable):
         trace = Trace(whole, samples=rows.samples, cuts=rows.cuts, padding=pad)
         return BatchEncoding(data, trace=trace).convert_to_tensors(return_tensors)
 
+    def encode_whole(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sequence[RustEncoding]:
+        """Rows with special tokens, offsets and words, nothing cut off or filled up: what windows are made from."""
+        inputs = gather_inputs(list(texts), None if pairs is None else list(pairs), is_split_into_words=False)
+        native = self._native.of(self._backend, inputs.rows)
+        return _whole_rows(inputs, self._backend, native, framed=True, is_split_into_words=False, offsets=True)
+
     def encode_ids(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None
     ) -> list[list[int]]:

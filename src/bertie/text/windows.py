@@ -13,7 +13,7 @@ last)`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from bertie.errors import TokenizerError
 from bertie.text.truncation import Layout
 
 if TYPE_CHECKING:
+    from bertie.text.encoding import RustEncoding
     from bertie.text.tokenizer import BertTokenizer
 
 DEFAULT_STRIDE = 128
@@ -105,12 +106,34 @@ def split_document(
     question that leaves none is an error: nothing is cut off in silence. With `keep_words` windows begin and end
     between words wherever a word is not longer than the window itself.
     """
+    questions = None if question is None else [question]
+    settings = {"max_length": max_length, "stride": stride, "keep_words": keep_words}
+    return next(split_documents(tokenizer, [text], questions=questions, **settings))  # type: ignore[arg-type]
+
+
+def split_documents(
+    tokenizer: BertTokenizer,
+    texts: Sequence[str],
+    *,
+    questions: Sequence[str] | None = None,
+    max_length: int | None = None,
+    stride: int = DEFAULT_STRIDE,
+    keep_words: bool = False,
+) -> Iterator[WindowedDocument]:
+    """As `split_document` for many texts, tokenized in one call; an error comes when its text's turn does."""
     if max_length is None:
         max_length = min(tokenizer.model_max_length, _LONGEST_WINDOW)
     if stride < 0:
         raise TokenizerError(f"stride={stride} should not be negative.")
-    first, second = (text, None) if question is None else (question, text)
-    row = tokenizer(first, second, return_offsets_mapping=True)[0]
+    rows = tokenizer.encode_whole(texts) if questions is None else tokenizer.encode_whole(questions, texts)
+    for number, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        question = None if questions is None else questions[number]
+        yield _document(row, text, question, max_length, stride, keep_words)
+
+
+def _document(
+    row: RustEncoding, text: str, question: str | None, max_length: int, stride: int, keep_words: bool
+) -> WindowedDocument:
     layout = Layout.of(row.sequence_ids)
     start, end = (layout.a_start, layout.a_end) if question is None else (layout.b_start, layout.b_end)
     if start == end:  # an empty document stands where its tokens would: before the last special token
@@ -124,14 +147,16 @@ def split_document(
             "Use a larger max_length." if question is None else "Shorten the question, or use a larger max_length.",
         )
     words = tuple(word if word is not None else 0 for word in row.word_ids[start:end])
-    spans = window_spans(
-        end - start, room, min(stride, room // 2 if stride >= room else stride), words if keep_words else None
-    )
+    spans = [(0, end - start)]
+    if end - start > room:
+        stride = min(stride, room // 2 if stride >= room else stride)
+        spans = window_spans(end - start, room, stride, words if keep_words else None)
+    ids, type_ids = row.ids, row.type_ids
     windows = tuple(
         Window(
             index=index,
-            input_ids=_row(row.ids, start, end, span),
-            token_type_ids=_row(row.type_ids, start, end, span),
+            input_ids=_row(ids, start, end, span),
+            token_type_ids=_row(type_ids, start, end, span),
             start=span[0],
             end=span[1],
             shift=start - span[0],
@@ -141,7 +166,7 @@ def split_document(
     return WindowedDocument(
         text=text,
         question=question,
-        token_ids=tuple(row.ids[start:end]),
+        token_ids=tuple(ids[start:end]),
         offsets=tuple(row.offsets[start:end]),
         word_ids=words,
         windows=windows,
@@ -199,6 +224,8 @@ def max_context_windows(spans: Sequence[tuple[int, int]], num_tokens: int) -> tu
     >>> max_context_windows([(0, 5), (3, 8), (6, 10)], 10)
     (0, 0, 0, 0, 1, 1, 1, 2, 2, 2)
     """
+    if len(spans) == 1:
+        return (0,) * num_tokens
     best = [-1] * num_tokens
     best_score = [-1.0] * num_tokens
     for index, (start, end) in enumerate(spans):

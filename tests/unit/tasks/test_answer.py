@@ -236,3 +236,9 @@ def test_real_questions_are_quoted_exactly(shared_data: Path) -> None:
     for question, result in zip(questions, results, strict=True):
         check(result, question.context, n_best=5)
         assert result.question == question.question
+
+
+def test_the_question_that_leaves_no_room_is_the_one_that_is_quoted() -> None:
+    pairs = [("who?", "some text")] * 3 + [("why " * 600, "some text"), ("when?", "some text")]
+    with pytest.raises(InputError, match="The question 'why why"):
+        answer(pairs, model=answering())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import InputError
-from bertie.tasks.batching import Row, run_groups, run_in_order, split_by_tokens
+from bertie.tasks.batching import Row, growing_chunks, run_groups, run_in_order, split_by_tokens
 
 
 @given(st.lists(st.integers(1, 60), max_size=60), st.integers(1, 100))
@@ -57,3 +57,33 @@ def test_texts_of_several_rows_get_their_own_answers(texts: list[list[int]], bud
 def test_no_budget_is_refused() -> None:
     with pytest.raises(InputError, match="budget is 0"):
         list(run_in_order([Row([1])], lambda batch: [0], budget=0))
+
+
+@given(st.lists(st.integers(1, 30), max_size=60), st.integers(1, 60), st.integers(0, 3))
+def test_batches_that_are_started_ahead_are_read_in_order(lengths: list[int], budget: int, ahead: int) -> None:
+    started, unread = 0, 0
+    most = 0
+
+    def start(batch: list[Row]) -> Callable[[], list[int]]:
+        nonlocal started, unread, most
+        started, unread = started + 1, unread + 1
+        most = max(most, unread)
+
+        def read() -> list[int]:
+            nonlocal unread
+            unread -= 1
+            return [row.ids[0] for row in batch]
+
+        return read
+
+    rows = [Row([number] * length) for number, length in enumerate(lengths)]
+    assert list(run_in_order(rows, start, budget=budget, ahead=ahead)) == list(range(len(lengths)))
+    assert unread == 0
+    if ahead and started > 1 and budget < sum(lengths) // 4:
+        assert most > 1, "some were started before others were read"
+
+
+def test_chunks_grow() -> None:
+    assert [len(chunk) for chunk in growing_chunks(range(100), 40)] == [16, 32, 40, 12]
+    assert [len(chunk) for chunk in growing_chunks(range(5), 2)] == [2, 2, 1]
+    assert list(growing_chunks([], 8)) == []

@@ -11,6 +11,7 @@ import torch
 
 from bertie.errors import TokenizerError
 from bertie.tasks import scoring
+from bertie.tasks.batching import growing_chunks
 from bertie.tasks.inputs import TextOrPair
 from bertie.tasks.loaded import Loaded
 from bertie.tasks.pipeline import Tokenizing
@@ -75,7 +76,7 @@ def test_windows_that_are_started_early_are_read_in_order(loaded: Loaded, monkey
     wanted = torch.cat(list(logit_blocks(loaded, MIXED)))
     rows = [
         row
-        for chunk in scoring._growing_chunks(MIXED, 16)
+        for chunk in growing_chunks(MIXED, 16)
         for row in scoring.truncated_rows(loaded.tokenizer, chunk, max_length=loaded.max_length)
     ]
     started = [scoring._start(loaded, window) for window in scoring.windows(rows, budget=100, length=len)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from bertie.data.tags import tag_spans
 from bertie.errors import BertieError, CheckpointError, InputError
-from bertie.tasks.entities import AGGREGATIONS, Entity, LabelSet, find_entities
+from bertie.tasks.entities import AGGREGATIONS, WORD_AGGREGATIONS, Entity, LabelSet, find_entities, judge_words
 from bertie.tasks.loaded import Loaded
 from bertie.tasks.tag import Tagger, WordTag, WordTagger, tag, tag_words
 from bertie.text import split_document
@@ -328,3 +329,30 @@ def test_a_model_without_the_head_is_refused(tmp_path: Path) -> None:
 def test_one_label_to_ignore_may_be_a_string() -> None:
     assert Tagger(MODEL, ignore_labels="PER").ignored == {"PER"}
     assert {entity.label for entity in tag(PROSE, model=MODEL, ignore_labels="PER")} <= {"O", "LOC"}
+
+
+@given(st.lists(st.sampled_from(["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "S-B"]), min_size=1, max_size=30))
+def test_spans_are_those_of_the_tags(tags: list[str]) -> None:
+    names = sorted({*tags, "B-A", "I-A", "B-B", "I-B", "O"})
+    labels = LabelSet(dict(enumerate(names)))
+    kinds, starts, ends = labels.spans(np.array([names.index(tag) for tag in tags]))
+    found = [(labels.types[kind], start, end) for kind, start, end in zip(kinds, starts, ends, strict=True)]
+    assert [span for span in found if span[0] != "O"] == [(s.type, s.start, s.end) for s in tag_spans(tags)]
+    assert found[0][1] == 0
+    assert all(a[2] == b[1] for a, b in itertools.pairwise(found)), "no token is left out"
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.integers(0, 2**31))
+def test_words_are_judged_by_their_tokens(sizes: list[int], seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    rows = chance.integers(0, 4, (sum(sizes), 3)).astype(np.float32) / 4  # with many that are equally sure
+    firsts = [0, *np.cumsum(sizes)[:-1].tolist()]
+    for aggregation in WORD_AGGREGATIONS:
+        judged = judge_words(rows, firsts, aggregation)
+        for number, (first, size) in enumerate(zip(firsts, sizes, strict=True)):
+            own = rows[first : first + size]
+            surest = own[own.max(axis=1).argmax()]
+            wanted = {"first": own[0], "average": own.mean(axis=0), "max": surest}[aggregation]
+            assert judged.labels[number] == wanted.argmax()
+            assert judged.scores[number] == pytest.approx(wanted.max())
+            assert (judged.firsts[number], judged.lasts[number]) == (first, first + size - 1)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertie.errors import TokenizerError
-from bertie.text import BertTokenizer, split_document, train_vocabulary
+from bertie.text import BertTokenizer, split_document, split_documents, train_vocabulary
 from bertie.text.windows import max_context_score, max_context_windows, window_spans
 from bertie.text.wordpiece import WordPieceTokenizer
 
@@ -145,3 +145,22 @@ def test_questions_that_leave_no_room_are_refused() -> None:
 def test_documents_without_a_model_length_are_one_window() -> None:
     unlimited = BertTokenizer(TOKENIZER.get_vocab(), check_case=False)
     assert len(split_document(unlimited, TEXT * 50).windows) == 1
+
+
+def test_many_documents_are_each_as_alone() -> None:
+    texts = [TEXT, "", "the end", TEXT * 3]
+    questions = ["what end", "", "what", "of"]
+    for options in ({"max_length": 20, "stride": 6}, {"max_length": 20, "stride": 6, "keep_words": True}, {}):
+        together = list(split_documents(TOKENIZER, texts, **options))  # type: ignore[arg-type]
+        assert together == [split_document(TOKENIZER, text, **options) for text in texts]  # type: ignore[arg-type]
+        together = list(split_documents(TOKENIZER, texts, questions=questions, **options))  # type: ignore[arg-type]
+        for document, text, question in zip(together, texts, questions, strict=True):
+            assert document == split_document(TOKENIZER, text, question=question, **options)  # type: ignore[arg-type]
+    assert list(split_documents(TOKENIZER, [])) == []
+
+
+def test_an_error_comes_with_its_document() -> None:
+    documents = split_documents(TOKENIZER, ["the", "end"], questions=["what", "what " * 20], max_length=12)
+    assert next(documents).text == "the"
+    with pytest.raises(TokenizerError, match="leaves no room"):
+        next(documents)
