@@ -41,6 +41,7 @@ def a_seed(number: int) -> Tensor:
 
 def near(got: Tensor, wanted: Tensor) -> None:
     assert got.shape == wanted.shape
+    got, wanted = got.detach(), wanted.detach()
     assert float((got - wanted).abs().max()) <= CLOSE * max(1.0, float(wanted.abs().max()))
 
 
@@ -398,3 +399,57 @@ def test_forms_of_batches(lengths: list[int], dropout: float) -> None:
             assert ends[: len(lengths) + 1] == [0, *np.cumsum(lengths)]
             assert ends[-1] == batch.form.rows
             assert max(np.diff(ends)) <= batch.form.longest
+
+
+def test_what_cannot_be_recorded_is_launched(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    whole = Whole(monkeypatch, [3, 40, 20], record=True)
+    wanted = whole.run()
+    attempts = []
+
+    def refused(work: Callable[[], None]) -> Again:
+        attempts.append(work)
+        if len(attempts) == 2:  # the way forward was recorded
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+        return Again(work)
+
+    monkeypatch.setattr(whole, "recorded", refused)
+    whole.fuse()
+    with caplog.at_level("INFO", "bertie.engine"):
+        for _ in range(4):
+            states, found = whole.run()
+            near(states, wanted[0])
+            same(found, wanted[1])
+    assert len(attempts) == 2, "once is enough"
+    assert [record.message for record in caplog.records if "launched" in record.message] == [
+        "training steps are launched kernel by kernel from here on: operation not permitted when stream is capturing"
+    ]
+
+
+def test_when_memory_runs_out_recordings_give_theirs_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bertie.engine.gpu.recorded import Stack
+
+    whole = Whole(monkeypatch, [3, 40, 20], record=True)
+    wanted = whole.run()
+    whole.fuse()
+    whole.run()
+    whole.run()
+    assert whole.recordings
+    pending = whole.loss()  # replayed, and not yet taken back
+    once = iter([torch.OutOfMemoryError("no room")])
+    run_forward = Stack.run_forward
+
+    def short_of_memory(stack: Stack, *given: object) -> object:
+        for error in once:
+            raise error
+        return run_forward(stack, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Stack, "run_forward", short_of_memory)
+    replays = whole.recordings[0].replays
+    near(whole.states(), wanted[0])
+    whole.model.zero_grad()
+    pending.backward()
+    same(whole.gradients(), wanted[1])
+    for _ in range(2):
+        same(whole.run()[1], wanted[1])
+    assert whole.recordings[0].replays == replays
+    assert len(whole.recordings) == 2

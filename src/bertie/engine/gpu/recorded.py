@@ -16,6 +16,7 @@ What recordings share, so that many of them cost no more memory than one:
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -26,6 +27,8 @@ from torch import Tensor
 from bertie.engine.gpu.launch import rows_of, with_room
 from bertie.engine.gpu.training_batch import Form, Passage, TrainingBatch
 from bertie.engine.gpu.training_layer import LayerGradients, Saved, TrainingLayer
+
+logger = logging.getLogger("bertie.engine")
 
 MOST = 128  # recordings; what else comes is launched
 _SHARE = 8  # what one pass keeps may be this part of the GPU's memory; larger batches keep the GPU busy anyway
@@ -66,7 +69,7 @@ class _Recorded:
         self.x, self.grad, self.out = x, grad, out
         self.buffer = torch.zeros(sum(form.sizes), dtype=torch.int32, device=x.device)
         passage = Passage(form, self.buffer)
-        gradients = stack.gradients
+        self.gradients = gradients = stack.gradients
         kept: list[list[Saved]] = []
 
         def forward() -> None:
@@ -131,16 +134,30 @@ class Stack:
         return grad
 
     def forward(self, x: Tensor, batch: TrainingBatch) -> tuple[Tensor, _Taken]:
-        taken = _Taken(len(x), batch)
         recorded = self._ready(x, batch.form)
-        if recorded is None:
-            passage = Passage(batch.form, batch.to(x.device))
-            filled = rows_of(batch.form.rows, x.shape[1], x.dtype, x.device)
-            _fill(filled, x)
-            out, kept = self.run_forward(filled, passage)
-            taken.launched = passage, kept
-            self._seen.add(batch.form)
-            return out[: len(x)], taken
+        if recorded is not None:
+            return self._replay(recorded, x, batch)
+        try:
+            return self._launch(x, batch)
+        except torch.OutOfMemoryError as error:
+            if not self._recorded:
+                raise
+            self._stop(error)
+        torch.cuda.empty_cache()
+        return self._launch(x, batch)
+
+    def _launch(self, x: Tensor, batch: TrainingBatch) -> tuple[Tensor, _Taken]:
+        taken = _Taken(len(x), batch)
+        passage = Passage(batch.form, batch.to(x.device))
+        filled = rows_of(batch.form.rows, x.shape[1], x.dtype, x.device)
+        _fill(filled, x)
+        out, kept = self.run_forward(filled, passage)
+        taken.launched = passage, kept
+        self._seen.add(batch.form)
+        return out[: len(x)], taken
+
+    def _replay(self, recorded: _Recorded, x: Tensor, batch: TrainingBatch) -> tuple[Tensor, _Taken]:
+        taken = _Taken(len(x), batch)
         recorded.buffer.copy_(batch.to(x.device))
         _fill(recorded.x, x)
         recorded.forward.replay()
@@ -152,10 +169,11 @@ class Stack:
             raise RuntimeError("The backward pass of a fused model was asked for twice; it keeps what one needs.")
         taken.done = True
         if taken.recorded is not None:
-            self._move_away()
+            gradients = taken.recorded.gradients
+            self._move_away(gradients)
             _fill(taken.recorded.grad, grad)
             taken.recorded.backward.replay()
-            of_x, gradients = taken.recorded.out[: len(grad)].clone(), self.gradients
+            of_x = taken.recorded.out[: len(grad)].clone()
         else:
             assert taken.launched is not None
             (passage, kept), taken.launched = taken.launched, None
@@ -177,10 +195,20 @@ class Stack:
         found = self._recorded.get(form)
         if found is None and form in self._seen and len(self._recorded) < MOST and self._is_small(x, form):
             rows = with_room(form.rows)
-            if rows not in self._ends:
-                self._ends[rows] = _Ends(rows, x.shape[1], x.dtype, x.device)
-            found = self._recorded[form] = _Recorded(self, form, self._ends[rows], self.record)
+            try:
+                if rows not in self._ends:
+                    self._ends[rows] = _Ends(rows, x.shape[1], x.dtype, x.device)
+                found = self._recorded[form] = _Recorded(self, form, self._ends[rows], self.record)
+            except RuntimeError as error:  # no memory for it, or something that cannot be recorded
+                self._stop(error)
         return found
+
+    def _stop(self, error: RuntimeError) -> None:
+        """From here on everything is launched, and what recordings held is free."""
+        logger.info("training steps are launched kernel by kernel from here on: %s", str(error).partition("\n")[0])
+        self.record, self._gradients = None, None
+        self._recorded.clear()
+        self._ends.clear()
 
     def _is_small(self, x: Tensor, form: Form) -> bool:
         if not x.is_cuda:
@@ -188,11 +216,11 @@ class Stack:
         wide = sum(len(layer.half.qkv) + 2 * len(layer.half.up) + 5 * x.shape[1] for layer in self.layers)
         return form.rows * wide * x.element_size() * _SHARE <= torch.cuda.get_device_properties(x.device).total_memory
 
-    def _move_away(self) -> None:
+    def _move_away(self, gradients: list[LayerGradients]) -> None:
         """Gradients that autograd has kept where recordings write them."""
         if all(parameter.grad is None for parameter in self.parameters):
             return
-        places = (place for layer in self.gradients for place in layer.in_order())
+        places = (place for layer in gradients for place in layer.in_order())
         for parameter, place in zip(self.parameters, places, strict=True):
             there = parameter.grad
             if there is not None and there.data_ptr() == place.data_ptr():
