@@ -7,6 +7,8 @@ attention.py    attention over packed texts          epilogues.py   what lies be
 graphs.py       small batches as recorded graphs     fp8.py         rounding, and which products may be rounded
 
 For training, which the reference model does with its layers exchanged:
-training.py     a layer forward and backward          gradients.py   the kernels of the way back, and dropout
-words.py        scores of a vocabulary and their loss launch.py      Triton's launches, cheaper
+training.py         a fused model to be trained         recorded.py   all its layers as two CUDA graphs
+training_layer.py   one layer, forward and back         gradients.py  the kernels of the way back, and dropout
+training_batch.py   what a batch looks like to a layer  embedding.py  embeddings, forward and back
+words.py            scores of a vocabulary, their loss  launch.py     Triton's launches, cheaper
 """
