@@ -156,11 +156,11 @@ def test_attention_backward(head: int, tile: int, lengths: list[int]) -> None:
 def test_attention_backward_in_two_sizes_of_tile_with_spare_programs() -> None:
     from bertie.engine.gpu.gradients import attention_backward
     from bertie.engine.gpu.schedule import schedule
-    from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+    from bertie.engine.gpu.training_batch import Passage, TrainingBatch, rows_for
     from bertie.ops.packing import Packing
 
     lengths = [70, 3, 60, 128, 1, 40]
-    batch = TrainingBatch(Packing.of(lengths), 1, dropout=0.0, seeds=None, filled=True)
+    batch = TrainingBatch(Packing.of(lengths), 1, dropout=0.0, seeds=None, rows=rows_for(sum(lengths), 10**6))
     passage = Passage(batch.form, batch.to(DEVICE))
     assert len(passage._plans) == 2
     qkv, grad = random(batch.form.rows, 96), random(batch.form.rows, 32, seed=1)
@@ -378,16 +378,15 @@ def test_a_second_backward_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("lengths", [[1], [64, 64], [3, 100, 7], [200, 5], [60] * 50])
 def test_forms_of_batches(lengths: list[int], dropout: float) -> None:
-    from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+    from bertie.engine.gpu.training_batch import Passage, TrainingBatch, rows_for
     from bertie.ops.packing import Packing
 
     packing = Packing.of(lengths)
     seeds = [5, 6, 7, 8]
-    exact = TrainingBatch(packing, 2, dropout=dropout, seeds=seeds, filled=False)
-    filled = TrainingBatch(packing, 2, dropout=dropout, seeds=seeds, filled=True)
+    exact = TrainingBatch(packing, 2, dropout=dropout, seeds=seeds)
+    filled = TrainingBatch(packing, 2, dropout=dropout, seeds=seeds, rows=rows_for(sum(lengths), 10**6))
     assert exact.form.rows == sum(lengths)
-    assert filled.form.rows % 64 == 48
-    assert sum(lengths) <= filled.form.rows < sum(lengths) + 64
+    assert sum(lengths) <= filled.form.rows < max(sum(lengths) + 64, 1.125 * sum(lengths))
     for batch in (exact, filled):
         assert len(batch.buffer) == sum(batch.form.sizes)
         passage = Passage(batch.form, torch.from_numpy(batch.buffer))
@@ -453,3 +452,16 @@ def test_when_memory_runs_out_recordings_give_theirs_back(monkeypatch: pytest.Mo
         same(whole.run()[1], wanted[1])
     assert whole.recordings[0].replays == replays
     assert len(whole.recordings) == 2
+
+
+def test_rows_of_batches() -> None:
+    from bertie.engine.gpu.training_batch import rows_for
+
+    small, large = 10**6, 85 * 10**6
+    for tokens in (1, 47, 48, 49, 64, 500, 1100, 5000, 17399, 17408, 32768, 65536):
+        for weights, share in ((small, 8), (large, 8 if tokens <= 5000 else 128)):
+            rows = rows_for(tokens, weights)
+            assert rows % 32 == 16, "cuBLAS does not like multiples of 32"
+            assert tokens <= rows <= max(tokens + 63, tokens * (1 + 1 / share))
+    assert len({rows_for(tokens, large) for tokens in range(16900, 17900)}) <= 9
+    assert len({rows_for(tokens, small) for tokens in range(1000, 4000)}) <= 18

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bertie.engine.gpu.embedding import FusedEmbeddings
 from bertie.engine.gpu.recorded import Graphs, Record, Stack
-from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+from bertie.engine.gpu.training_batch import Passage, TrainingBatch, rows_for
 from bertie.engine.gpu.training_layer import HALF, LayerGradients, TrainingLayer
 from bertie.engine.gpu.words import PaddedDecoder
 from bertie.model.activations import gelu_erf, gelu_tanh
@@ -92,6 +92,7 @@ class FusedEncoder:
         self.stack = None if record is None else Stack(self.layers, record)
         self._rounded = [target for layer in self.layers for target in layer.half.targets]
         self._weights = [source for layer in self.layers for source in layer.half.sources]
+        self._num_weights = sum(weight.numel() for weight in self._weights)
         self.attention_dropout = max(layer.attention_dropout for layer in self.layers)
         self.batch: TrainingBatch | None = None  # what the layers are in, one by one
         self.passage: Passage | None = None
@@ -105,7 +106,8 @@ class FusedEncoder:
         together = self.stack is not None and self._all_at_once(plan, named)
         seeds = torch.randint(2**31 - 1, (2 * number,)).tolist() if training else None
         dropout = self.attention_dropout if training else 0.0
-        batch = TrainingBatch(plan.packing, number, dropout=dropout, seeds=seeds, filled=together)
+        rows = rows_for(plan.packing.num_tokens, self._num_weights) if together else None
+        batch = TrainingBatch(plan.packing, number, dropout=dropout, seeds=seeds, rows=rows)
         with torch.no_grad():
             torch._foreach_copy_(self._rounded, self._weights)
         if together and self.stack is not None:
