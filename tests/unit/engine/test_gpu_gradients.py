@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -465,3 +467,57 @@ def test_rows_of_batches() -> None:
             assert tokens <= rows <= max(tokens + 63, tokens * (1 + 1 / share))
     assert len({rows_for(tokens, large) for tokens in range(16900, 17900)}) <= 9
     assert len({rows_for(tokens, small) for tokens in range(1000, 4000)}) <= 18
+
+
+def test_a_whole_run_with_recorded_passes_ends_where_one_without_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from benchmarks.training import Case, MaskedWords, Texts
+
+    from bertie import BertForMaskedLM
+    from bertie.training.distributed import World
+    from bertie.training.loop import Training
+    from bertie.training.settings import Settings
+
+    whole = Whole(monkeypatch, [5], record=True)  # for its small configuration, and what it exchanges
+    steps, case = 6, Case("tiny", 4, 16, True, "cpu", vocab_size=90)
+    settings = Settings(max_steps=steps, batch_size=4, micro_batch_tokens=24, learning_rate=1e-3, precision="float32")
+
+    def trained(fused: bool) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        texts = Texts(case, 2)  # two batches, three times: forms come again
+        objective = MaskedWords(texts, BertForMaskedLM(whole.model.config))
+        folder = tmp_path / str(fused)
+        folder.mkdir()
+        run = Training(
+            objective, texts, None, settings, folder,
+            world=World(device=torch.device("cpu")), run=None, resume=False, show=False,
+        )  # fmt: skip
+        if fused:
+            run._unfuse = whole.training.fuse(run.model)
+            decoder = run.model.get_output_embeddings()
+            decoder.__dict__.pop("forward")  # it is bfloat16 alone
+            decoder.forward = decoder.forward  # what is undone in the end
+        run._forward_and_backward = counted(run)  # type: ignore[method-assign]
+        monkeypatch.setattr("bertie.training.loop.save_run", lambda training: None)
+        monkeypatch.setattr(Training, "_finish", lambda self, early: None)
+        run.run()
+        return {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
+
+    pieces: list[int] = []
+
+    def counted(run: Training) -> Callable[..., None]:
+        inner = run._forward_and_backward
+
+        def call(share: Any, tally: Any) -> None:
+            pieces.append(len(share.micro_batches))
+            inner(share, tally)
+
+        return call
+
+    wanted = trained(False)
+    assert max(pieces) > 1, "gradients are added up over several micro-batches"
+    found = trained(True)
+    assert sum(again.replays for again in whole.recordings) > steps
+    for name, parameter in wanted.items():
+        near(found[name], parameter)
