@@ -8,7 +8,7 @@ while Python makes rows and answers. On a CPU a window is computed when it is st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 
@@ -22,7 +22,7 @@ from bertie.tasks.pipeline import tokenizing_beside
 from bertie.tasks.rows import Sliding, split_text_or_pair, truncated_rows
 from bertie.text.truncation import Strategy
 
-_Started = list[tuple[list[int], Tensor, torch.cuda.Event | None]]
+_Started = list[tuple[list[int], Callable[[], Tensor]]]
 
 
 def logit_blocks(
@@ -31,7 +31,7 @@ def logit_blocks(
     """`[some items, num_labels]` float32 logits on the CPU, block after block; what is too long is cut."""
     device = loaded.model.device
     how = tokenizing_beside(device)
-    most, queued = (how.texts, 1) if device.type == "cuda" else (TEXTS_AT_ONCE, 0)
+    most = how.texts if device.type == "cuda" else TEXTS_AT_ONCE
 
     def rows_of(chunk: list[TextOrPair]) -> list[Row]:
         return truncated_rows(loaded.tokenizer, chunk, max_length=loaded.max_length, strategy=strategy)
@@ -41,7 +41,7 @@ def logit_blocks(
     with closing(map_ahead(rows_of, chunks, depth=how.calls, threads=how.threads)) as rows:
         for window in windows(chain.from_iterable(rows), budget=loaded.budget, length=len):
             running.append(_start(loaded, window))
-            if len(running) > queued:
+            if len(running) > loaded.windows_ahead:
                 yield _read(running.pop(0))
         yield from map(_read, running)
 
@@ -95,23 +95,17 @@ def classifier_logits(
 
 
 def _start(loaded: Loaded, window: Sequence[Row]) -> _Started:
-    """Every batch of a window, queued: the places of its rows, their logits, and when those will be there."""
-    started: _Started = []
-    for places in split_by_tokens([len(row) for row in window], loaded.budget):
-        logits: Tensor = loaded.run([window[place] for place in places]).logits.float()
-        ready = None
-        if logits.is_cuda:
-            device, logits = logits.device, logits.to("cpu", non_blocking=True)
-            ready = torch.cuda.current_stream(device).record_event()
-        started.append((places, logits, ready))
-    return started
+    """Every batch of a window, queued: the places of its rows, and their logits, to be read later."""
+    return [
+        (places, loaded.read_later(loaded.run([window[place] for place in places]).logits.float()))
+        for places in split_by_tokens([len(row) for row in window], loaded.budget)
+    ]
 
 
 def _read(started: _Started) -> Tensor:
     """The logits of a window in its rows' order, once they are there."""
-    block = torch.empty(sum(len(places) for places, _, _ in started), started[0][1].shape[1])
-    for places, logits, ready in started:
-        if ready is not None:
-            ready.synchronize()
+    found = [(places, logits()) for places, logits in started]
+    block = torch.empty(sum(len(places) for places, _ in found), found[0][1].shape[1])
+    for places, logits in found:
         block[places] = logits
     return block

@@ -87,8 +87,7 @@ class _Recorded:
 class _Taken:
     """One forward pass, and what its backward pass needs."""
 
-    def __init__(self, tokens: int, batch: TrainingBatch) -> None:
-        self.tokens, self.batch = tokens, batch
+    def __init__(self) -> None:
         self.recorded: _Recorded | None = None
         self.launched: tuple[Passage, list[Saved]] | None = None
         self.done = False
@@ -147,7 +146,7 @@ class Stack:
         return self._launch(x, batch)
 
     def _launch(self, x: Tensor, batch: TrainingBatch) -> tuple[Tensor, _Taken]:
-        taken = _Taken(len(x), batch)
+        taken = _Taken()
         passage = Passage(batch.form, batch.to(x.device))
         filled = rows_of(batch.form.rows, x.shape[1], x.dtype, x.device)
         _fill(filled, x)
@@ -157,7 +156,7 @@ class Stack:
         return out[: len(x)], taken
 
     def _replay(self, recorded: _Recorded, x: Tensor, batch: TrainingBatch) -> tuple[Tensor, _Taken]:
-        taken = _Taken(len(x), batch)
+        taken = _Taken()
         recorded.buffer.copy_(batch.to(x.device))
         _fill(recorded.x, x)
         recorded.forward.replay()
