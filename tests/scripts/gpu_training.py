@@ -69,14 +69,14 @@ def compare(title: str, lengths: list[int], **changes: int) -> float:
     auto_loss, auto = run(make(**changes), given, half=True)
     model = make(**changes)
     assert why_not(model) is None
-    undo = fuse(model)
+    fusion = fuse(model)
     loss, fused = run(model, given, half=True)
     for _ in range(2):  # the first was launched, now the passes are recorded and replayed
         again_loss, again = run(model, given, half=True)
         if max(lengths) <= 128:  # FlashAttention, for longer ones, adds up in no fixed order
             assert loss == again_loss
             assert all(torch.equal(fused[n], again[n]) for n in fused)
-    undo()
+    fusion.undo()
     back_loss, _ = run(model, given, half=False)
     assert back_loss == exact_loss, "undo() gives the reference back"
     assert fused.keys() == exact.keys()

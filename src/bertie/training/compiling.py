@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from bertie.errors import InputError
 from bertie.model.pretrained import BertPreTrainedModel
 
+if TYPE_CHECKING:
+    from bertie.engine.gpu.training import Fusion
+
 logger = logging.getLogger("bertie")
 
 
-def fuse_layers(model: BertPreTrainedModel, *, alone: bool) -> Callable[[], None]:
-    """Let the model's layers run in our kernels, until what comes back is called.
+def fuse_layers(model: BertPreTrainedModel, *, alone: bool) -> Fusion | None:
+    """Let the model's layers run in our kernels, until what comes back is undone.
 
     What stands in the way is said in the log, and leaves the model as it is. A process that is `alone` has no gradients
     to exchange, and can record its passes.
@@ -36,7 +38,7 @@ def fuse_layers(model: BertPreTrainedModel, *, alone: bool) -> Callable[[], None
     if reason is None:
         return fuse(model, record=alone)
     logger.info("training runs the reference's layers, without kernels of our own: %s", reason)
-    return lambda: None
+    return None
 
 
 def compile_layers(model: BertPreTrainedModel, *, backend: str = "inductor") -> None:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -41,6 +41,9 @@ from bertie.training.schedules import make_schedule
 from bertie.training.settings import Settings
 from bertie.training.stopping import StopRequest
 from bertie.training.utilisation import step_flops
+
+if TYPE_CHECKING:
+    from bertie.engine.gpu.training import Fusion
 
 _LOOK_EVERY = 10  # steps between two looks at the device's flags, where a look means waiting
 
@@ -122,17 +125,18 @@ class Training:
         parallel(model, world)
         self.model = model
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._unfuse: Callable[[], None] = lambda: None
+        self._fusion: Fusion | None = None
         if settings.compile_layers:
             compile_layers(model)
         elif settings.fused and self.uses_bfloat16 and self.device.type == "cuda" and not world.shard:
-            self._unfuse = fuse_layers(model, alone=world.size == 1)
+            self._fusion = fuse_layers(model, alone=world.size == 1)
         self.optimizer = Optimizer(
             self.parameters,
             settings,
             num_layers=model.config.num_hidden_layers,
             local=local,
             total=world.sum_of_shards,
+            rounded=self._fusion.rounded if self._fusion is not None else {},
         )
         self.average = Average(self.parameters, settings.ema) if settings.ema else None
         self.preparer = Preparer(
@@ -201,7 +205,8 @@ class Training:
         finally:
             feed.close()
             self.journal.close()
-            self._unfuse()
+            if self._fusion is not None:
+                self._fusion.undo()
 
     def _feed(self) -> Any:
         steps, pin = range(self.step, self.order.num_steps), self.device.type == "cuda"
@@ -280,7 +285,9 @@ class Training:
         scale = units
         if self.settings.clip:
             scale = units * (norm / self.settings.clip).clamp(min=1.0)
-        self.optimizer.step(learning_rate=self.schedule(self.step), grad_scale=scale, found_inf=bad)
+        wrote = self.optimizer.step(learning_rate=self.schedule(self.step), grad_scale=scale, found_inf=bad)
+        if self._fusion is not None:
+            self._fusion.copies_are_current(wrote)
         for parameter in parameters:
             parameter.grad = None
         if self.average is not None:
@@ -409,11 +416,17 @@ class Training:
         if self.average is None:
             yield
             return
-        self.average.swap()
+        self._swap()
         try:
             yield
         finally:
-            self.average.swap()
+            self._swap()
+
+    def _swap(self) -> None:
+        assert self.average is not None
+        self.average.swap()
+        if self._fusion is not None:
+            self._fusion.copies_are_current(False)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

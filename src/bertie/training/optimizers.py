@@ -1,7 +1,7 @@
 """AdamW, Google's AdamWeightDecay and LAMB over named tensors.
 
 All state is plain tensors by name: `exp_avg`, `exp_avg_sq` for every parameter and one count of steps. So it is saved
-as safetensors and loads anywhere. The update runs in PyTorch's fused kernel, one launch for a whole group.
+as safetensors and loads anywhere. The update is one kernel for a whole group: ours on a GPU, PyTorch's elsewhere.
 
 A gradient arrives as a *sum*; `grad_scale` divides it inside the kernel (by the number of units, and by what clipping
 asks for), and `found_inf` = 1 makes the step do nothing. Both are tensors on the device: nobody waits for them.
@@ -15,12 +15,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bertie.errors import CorruptCheckpoint
 from bertie.training.settings import Settings
+
+if TYPE_CHECKING:
+    from bertie.engine.gpu.adamw import AdamW
 
 # AdamWeightDecay is AdamW whose step count is so large that 1 − β^step is exactly 1: no bias correction.
 _PAST_CORRECTION = 2.0**30
@@ -67,8 +71,12 @@ class Optimizer:
         num_layers: int,
         local: Local = lambda tensor: tensor,
         total: Callable[[Tensor], Tensor] = lambda sums: sums,
+        rounded: Mapping[int, Tensor] | None = None,
     ) -> None:
+        """`rounded` has copies of some parameters in bfloat16, by their id: a step can write them too."""
         self.settings = settings
+        self._rounded = rounded or {}
+        self._own = _own_kernel(next(iter(parameters.values())).device) if parameters else None
         self._local = local
         self._total = total  # sums over shards → sums over whole tensors
         self._owners: list[list[Tensor]] = []
@@ -90,22 +98,43 @@ class Optimizer:
         """The gradients there are, in a fixed order."""
         return [self._local(p.grad) for owners in self._owners for p in owners if p.grad is not None]
 
-    def step(self, *, learning_rate: float, grad_scale: Tensor, found_inf: Tensor) -> None:
-        """One update with `gradient / grad_scale`, or none at all where `found_inf` is 1."""
+    def step(self, *, learning_rate: float, grad_scale: Tensor, found_inf: Tensor) -> bool:
+        """One update with `gradient / grad_scale`, or none at all where `found_inf` is 1.
+
+        True if the copies in bfloat16 are those of the updated parameters.
+        """
         if self.settings.optimizer == "lamb":
             if not bool(found_inf):  # trust ratios need norms of everything anyway; one wait more is nothing
                 self._lamb(learning_rate, grad_scale)
-            return
+            return False
+        wrote = True
         for group, owners in zip(self.groups, self._owners, strict=True):
             rows = [row for row, owner in enumerate(owners) if owner.grad is not None and group.params[row].numel()]
             if not rows:
                 continue
             group.step.add_(1 - found_inf)
+            params, exp_avg, exp_avg_sq = (
+                [values[row] for row in rows] for values in (group.params, group.exp_avg, group.exp_avg_sq)
+            )
+            grads: list[Tensor] = [self._local(owners[row].grad) for row in rows]  # type: ignore[arg-type]
+            if self._own is not None and self._own.step(
+                list(zip(params, grads, exp_avg, exp_avg_sq, strict=True)),
+                [self._rounded.get(id(owners[row])) for row in rows],
+                group.step,
+                rate=learning_rate * group.rate,
+                betas=(self.settings.beta1, self.settings.beta2),
+                decay=group.decay,
+                eps=self.settings.eps,
+                scale=grad_scale,
+                skip=found_inf,
+            ):
+                continue
+            wrote = False
             torch._fused_adamw_(
-                [group.params[row] for row in rows],
-                [self._local(owners[row].grad) for row in rows],  # type: ignore[arg-type]
-                [group.exp_avg[row] for row in rows],
-                [group.exp_avg_sq[row] for row in rows],
+                params,
+                grads,
+                exp_avg,
+                exp_avg_sq,
                 [],
                 [group.step] * len(rows),
                 amsgrad=False,
@@ -118,6 +147,7 @@ class Optimizer:
                 grad_scale=grad_scale,
                 found_inf=found_inf,
             )
+        return wrote and bool(self._rounded)
 
     def _lamb(self, learning_rate: float, grad_scale: Tensor) -> None:
         """Adam's direction, its length made that of the weights, tensor by tensor (biases and LayerNorm too)."""
@@ -166,6 +196,16 @@ class Optimizer:
             if group.names[0] not in steps:
                 raise CorruptCheckpoint(f"The checkpoint has no step count for the group of {group.names[0]}.")
             group.step.fill_(steps[group.names[0]])
+
+
+def _own_kernel(device: torch.device) -> AdamW | None:
+    if device.type != "cuda":
+        return None
+    try:
+        from bertie.engine.gpu.adamw import AdamW
+    except ImportError:  # no Triton
+        return None
+    return AdamW()
 
 
 def global_norm(grads: list[Tensor], total: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:

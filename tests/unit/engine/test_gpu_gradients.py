@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 pytest.importorskip("triton", reason="the GPU engine's kernels are written in Triton")
@@ -129,11 +130,12 @@ def test_column_sums_of_rows_that_lie_apart() -> None:
     near(sums.total()[1], x[:, :65].sum(0))
 
 
-@pytest.mark.parametrize("shape", [(1, 5), (64, 32), (200, 70)])
-def test_sum_of_rows(shape: tuple[int, int]) -> None:
-    from bertie.engine.gpu.gradients import sum_rows
+@pytest.mark.parametrize("shapes", [[(1, 5)], [(64, 32), (1, 33)], [(200, 70), (65, 8), (3, 40)]])
+def test_totals(shapes: list[tuple[int, int]]) -> None:
+    from bertie.engine.gpu.gradients import totals
 
-    near(sum_rows(random(*shape)), random(*shape).sum(0))
+    parts = [random(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    near(totals(parts), torch.cat([part.sum(0) for part in parts]))
 
 
 @pytest.mark.parametrize("head", [8, 16, 24])
@@ -168,11 +170,59 @@ def test_attention_backward_in_two_sizes_of_tile_with_spare_programs() -> None:
     qkv, grad = random(batch.form.rows, 96), random(batch.form.rows, 32, seed=1)
     wanted, sums = attention_backward(qkv[: sum(lengths)], grad[: sum(lengths)], 2, [schedule(lengths, DEVICE, 128)])
     grad[sum(lengths) :] = 0.0
-    of_bias = torch.empty(96, device=DEVICE)
-    got = passage.attention_backward(grad, qkv, grad, (), 2, of_bias)
+    got, got_sums = passage.attention_backward(grad, qkv, grad, (), 2, 0)
     near(got[: sum(lengths)], wanted)
     assert not bool(got[sum(lengths) :].any()), "what fills up has no gradient"
-    near(of_bias, sums.sum(0))
+    near(got_sums.sum(0), sums.sum(0))
+
+
+def kept_places(seed: int, head: int, places: NDArray[np.int64], dropout: float) -> NDArray[np.bool_]:
+    """What the kernels keep, by the same arithmetic in NumPy."""
+    own = np.uint64((seed + head * 0x61C88647) % 2**32)
+    number = ((places.astype(np.uint64) >> np.uint64(1)) * (own | np.uint64(1)) + own) % 2**32
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        number = ((number ^ (number >> np.uint64(shift))) * np.uint64(factor)) % 2**32
+    number ^= number >> np.uint64(16)
+    half = np.where(places % 2 == 0, number & np.uint64(0xFFFF), number >> np.uint64(16))
+    return half.astype(np.int64) >= round(dropout * 2**16)
+
+
+@pytest.mark.parametrize("lengths", [[70, 3, 60, 128, 1, 40], [20, 64, 7]])
+def test_attention_that_drops_and_its_gradient(lengths: list[int]) -> None:
+    from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+    from bertie.ops.packing import Packing
+
+    tokens, heads, head, dropout = sum(lengths), 2, 16, 0.25
+    seeds = [11, 12, 13, 14, 15, 16]
+    batch = TrainingBatch(Packing.of(lengths), 2, dropout=dropout, seeds=seeds)
+    passage = Passage(batch.form, batch.to(DEVICE))
+    qkv, grad = random(tokens, 3 * heads * head), random(tokens, heads * head, seed=1)
+    context, kept = passage.attention(qkv, heads, 1)
+    got, sums = passage.attention_backward(grad, qkv, context, kept, heads, 1)
+
+    first_keys = np.zeros(tokens, dtype=np.int64)  # keys are counted from where a program's begin
+    for first, end, first_key, _ in passage._plans[0].programs.tolist():
+        first_keys[first:end] = first_key
+    leaf = qkv.clone().requires_grad_()
+    contexts, dropped, start = [], 0, 0
+    for text in leaf.split(lengths):
+        rows = np.arange(start, start + len(text))
+        places = rows[:, None] * 128 + rows[None, :] - first_keys[rows][:, None]
+        q, k, v = (part.view(-1, heads, head).transpose(0, 1) for part in text.chunk(3, dim=1))
+        weights = (q @ k.transpose(1, 2) / head**0.5).softmax(-1)
+        masks = [torch.from_numpy(kept_places(seeds[3], number, places, dropout)) for number in range(heads)]
+        mask = torch.stack(masks).to(DEVICE)
+        dropped += int((~mask).sum())
+        contexts.append(((weights * mask / (1 - dropout)) @ v).transpose(0, 1).flatten(1))
+        start += len(text)
+    torch.cat(contexts).backward(grad)
+    assert leaf.grad is not None
+    near(context, torch.cat(contexts))
+    near(got, leaf.grad)
+    wanted = leaf.grad.sum(0)
+    wanted[heads * head : 2 * heads * head] = 0.0
+    near(sums.sum(0), wanted)
+    assert 0.2 < dropped / (heads * sum(n * n for n in lengths)) < 0.3
 
 
 @pytest.mark.parametrize("width", [10, 2048, 5000])
@@ -230,12 +280,12 @@ class Whole:
         return self.recordings[-1]
 
     def fuse(self) -> Callable[[], None]:
-        undo = self.training.fuse(self.model, record=self.record)
+        fusion = self.training.fuse(self.model, record=self.record)
         self.model.get_output_embeddings().__dict__.pop("forward")  # the decoder's is bfloat16 alone
 
         def back() -> None:
             self.model.get_output_embeddings().forward = None
-            undo()
+            fusion.undo()
 
         return back
 
@@ -384,7 +434,7 @@ def test_forms_of_batches(lengths: list[int], dropout: float) -> None:
     from bertie.ops.packing import Packing
 
     packing = Packing.of(lengths)
-    seeds = [5, 6, 7, 8]
+    seeds = [5, 6, 7, 8, 9, 10]
     exact = TrainingBatch(packing, 2, dropout=dropout, seeds=seeds)
     filled = TrainingBatch(packing, 2, dropout=dropout, seeds=seeds, rows=rows_for(sum(lengths), 10**6))
     assert exact.form.rows == sum(lengths)
@@ -393,7 +443,7 @@ def test_forms_of_batches(lengths: list[int], dropout: float) -> None:
         assert len(batch.buffer) == sum(batch.form.sizes)
         passage = Passage(batch.form, torch.from_numpy(batch.buffer))
         assert [int(seed[0]) for layer in range(2) for seed in passage.seeds(layer)] == seeds
-        own = dropout == 0.0 and max(lengths) <= 128
+        own = max(lengths) <= 128
         assert (batch.form.programs > 0) == own
         if not own:
             ends = passage._ends.tolist()
@@ -494,7 +544,7 @@ def test_a_whole_run_with_recorded_passes_ends_where_one_without_does(
             world=World(device=torch.device("cpu")), run=None, resume=False, show=False,
         )  # fmt: skip
         if fused:
-            run._unfuse = whole.training.fuse(run.model)
+            run._fusion = whole.training.fuse(run.model)
             decoder = run.model.get_output_embeddings()
             decoder.__dict__.pop("forward")  # it is bfloat16 alone
             decoder.forward = decoder.forward  # what is undone in the end
@@ -521,3 +571,69 @@ def test_a_whole_run_with_recorded_passes_ends_where_one_without_does(
     assert sum(again.replays for again in whole.recordings) > steps
     for name, parameter in wanted.items():
         near(found[name], parameter)
+
+
+def test_copies_of_weights_are_made_for_every_batch_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, [3, 40, 20], record=False)
+    fusion = whole.training.fuse(whole.model, record=False)
+    weight = whole.model.bert.encoder.layer[0].intermediate.dense.weight
+    before = whole.states()
+    with torch.no_grad():
+        weight.mul_(2.0)
+    assert not torch.equal(whole.states(), before)
+    now = whole.states()
+    fusion.rounded[id(weight)].mul_(0.5)
+    fusion.copies_are_current(True)
+    near(whole.states(), before)
+    assert torch.equal(whole.states(), now), "it holds for one batch"
+    fusion.copies_are_current(True)
+    fusion.copies_are_current(False)
+    assert torch.equal(whole.states(), now)
+
+
+def test_adamw_is_pytorchs() -> None:
+    from bertie.engine.gpu.adamw import AdamW
+
+    shapes = [(3, 5), (2048,), (70, 100), (4096, 2), (1,)]
+    ours = [
+        [random(*shape, seed=seed), *(torch.zeros(*shape, device=DEVICE) for _ in range(2))]
+        for seed, shape in enumerate(shapes)
+    ]
+    theirs = [[tensor.clone() for tensor in line] for line in ours]
+    copies = [None, *(torch.zeros(*shape, device=DEVICE, dtype=torch.bfloat16) for shape in shapes[1:])]
+    step, scale, optimizer = torch.zeros((), device=DEVICE), torch.tensor(3.0, device=DEVICE), AdamW()
+    for number in range(5):
+        grads = [random(*shape, seed=10 * number + seed) for seed, shape in enumerate(shapes)]
+        skip = torch.tensor(float(number == 2), device=DEVICE)
+        step += 1 - skip
+        before = [line[0].clone() for line in ours]
+        assert optimizer.step(
+            [(weight, grad, mean, square) for (weight, mean, square), grad in zip(ours, grads, strict=True)],
+            copies, step, rate=1e-2, betas=(0.9, 0.999), decay=0.01, eps=1e-6, scale=scale, skip=skip,
+        )  # fmt: skip
+        assert all(torch.equal(line[0], old) for line, old in zip(ours, before, strict=True)) == (number == 2)
+        torch._fused_adamw_(
+            *([line[part] for line in theirs] for part in (0,)), [grad.clone() for grad in grads],
+            *([line[part] for line in theirs] for part in (1, 2)), [], [step] * len(shapes), amsgrad=False, lr=1e-2,
+            beta1=0.9, beta2=0.999, weight_decay=0.01, eps=1e-6, maximize=False, grad_scale=scale, found_inf=skip,
+        )  # fmt: skip
+        for mine, other in zip(ours, theirs, strict=True):
+            for got, wanted in zip(mine, other, strict=True):
+                assert float((got - wanted).abs().max()) <= 2e-6
+        for line, copy in zip(ours, copies, strict=True):
+            if copy is not None:
+                assert float((copy.float() - line[0]).abs().max()) <= 2**-7 * float(line[0].abs().max())
+
+
+def test_adamw_leaves_what_it_has_no_form_for() -> None:
+    from bertie.engine.gpu.adamw import AdamW
+
+    one, room = torch.ones((), device=DEVICE), torch.zeros(9, device=DEVICE)
+    options = {"rate": 0.1, "betas": (0.9, 0.999), "decay": 0.0, "eps": 1e-6, "scale": one, "skip": one - 1}
+    whole, odd = room[:8], room[1:]
+    assert AdamW().step([(whole, whole, whole, whole)], [None], one, **options)
+    assert not AdamW().step([(whole, odd, whole, whole)], [None], one, **options), (
+        "an address that is no multiple of 16"
+    )
+    assert not AdamW().step([(whole, whole[::2], whole, whole)], [None], one, **options)
+    assert not AdamW().step([(whole.double(),) * 4], [None], one, **options)

@@ -24,8 +24,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bertie.engine.gpu.dropping import _kept, dropped
 from bertie.engine.gpu.launch import INTERPRETED, launch
 from bertie.engine.gpu.schedule import Schedule
+
+# Keys that a row may have where weights are dropped: each pair of a row and a key has a number.
+MOST_DROPPED = tl.constexpr(128)
 
 
 @triton.jit
@@ -39,20 +43,31 @@ def _exp2(x, HARDWARE: tl.constexpr):
 
 
 @triton.jit
+def _kept_weights(seed, head, row, key, dropped):
+    """Which weights of rows `[ROWS]` for keys `[KEYS]`, counted from where the program's keys begin, are kept."""
+    own = tl.load(seed).to(tl.uint32) + head.to(tl.uint32) * 0x61C88647  # every head has a seed of its own
+    return _kept(own, row[:, None] * MOST_DROPPED + key[None, :], dropped)
+
+
+@triton.jit(do_not_specialize=["dropped"])
 def _attention_kernel(
     qkv,  # [tokens, 3·N·H]
     out,  # [tokens, N·H]
     programs,  # [programs, 4] int32
     starts,  # [tokens] int32
     out_scale,  # [1] fp32: what a stored 1 means; read for fp8 alone
+    seed,  # [1] int32; read where something is dropped
     width,  # N·H
     scale,  # log₂e / √H
+    dropped,  # the chance of being dropped, in units of 2⁻¹⁶
+    rescale,  # 1 / (1 − that chance)
     HEAD: tl.constexpr,  # H
     LANES: tl.constexpr,  # H filled up to a power of two
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     TO_FP8: tl.constexpr,
     HARDWARE: tl.constexpr,
+    DROPS: tl.constexpr,
 ):
     program = programs + 4 * tl.program_id(1)
     first, end = tl.load(program), tl.load(program + 1)
@@ -87,6 +102,8 @@ def _attention_kernel(
         top = tl.max(scores, 1) * scale
         weights = _exp2(scores * scale - top[:, None], HARDWARE)
         total = tl.sum(weights, 1)
+        if DROPS:
+            weights = tl.where(_kept_weights(seed, head, first + row, key, dropped), weights * rescale, 0.0)
         context = tl.dot(weights.to(v.dtype), v)
     else:  # a piece of one long text: a row sees all keys there are
         top = tl.full([ROWS], -1e30, tl.float32)  # the largest score so far, scaled
@@ -102,6 +119,8 @@ def _attention_kernel(
             weights = _exp2(scores * scale - new_top[:, None], HARDWARE)
             shrink = _exp2(top - new_top, HARDWARE)
             total = total * shrink + tl.sum(weights, 1)
+            if DROPS:
+                weights = tl.where(_kept_weights(seed, head, first + row, block + key, dropped), weights * rescale, 0.0)
             context = context * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
             top = new_top
     context = context * (unit / total)[:, None]
@@ -111,9 +130,19 @@ def _attention_kernel(
 
 
 def attention(
-    qkv: Tensor, heads: int, plan: Schedule, *, fp8_scale: Tensor | None = None, out: Tensor | None = None
+    qkv: Tensor,
+    heads: int,
+    plan: Schedule,
+    *,
+    fp8_scale: Tensor | None = None,
+    out: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
 ) -> Tensor:
-    """`[tokens, 3·N·H]` → `[tokens, N·H]`, in qkv's dtype, or in fp8 in units of `fp8_scale`."""
+    """`[tokens, 3·N·H]` → `[tokens, N·H]`, in qkv's dtype, or in fp8 in units of `fp8_scale`.
+
+    With `dropout` weights are dropped by the `seed`, one int32 on the device; of texts of at most MOST_DROPPED tokens.
+    """
     tokens, width = qkv.shape[0], qkv.shape[1] // 3
     head = width // heads
     lanes = max(16, triton.next_power_of_2(head))
@@ -123,7 +152,17 @@ def attention(
     launch(
         _attention_kernel,
         (heads, len(plan.programs)),
-        (qkv, out, plan.programs, plan.starts, fp8_scale, width, math.log2(math.e) / math.sqrt(head)),
+        (
+            qkv,
+            out,
+            plan.programs,
+            plan.starts,
+            fp8_scale,
+            seed,
+            width,
+            math.log2(math.e) / math.sqrt(head),
+            *dropped(dropout),
+        ),
         {
             "HEAD": head,
             "LANES": lanes,
@@ -131,9 +170,10 @@ def attention(
             "KEYS": plan.tile,
             "TO_FP8": fp8_scale is not None,
             "HARDWARE": not INTERPRETED,
+            "DROPS": dropout > 0,
         },
         num_warps=4,
         num_stages=1,
-        maxnreg=96 if lanes <= 64 else None,
+        maxnreg=96 if lanes <= 64 and dropout == 0 else None,
     )
     return out

@@ -17,8 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bertie.engine.gpu.dropping import _kept, dropped
 from bertie.engine.gpu.epilogues import _normalised
-from bertie.engine.gpu.gradients import RowSums, _dropped, _kept, _power, block_rows
+from bertie.engine.gpu.gradients import RowSums, _power, block_rows
 from bertie.engine.gpu.launch import launch
 from bertie.engine.gpu.schedule import to_device
 from bertie.model.bert import BertEmbeddings
@@ -178,7 +179,7 @@ class _Embed(torch.autograd.Function):
             (-(-tokens // rows),),
             (
                 ids, positions, types, words, places, segments, gamma, beta, out, tokens, width, eps, seed,
-                *_dropped(drop),
+                *dropped(drop),
             ),
             {"DROPS": drop > 0, "ROWS": rows, "COLUMNS": _power(width)},
             num_warps=warps,
@@ -200,7 +201,7 @@ class _Embed(torch.autograd.Function):
             (len(part),),
             (
                 grad.contiguous(), ids, positions, types, words, places, segments, gamma, of_sum, part, tokens, width,
-                part.stride(0), eps, seed, *_dropped(drop),
+                part.stride(0), eps, seed, *dropped(drop),
             ),
             {"DROPS": drop > 0, "ROWS": 1, "STEPS": block_rows(tokens), "COLUMNS": _power(width)},
             num_warps=4 if width <= 1024 else 8,

@@ -127,25 +127,34 @@ def _embed_kernel(
 
 
 @triton.jit
-def _normal_share(x):
-    """Φ(x), the share of a normal distribution below x, and exp(−x²/2), which it is made of and its slope is.
+def _tail(x, HARDWARE: tl.constexpr):
+    """Φ(−|x|), the share of a normal distribution beyond x, and exp(−x²/2), which it is made of.
 
-    Abramowitz & Stegun 1964, 7.1.26: within 1e-7, in one exponential and one division.
+    Abramowitz & Stegun 1964, 7.1.26: within 1e-7, in one exponential and one division. Of both the hardware has forms
+    of one instruction, good to the last bit or two; those of the language guard against cases that are none here.
     """
-    bell = tl.exp(-0.5 * x * x)
-    t = 1.0 / (1.0 + 0.3275911 * 0.7071067811865476 * tl.abs(x))
-    tail = 1.061405429 * t - 1.453152027
-    tail = tail * t + 1.421413741
-    tail = tail * t - 0.284496736
-    tail = (tail * t + 0.254829592) * t * 0.5 * bell
-    return tl.where(x > 0, 1.0 - tail, tail), bell
+    if HARDWARE:
+        bell = tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * x * -0.7213475204444817], dtype=tl.float32, is_pure=True, pack=1
+        )  # ½·log₂e
+        t = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + 0.23164189 * tl.abs(x)], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        bell = tl.exp(-0.5 * x * x)
+        t = 1.0 / (1.0 + 0.23164189 * tl.abs(x))  # 0.3275911 / √2
+    share = 0.5307027145 * t - 0.7265760135
+    share = share * t + 0.7107068705
+    share = share * t - 0.142248368
+    share = share * t + 0.127414796
+    return share * t * bell, bell
 
 
 @triton.jit
 def _gelu_of(x, EXACT: tl.constexpr, HARDWARE: tl.constexpr):
-    if EXACT:
-        below, _ = _normal_share(x)
-        return x * below
+    if EXACT:  # x·Φ(x), on both sides of 0
+        tail, _ = _tail(x, HARDWARE)
+        return tl.maximum(x, 0.0) - tl.abs(x) * tail
     inner = x * (0.7978845608028654 + 0.035677408136300125 * x * x)  # √(2/π)·(x + 0.044715 x³)
     if HARDWARE:  # one instruction, good to 2⁻¹¹, and fp8 keeps 2⁻⁴
         bent = tl.inline_asm_elementwise(

@@ -11,8 +11,8 @@
 - `column_sums`: the gradient of a bias.
 
 Gradients of a LayerNorm's weights and of biases are sums over all tokens. Programs write the sums of their own rows,
-and one more pass adds those up, always in the same order: the same batch gives the same bits. All arithmetic inside is
-fp32.
+and one more pass (`totals`) adds those up, always in the same order: the same batch gives the same bits. All arithmetic
+inside is fp32.
 """
 
 from __future__ import annotations
@@ -26,30 +26,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.attention import _exp2
-from bertie.engine.gpu.epilogues import _normal_share
+from bertie.engine.gpu.attention import _exp2, _kept_weights
+from bertie.engine.gpu.dropping import _kept, dropped
+from bertie.engine.gpu.epilogues import _tail
 from bertie.engine.gpu.launch import INTERPRETED, launch, rows_like, rows_of
 from bertie.engine.gpu.schedule import Schedule
 
 WHOLE = 128  # texts up to this length fit into one tile of attention_backward
-
-
-@triton.jit
-def _kept(seed, place, dropped):
-    """Whether the value at a place is kept; `dropped` is the chance of being dropped in units of 2⁻¹⁶.
-
-    Two neighbouring places share one 32-bit number, of which each has one half: the seed makes a number out of the
-    pair's, and two rounds of multiplying and shifting let every bit have a say in every other (constants by C. Wellons,
-    https://nullprogram.com/blog/2018/07/31/). That is a dozen instructions to a pair. Philox, which tl.rand has, takes
-    a hundred to each value, longer than all the rest of these kernels.
-    """
-    pair = (place >> 1).to(tl.uint32)
-    number = pair * (seed.to(tl.uint32) | 1) + seed.to(tl.uint32)
-    number = (number ^ (number >> 16)) * 0x7FEB352D
-    number = (number ^ (number >> 15)) * 0x846CA68B
-    number = number ^ (number >> 16)
-    half = tl.where((place & 1) == 0, number & 0xFFFF, number >> 16)
-    return half.to(tl.int32) >= dropped
 
 
 @triton.jit(do_not_specialize=["dropped", "tokens"])
@@ -164,6 +147,7 @@ def _gelu_backward_kernel(
     ROWS: tl.constexpr,
     STEPS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    HARDWARE: tl.constexpr,
 ):
     block = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -176,8 +160,8 @@ def _gelu_backward_kernel(
         value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
         above = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
         if EXACT:  # Φ(x) + x·φ(x)
-            slope, bell = _normal_share(value)
-            slope += value * 0.3989422804014327 * bell
+            tail, bell = _tail(value, HARDWARE)
+            slope = tl.where(value > 0, 1.0 - tail, tail) + value * 0.3989422804014327 * bell
         else:  # with u = √(2/π)·(x + 0.044715 x³): x·σ(2u), and its derivative
             gate = tl.sigmoid(value * (1.5957691216057308 + 0.07135481627260025 * value * value))
             slope = gate + value * gate * (1.0 - gate) * (1.5957691216057308 + 0.21406444881780075 * value * value)
@@ -211,7 +195,7 @@ def _column_sums_kernel(
     tl.store(sums + block.to(tl.int64) * sums_stride + column, total, mask=in_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["dropped"])
 def _attention_backward_kernel(
     qkv,  # [tokens, 3·N·H]
     grad,  # [tokens, N·H], of the context
@@ -219,13 +203,17 @@ def _attention_backward_kernel(
     sums,  # [programs, 3·N·H] fp32: of the rows of a program
     programs,  # [programs, 4] int32
     starts,  # [tokens] int32
+    seed,  # [1] int32
     width,  # N·H
     to_power,  # log₂e / √H
     to_score,  # 1 / √H
+    dropped,
+    rescale,
     HEAD: tl.constexpr,
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
     HARDWARE: tl.constexpr,
+    DROPS: tl.constexpr,
 ):
     program = programs + 4 * tl.program_id(1)
     first, end = tl.load(program), tl.load(program + 1)
@@ -256,37 +244,60 @@ def _attention_backward_kernel(
     top = tl.max(tl.where(same, scores, -1e30), 1) * to_power
     weights = tl.where(same, _exp2(scores * to_power - top[:, None], HARDWARE), 0.0)
     weights = weights * (1.0 / tl.maximum(tl.sum(weights, 1), 1e-30))[:, None]
-    of_v = tl.dot(tl.trans(weights.to(v.dtype)), above)
+    if DROPS:
+        kept = _kept_weights(seed, head, first + row, row, dropped)
+        left = tl.where(kept, weights * rescale, 0.0)
+        of_v = tl.dot(tl.trans(left.to(v.dtype)), above)
+    else:
+        of_v = tl.dot(tl.trans(weights.to(v.dtype)), above)
     tl.store(sums + 2 * width, tl.sum(of_v, 0), mask=lane < HEAD)
     tl.store(grad_qkv + base + 2 * width + inside, of_v.to(grad_qkv.dtype.element_ty), mask=mask)
     of_weights = tl.dot(above, tl.trans(v))
+    if DROPS:
+        of_weights = tl.where(kept, of_weights * rescale, 0.0)
     level = tl.sum(weights * of_weights, 1)
     of_scores = (weights * (of_weights - level[:, None]) * to_score).to(q.dtype)
     of_q = tl.dot(of_scores, k)
     tl.store(sums, tl.sum(of_q, 0), mask=lane < HEAD)
     tl.store(grad_qkv + base + inside, of_q.to(grad_qkv.dtype.element_ty), mask=mask)
     of_k = tl.dot(tl.trans(of_scores), q)
-    tl.store(sums + width, tl.sum(of_k, 0), mask=lane < HEAD)
+    # Of keys there is nothing to add up: what is added to all of them alike changes no softmax.
+    tl.store(sums + width, tl.zeros([LANES], tl.float32), mask=lane < HEAD)
     tl.store(grad_qkv + base + width + inside, of_k.to(grad_qkv.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _total_kernel(
-    sums,  # [rows, width] fp32, its rows `stride` apart
-    out,  # [width] fp32
-    rows,
-    width,
-    stride,
+@triton.jit(do_not_specialize=["rows_a", "rows_b", "rows_c"])
+def _totals_kernel(
+    a,  # [rows, width] fp32
+    b,
+    c,
+    out,  # [width of a + of b + of c] fp32
+    rows_a,
+    rows_b,
+    rows_c,
+    width_a,
+    width_b,
+    width_c,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
+    block = tl.program_id(0)
+    sums, rows, width = a, rows_a, width_a
+    if block >= tl.cdiv(width_a, COLUMNS):
+        block -= tl.cdiv(width_a, COLUMNS)
+        out += width_a
+        sums, rows, width = b, rows_b, width_b
+        if block >= tl.cdiv(width_b, COLUMNS):
+            block -= tl.cdiv(width_b, COLUMNS)
+            out += width_b
+            sums, rows, width = c, rows_c, width_c
     row = tl.arange(0, ROWS)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
     in_row = column < width
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, rows, ROWS):
         there = (start + row < rows)[:, None] & in_row[None, :]
-        total += tl.load(sums + (start + row).to(tl.int64)[:, None] * stride + column[None, :], mask=there, other=0.0)
+        total += tl.load(sums + (start + row).to(tl.int64)[:, None] * width + column[None, :], mask=there, other=0.0)
     tl.store(out + column, tl.sum(total, 0), mask=in_row)
 
 
@@ -310,20 +321,23 @@ class RowSums:
     def part(self, number: int) -> Tensor:
         return self.parts[number]
 
-    def total(self, out: Tensor | None = None) -> tuple[Tensor, ...]:
-        return torch.split(sum_rows(self.buffer, out), self.widths)
+    def total(self) -> tuple[Tensor, ...]:
+        return torch.split(totals([self.buffer]), self.widths)
 
 
-def sum_rows(sums: Tensor, out: Tensor | None = None) -> Tensor:
-    """`[rows, width]` → `[width]`, in fp32. PyTorch's own sum takes three times as long over a few hundred rows."""
-    rows, width = sums.shape
+def totals(sums: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+    """Up to three of `[rows, width]` → `[widths]`, one after the other: their sums over rows, in fp32.
+
+    PyTorch's own sum takes three times as long over a few hundred rows.
+    """
+    widths = [part.shape[1] for part in sums]
     if out is None:
-        out = torch.empty(width, device=sums.device, dtype=torch.float32)
-    columns = 32
+        out = torch.empty(sum(widths), device=sums[0].device, dtype=torch.float32)
+    columns, spare = 32, 3 - len(sums)
     launch(
-        _total_kernel,
-        (-(-width // columns),),
-        (sums, out, rows, width, sums.stride(0)),
+        _totals_kernel,
+        (sum(-(-width // columns) for width in widths),),
+        (*sums, *[sums[0]] * spare, out, *(len(part) for part in sums), *[0] * spare, *widths, *[0] * spare),
         {"ROWS": 64, "COLUMNS": columns},
         num_warps=4,
     )
@@ -338,10 +352,6 @@ def block_rows(tokens: int) -> int:
 def norm_block_rows(tokens: int) -> int:
     """The same for the programs of a norm, which are longer on their way and want company."""
     return 16 if tokens >= 4096 else 8
-
-
-def _dropped(dropout: float) -> tuple[int, float]:
-    return round(dropout * 2**16), 1 / (1 - dropout)
 
 
 class Kept(NamedTuple):
@@ -373,7 +383,7 @@ def drop_add_norm(
     launch(
         _drop_add_norm_kernel,
         (-(-tokens // rows),),
-        (x, residual, gamma, beta, *kept, out, tokens, width, eps, seed, *_dropped(dropout)),
+        (x, residual, gamma, beta, *kept, out, tokens, width, eps, seed, *dropped(dropout)),
         {"DROPS": dropout > 0, "KEEPS": keep, "ROWS": rows, "COLUMNS": _power(width)},
         num_warps=warps,
     )
@@ -413,7 +423,7 @@ def drop_add_norm_backward(
             width,
             sums.stride(0),
             seed,
-            *_dropped(dropout),
+            *dropped(dropout),
         ),
         {"DROPS": dropout > 0, "ROWS": rows, "STEPS": norm_block_rows(tokens) // rows, "COLUMNS": _power(width)},
         num_warps=warps,
@@ -430,7 +440,13 @@ def gelu_backward(x: Tensor, grad: Tensor, *, exact: bool, sums: Tensor) -> Tens
         _gelu_backward_kernel,
         (len(sums), -(-width // columns)),
         (x, grad, grad_x, sums, tokens, width, sums.stride(0)),
-        {"EXACT": exact, "ROWS": rows, "STEPS": block_rows(tokens) // rows, "COLUMNS": columns},
+        {
+            "EXACT": exact,
+            "ROWS": rows,
+            "STEPS": block_rows(tokens) // rows,
+            "COLUMNS": columns,
+            "HARDWARE": not INTERPRETED,
+        },
         num_warps=4,
     )
     return grad_x
@@ -449,7 +465,15 @@ def column_sums(x: Tensor, *, sums: Tensor) -> None:
     )
 
 
-def attention_backward(qkv: Tensor, grad: Tensor, heads: int, plans: Sequence[Schedule]) -> tuple[Tensor, Tensor]:
+def attention_backward(
+    qkv: Tensor,
+    grad: Tensor,
+    heads: int,
+    plans: Sequence[Schedule],
+    *,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """The gradient of `[tokens, 3·N·H]` from that of the context `[tokens, N·H]`, and its sum over tokens.
 
     A plan takes care of the texts that fit into a tile of it whole, and passes over the pieces of longer ones; so
@@ -466,8 +490,8 @@ def attention_backward(qkv: Tensor, grad: Tensor, heads: int, plans: Sequence[Sc
         launch(
             _attention_backward_kernel,
             (heads, len(plan.programs)),
-            (qkv, grad, grad_qkv, part, plan.programs, plan.starts, width, *factors),
-            {"HEAD": head, "LANES": lanes, "ROWS": plan.tile, "HARDWARE": not INTERPRETED},
+            (qkv, grad, grad_qkv, part, plan.programs, plan.starts, seed, width, *factors, *dropped(dropout)),
+            {"HEAD": head, "LANES": lanes, "ROWS": plan.tile, "HARDWARE": not INTERPRETED, "DROPS": dropout > 0},
             num_warps=4,
             num_stages=1,
         )

@@ -12,7 +12,6 @@ generator on the CPU, so a resumed run drops the same values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from bertie.engine.gpu.embedding import FusedEmbeddings
 from bertie.engine.gpu.recorded import Graphs, Record, Stack
-from bertie.engine.gpu.training_batch import Passage, TrainingBatch, rows_for
+from bertie.engine.gpu.training_batch import SEEDS, Passage, TrainingBatch, rows_for
 from bertie.engine.gpu.training_layer import HALF, LayerGradients, TrainingLayer
 from bertie.engine.gpu.words import PaddedDecoder
 from bertie.model.activations import gelu_erf, gelu_tanh
@@ -55,10 +54,26 @@ def in_half() -> bool:
     return torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == HALF
 
 
-def fuse(model: BertPreTrainedModel, *, record: bool = True) -> Callable[[], None]:
+class Fusion:
+    """A fused model, until `undo`."""
+
+    def __init__(self, encoder: FusedEncoder, changed: list[nn.Module]) -> None:
+        self._encoder, self._changed = encoder, changed
+        self.rounded = encoder.rounded  # by id of a parameter: its copy in bfloat16, for an optimizer to write
+
+    def copies_are_current(self, current: bool) -> None:
+        """Say that the copies are what the weights are now: the next batch need not make them. False takes it back."""
+        self._encoder.current = current
+
+    def undo(self) -> None:
+        for module in self._changed:
+            del module.forward
+
+
+def fuse(model: BertPreTrainedModel, *, record: bool = True) -> Fusion:
     """Give the embeddings, the encoder, its layers and the decoder of a language model another forward.
 
-    Ask `why_not` first. What comes back undoes it. Without `record`, layers run one by one, and gradients are there
+    Ask `why_not` first. Without `record`, layers run one by one, and gradients are there
     layer by layer: what several processes want, which exchange them meanwhile.
     """
     encoder = model.base_model.encoder
@@ -75,12 +90,7 @@ def fuse(model: BertPreTrainedModel, *, record: bool = True) -> Callable[[], Non
     if embeddings.token_type_embeddings.num_embeddings <= FusedEmbeddings.MOST_SEGMENTS:
         embeddings.forward = FusedEmbeddings(embeddings, HALF, in_half).forward  # type: ignore[method-assign]
         changed.append(embeddings)
-
-    def undo() -> None:
-        for module in changed:
-            del module.forward
-
-    return undo
+    return Fusion(fused, changed)
 
 
 class FusedEncoder:
@@ -90,9 +100,11 @@ class FusedEncoder:
         self.encoder = encoder
         self.layers = [TrainingLayer(layer, number) for number, layer in enumerate(encoder.layer)]
         self.stack = None if record is None else Stack(self.layers, record)
-        self._rounded = [target for layer in self.layers for target in layer.half.targets]
+        self._copies = [target for layer in self.layers for target in layer.half.targets]
         self._weights = [source for layer in self.layers for source in layer.half.sources]
         self._num_weights = sum(weight.numel() for weight in self._weights)
+        self.rounded = {id(weight): copy for weight, copy in zip(self._weights, self._copies, strict=True)}
+        self.current = False  # whether somebody has made the copies for the next batch
         self.attention_dropout = max(layer.attention_dropout for layer in self.layers)
         self.batch: TrainingBatch | None = None  # what the layers are in, one by one
         self.passage: Passage | None = None
@@ -104,12 +116,14 @@ class FusedEncoder:
             return BertEncoder.forward(self.encoder, hidden_states, plan, **named)
         training, number = self.encoder.training, len(self.layers)
         together = self.stack is not None and self._all_at_once(plan, named)
-        seeds = torch.randint(2**31 - 1, (2 * number,)).tolist() if training else None
+        seeds = torch.randint(2**31 - 1, (SEEDS * number,)).tolist() if training else None
         dropout = self.attention_dropout if training else 0.0
         rows = rows_for(plan.packing.num_tokens, self._num_weights) if together else None
         batch = TrainingBatch(plan.packing, number, dropout=dropout, seeds=seeds, rows=rows)
-        with torch.no_grad():
-            torch._foreach_copy_(self._rounded, self._weights)
+        if not self.current:
+            with torch.no_grad():
+                torch._foreach_copy_(self._copies, self._weights)
+        self.current = False
         if together and self.stack is not None:
             return ModelOutput(last_hidden_state=self.stack(hidden_states.to(HALF), batch))
         self.batch, self.passage = batch, Passage(batch.form, batch.to(hidden_states.device))

@@ -2,11 +2,11 @@
 
 All that the layers read besides weights and states lies in one buffer of int32, so that it comes in one copy:
 
-    seeds of dropout [layers·2, 4] │ attention programs [P, 4] │ those of long texts [B, 4] │ starts [N]
-    seeds of dropout [layers·2, 4] │ ends of texts [T + 1]                                        FlashAttention's
+    seeds of dropout [layers·3, 4] │ attention programs [P, 4] │ those of long texts [B, 4] │ starts [N]
+    seeds of dropout [layers·3, 4] │ ends of texts [T + 1]                                        FlashAttention's
 
-Our kernels (attention.py, gradients.py) are for texts that fit into a tile of theirs and drop nothing; the rest is
-FlashAttention's. A *filled* batch has its tokens, programs and texts filled up to round numbers, so that batches of
+Our kernels (attention.py, gradients.py) are for batches whose texts all fit into a tile of theirs, 128 tokens; the rest
+is FlashAttention's. A *filled* batch has its tokens, programs and texts filled up to round numbers, so that batches of
 nearly one size have one `Form` and can be replayed by one recording (recorded.py). What fills it up are texts of their
 own, which no other text sees.
 """
@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.engine.gpu.attention import attention
-from bertie.engine.gpu.gradients import WHOLE, RowSums, attention_backward, column_sums, sum_rows
+from bertie.engine.gpu.gradients import WHOLE, RowSums, attention_backward, column_sums
 from bertie.engine.gpu.launch import rows_like, rows_of
 from bertie.engine.gpu.schedule import TILE, Schedule, host_tables, to_device
 from bertie.ops.packing import Packing
 
+SEEDS = 3  # of a layer: attention's, and those of its two outputs
 _SEED = 4  # numbers to a seed, of which the first counts: Triton likes addresses that are multiples of 16
 _FILLING = 64  # tokens of a text that fills up
 
@@ -47,7 +48,7 @@ class Form:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Of the buffer's parts."""
-        seeds = 2 * self.layers * _SEED
+        seeds = SEEDS * self.layers * _SEED
         if self.programs:
             return seeds, 4 * self.programs, 4 * self.programs_back, self.rows
         return seeds, self.texts + 1
@@ -85,11 +86,11 @@ class TrainingBatch:
         rows = self.tokens if rows is None else rows
         lengths = [*packing.lengths, *_texts_of(rows - self.tokens)]
         longest = max(lengths)
-        flat = np.zeros((2 * layers, _SEED), dtype=np.int32)
+        flat = np.zeros((SEEDS * layers, _SEED), dtype=np.int32)
         if seeds is not None:
             flat[:, 0] = seeds
         parts = [flat.ravel()]
-        if longest <= WHOLE and dropout == 0.0:
+        if longest <= WHOLE:
             # Long texts are walked over in small tiles on the way forward; the way back takes them whole.
             tables = host_tables(lengths, tile=TILE)
             programs, starts = tables[:-rows], tables[-rows:]
@@ -97,7 +98,7 @@ class TrainingBatch:
             counts = len(programs) // 4, len(whole) // 4
             if filled:
                 counts = _spare(counts[0]), _spare(counts[1])
-            form = Form(layers, rows, programs=counts[0], programs_back=counts[1])
+            form = Form(layers, rows, dropout, programs=counts[0], programs_back=counts[1])
             parts += [programs, whole, starts]
         else:
             ends = np.array([0, *accumulate(lengths)], dtype=np.int32)
@@ -151,7 +152,7 @@ class Passage:
     def __init__(self, form: Form, buffer: Tensor) -> None:
         self.form = form
         seeds, *tables = torch.split(buffer, list(form.sizes))
-        self._seeds = seeds.view(-1, 2, _SEED)
+        self._seeds = seeds.view(-1, SEEDS, _SEED)
         self._ends = tables[0]
         self._plans: list[Schedule] = []
         if form.programs:
@@ -160,15 +161,16 @@ class Passage:
             if form.programs_back:
                 self._plans.append(Schedule(whole.view(-1, 4), starts, WHOLE))
 
-    def seeds(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Of a layer's two dropouts."""
-        return self._seeds[layer, 0], self._seeds[layer, 1]
+    def seeds(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a layer's three dropouts."""
+        return self._seeds[layer, 0], self._seeds[layer, 1], self._seeds[layer, 2]
 
-    def attention(self, qkv: Tensor, heads: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def attention(self, qkv: Tensor, heads: int, layer: int) -> tuple[Tensor, tuple[Tensor, ...]]:
         """`[tokens, 3·N·H]` → the context `[tokens, N·H]`, and what the way back needs besides qkv and the context."""
         if self._plans:
             out = rows_of(len(qkv), qkv.shape[1] // 3, qkv.dtype, qkv.device)
-            return attention(qkv, heads, self._plans[0], out=out), ()
+            drop, seed = self.form.dropout, self.seeds(layer)[0]
+            return attention(qkv, heads, self._plans[0], out=out, dropout=drop, seed=seed), ()
         q, k, v = _split(_with_room(qkv), heads)
         form, ends = self.form, self._ends
         found = torch.ops.aten._flash_attention_forward(
@@ -177,13 +179,12 @@ class Passage:
         return found[0].flatten(1)[: len(qkv)], tuple(found[1:4])
 
     def attention_backward(
-        self, grad: Tensor, qkv: Tensor, context: Tensor, kept: Sequence[Tensor], heads: int, of_bias: Tensor
-    ) -> Tensor:
-        """The gradient of qkv; its sum over tokens goes into `of_bias`, `[3·N·H]`."""
+        self, grad: Tensor, qkv: Tensor, context: Tensor, kept: Sequence[Tensor], heads: int, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """The gradient of qkv, and sums over some of its rows each, `[blocks, 3·N·H]`."""
         if self._plans:
-            of_qkv, sums = attention_backward(qkv, grad, heads, self._plans)
-            sum_rows(sums, of_bias)
-            return of_qkv
+            drop, seed = self.form.dropout, self.seeds(layer)[0]
+            return attention_backward(qkv, grad, heads, self._plans, dropout=drop, seed=seed)
         q, k, v = _split(_with_room(qkv), heads)
         form, ends = self.form, self._ends
         found = torch.ops.aten._flash_attention_backward(
@@ -192,10 +193,9 @@ class Passage:
         )  # fmt: skip
         of_qkv = rows_like(qkv)
         torch.cat([part.flatten(1)[: len(qkv)] for part in found[:3]], dim=1, out=of_qkv)
-        by_rows = RowSums(len(qkv), [qkv.shape[1]], qkv.device)
-        column_sums(of_qkv, sums=by_rows.part(0))
-        by_rows.total(out=of_bias)
-        return of_qkv
+        sums = RowSums(len(qkv), [qkv.shape[1]], qkv.device)
+        column_sums(of_qkv, sums=sums.part(0))
+        return of_qkv, sums.buffer
 
 
 def _with_room(x: Tensor) -> Tensor:

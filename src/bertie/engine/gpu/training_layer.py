@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bertie.engine.gpu.epilogues import gelu
-from bertie.engine.gpu.gradients import Kept, RowSums, drop_add_norm, drop_add_norm_backward, gelu_backward
+from bertie.engine.gpu.gradients import Kept, RowSums, drop_add_norm, drop_add_norm_backward, gelu_backward, totals
 from bertie.engine.gpu.launch import rows_like, rows_of
 from bertie.engine.gpu.training_batch import Passage
 from bertie.model.activations import gelu_erf
@@ -59,18 +59,15 @@ class TrainingLayer:
         linear = [inside.query, inside.key, inside.value, first.dense, layer.intermediate.dense, second.dense]
         self.parameters = [p for dense in linear for p in (dense.weight, dense.bias)]
         self.parameters += [p for norm in self.norms for p in (norm.weight, norm.bias)]
-        width = layer.intermediate.dense.in_features
-        # What the norms' backward passes add up over tokens: gamma, beta and the bias before them.
-        self.sums = [3 * width, 3 * width]
 
     def forward(self, x: Tensor, passage: Passage, *, training: bool, keep: bool) -> tuple[Tensor, Saved]:
         """`[tokens, D]` → `[tokens, D]`, and (with `keep`) what the way back reads."""
         half = self.half
         drop = self.dropout if training else (0.0, 0.0)
-        seeds = passage.seeds(self.number)
+        _, *seeds = passage.seeds(self.number)
         norm1, norm2 = self.norms
         qkv = _linear(x, half.qkv_turned, half.qkv_bias)
-        context, kept = passage.attention(qkv, self.heads)
+        context, kept = passage.attention(qkv, self.heads, self.number)
         mixed = _linear(context, half.out_turned, half.out_bias)
         y, y_kept = drop_add_norm(
             mixed, x, norm1.weight, norm1.bias, norm1.eps, dropout=drop[0], seed=seeds[0], keep=keep
@@ -88,11 +85,11 @@ class TrainingLayer:
         x, qkv, context, y_normal, y_steep, y, wide, bent, out_normal, out_steep, *kept = saved
         half, (norm1, norm2) = self.half, self.norms
         drop = self.dropout if training else (0.0, 0.0)
-        seeds = passage.seeds(self.number)
-        sums = RowSums(len(x), self.sums, x.device, norms=True)
+        _, *seeds = passage.seeds(self.number)
+        of_norms = RowSums(len(x), [3 * x.shape[1]] * 2, x.device, norms=True)
         of_up_bias = RowSums(len(x), [wide.shape[1]], x.device)
         of_y, of_narrow = drop_add_norm_backward(
-            grad, Kept(out_normal, out_steep), norm2.weight, dropout=drop[1], seed=seeds[1], sums=sums.part(0)
+            grad, Kept(out_normal, out_steep), norm2.weight, dropout=drop[1], seed=seeds[1], sums=of_norms.part(0)
         )
         of_bent = _product(of_narrow, half.down)
         _weight_gradient(of_narrow, bent, into.down)
@@ -100,16 +97,15 @@ class TrainingLayer:
         _weight_gradient(of_wide, y, into.up)
         # Added in the norm's own pass: a product that adds to what is there already reads it slowly.
         of_x, of_mixed = drop_add_norm_backward(
-            of_y, Kept(y_normal, y_steep), norm1.weight, dropout=drop[0], seed=seeds[0], sums=sums.part(1),
+            of_y, Kept(y_normal, y_steep), norm1.weight, dropout=drop[0], seed=seeds[0], sums=of_norms.part(1),
             more=_product(of_wide, half.up),
         )  # fmt: skip
         of_context = _product(of_mixed, half.out)
         _weight_gradient(of_mixed, context, into.out)
-        of_qkv = passage.attention_backward(of_context, qkv, context, kept, self.heads, into.qkv_bias)
+        of_qkv, of_qkv_bias = passage.attention_backward(of_context, qkv, context, kept, self.heads, self.number)
         _weight_gradient(of_qkv, x, into.qkv)
         of_x.addmm_(of_qkv, half.qkv)
-        sums.total(out=into.sums)
-        of_up_bias.total(out=into.up_bias)
+        totals([of_norms.buffer, of_up_bias.buffer, of_qkv_bias], out=into.sums)
         return of_x
 
 
@@ -117,23 +113,21 @@ class LayerGradients:
     """Where the gradients of a layer's parameters are written, in fp32."""
 
     def __init__(self, layer: TrainingLayer) -> None:
-        half, self.widths = layer.half, layer.sums
+        half = layer.half
         self.qkv, self.out, self.up, self.down = (
             torch.empty(weight.shape, device=weight.device, dtype=torch.float32)
             for weight in (half.qkv, half.out, half.up, half.down)
         )
-        self.qkv_bias = torch.empty(len(half.qkv), device=half.qkv.device, dtype=torch.float32)
-        self.up_bias = torch.empty(len(half.up), device=half.qkv.device, dtype=torch.float32)
+        # Of what is added up over tokens: both norms (gamma, beta and the bias before them), the wide bias, qkv's.
+        self.widths = [len(half.out)] * 6 + [len(half.up)] + [len(half.qkv) // 3] * 3
         self.sums = torch.empty(sum(self.widths), device=half.qkv.device, dtype=torch.float32)
 
     def in_order(self) -> list[Tensor]:
         """As `TrainingLayer.parameters` has them; new tensors over the same memory, which autograd may keep."""
-        second, first = torch.split(self.sums, self.widths)
-        of_gamma1, of_beta1, of_out_bias = first.chunk(3)
-        of_gamma2, of_beta2, of_down_bias = second.chunk(3)
+        of_gamma2, of_beta2, of_down, of_gamma1, of_beta1, of_out, of_up, *of_qkv = torch.split(self.sums, self.widths)
         pairs = [
-            *zip(self.qkv.chunk(3), self.qkv_bias.chunk(3), strict=True),
-            (self.out[:], of_out_bias), (self.up[:], self.up_bias[:]), (self.down[:], of_down_bias),
+            *zip(self.qkv.chunk(3), of_qkv, strict=True),
+            (self.out[:], of_out), (self.up[:], of_up), (self.down[:], of_down),
             (of_gamma1, of_beta1), (of_gamma2, of_beta2),
         ]  # fmt: skip
         return [gradient for pair in pairs for gradient in pair]
