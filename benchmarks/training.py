@@ -258,6 +258,7 @@ def measure(
         row["share_of_bf16_ceiling"] = round(row["useful_tflops"] / peaks["bf16_tflops"], 3)
         row["share_of_bf16_ceiling_held"] = round(row["useful_tflops"] / peaks["bf16_tflops_held"], 3)
         row["peak_memory_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
+        row["ceiling_tflops"], row["ceiling_held_tflops"] = peaks["bf16_tflops"], peaks["bf16_tflops_held"]
     return row
 
 
@@ -288,7 +289,7 @@ def main() -> None:
         rows.append(row)
         print(json.dumps(row), flush=True)
     if arguments.save:
-        save_result(f"training-{here}", "python -m benchmarks.training", rows, ceilings=peaks)
+        save_result(f"training-{here}", "python -m benchmarks.training", rows)
     barred = [row for row in rows if row["wanted"]]
     if barred:
         worst = min(barred, key=lambda row: row["ratio"] / row["wanted"])

@@ -138,6 +138,18 @@ def test_totals(shapes: list[tuple[int, int]]) -> None:
     near(totals(parts), torch.cat([part.sum(0) for part in parts]))
 
 
+def attention_by_pytorch(qkv: Tensor, grad: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor]:
+    """The context of two heads, and the gradient of qkv."""
+    leaf = qkv.clone().requires_grad_()
+    contexts = []
+    for text in leaf.split(lengths):
+        q, k, v = (part.view(len(text), 2, -1).transpose(0, 1) for part in text.chunk(3, dim=1))
+        contexts.append(F.scaled_dot_product_attention(q[None], k[None], v[None])[0].transpose(0, 1).flatten(1))
+    torch.cat(contexts).backward(grad)
+    assert leaf.grad is not None
+    return torch.cat(contexts).detach(), leaf.grad
+
+
 @pytest.mark.parametrize("head", [8, 16, 24])
 @pytest.mark.parametrize(("tile", "lengths"), [(16, [3, 16, 1, 5, 9]), (128, [70, 128, 1, 2, 57, 100])])
 def test_attention_backward(head: int, tile: int, lengths: list[int]) -> None:
@@ -145,35 +157,53 @@ def test_attention_backward(head: int, tile: int, lengths: list[int]) -> None:
     from bertie.engine.gpu.schedule import schedule
 
     qkv, grad = random(sum(lengths), 3 * 2 * head), random(sum(lengths), 2 * head, seed=1)
-    leaf = qkv.clone().requires_grad_()
-    contexts = []
-    for text in leaf.split(lengths):
-        q, k, v = (part.view(-1, 2, head).transpose(0, 1) for part in text.chunk(3, dim=1))
-        contexts.append(F.scaled_dot_product_attention(q[None], k[None], v[None])[0].transpose(0, 1).flatten(1))
-    torch.cat(contexts).backward(grad)
-    assert leaf.grad is not None
-    got, sums = attention_backward(qkv, grad, 2, [schedule(lengths, DEVICE, tile)])
-    near(got, leaf.grad)
-    near(sums.sum(0), leaf.grad.sum(0))
+    _, wanted = attention_by_pytorch(qkv, grad, lengths)
+    plan, got = schedule(lengths, DEVICE, tile), torch.empty_like(qkv)
+    sums = torch.empty(len(plan.programs), qkv.shape[1], device=DEVICE)
+    attention_backward(qkv, grad, 2, plan, out=got, column_sums=sums)
+    near(got, wanted)
+    near(sums.sum(0), wanted.sum(0))
 
 
-def test_attention_backward_in_two_sizes_of_tile_with_spare_programs() -> None:
-    from bertie.engine.gpu.gradients import attention_backward
-    from bertie.engine.gpu.schedule import schedule
+@pytest.mark.parametrize("head", [16, 24])
+@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize(
+    "lengths", [[70, 3, 60, 128, 1, 40], [300], [129, 5, 200, 1, 256, 64, 100], [130] * 3], ids=str
+)
+def test_attention_over_texts_of_all_lengths(lengths: list[int], filled: bool, head: int) -> None:
     from bertie.engine.gpu.training_batch import Passage, TrainingBatch, rows_for
     from bertie.ops.packing import Packing
 
-    lengths = [70, 3, 60, 128, 1, 40]
-    batch = TrainingBatch(Packing.of(lengths), 1, dropout=0.0, seeds=None, rows=rows_for(sum(lengths), 10**6))
+    tokens = sum(lengths)
+    rows = rows_for(tokens, 10**6) if filled else None
+    batch = TrainingBatch(Packing.of(lengths), 1, dropout=0.0, seeds=None, rows=rows)
     passage = Passage(batch.form, batch.to(DEVICE))
-    assert len(passage._plans) == 2
-    qkv, grad = random(batch.form.rows, 96), random(batch.form.rows, 32, seed=1)
-    wanted, sums = attention_backward(qkv[: sum(lengths)], grad[: sum(lengths)], 2, [schedule(lengths, DEVICE, 128)])
-    grad[sum(lengths) :] = 0.0
-    got, got_sums = passage.attention_backward(grad, qkv, grad, (), 2, 0)
-    near(got[: sum(lengths)], wanted)
-    assert not bool(got[sum(lengths) :].any()), "what fills up has no gradient"
-    near(got_sums.sum(0), sums.sum(0))
+    assert (batch.form.long > 0) == (max(lengths) > 128)
+    qkv, grad = random(batch.form.rows, 6 * head), random(batch.form.rows, 2 * head, seed=1)
+    grad[tokens:] = 0.0
+    wanted, wanted_grad = attention_by_pytorch(qkv[:tokens], grad[:tokens], lengths)
+    context, kept = passage.attention(qkv, 2, 0)
+    near(context[:tokens], wanted)
+    got, sums = passage.attention_backward(grad, qkv, context, kept, 2, 0)
+    near(got[:tokens], wanted_grad)
+    assert not bool(got[tokens:].any()), "what fills up has no gradient"
+    near(sums.sum(0), wanted_grad.sum(0))
+
+
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")  # in rows that are none
+def test_attention_over_a_long_text_whose_scores_are_all_far_below_zero() -> None:
+    from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+    from bertie.ops.packing import Packing
+
+    lengths = [150]  # 42 keys of the last block are none
+    batch = TrainingBatch(Packing.of(lengths), 1, dropout=0.0, seeds=None)
+    passage = Passage(batch.form, batch.to(DEVICE))
+    qkv, grad = random(150, 96), random(150, 32, seed=1)
+    qkv[:, :32], qkv[:, 32:64] = 6 + 0.1 * qkv[:, :32], -6 + 0.1 * qkv[:, 32:64]
+    wanted, wanted_grad = attention_by_pytorch(qkv, grad, lengths)
+    context, kept = passage.attention(qkv, 2, 0)
+    near(context, wanted)
+    near(passage.attention_backward(grad, qkv, context, kept, 2, 0)[0], wanted_grad)
 
 
 def kept_places(seed: int, head: int, places: NDArray[np.int64], dropout: float) -> NDArray[np.bool_]:
@@ -187,7 +217,7 @@ def kept_places(seed: int, head: int, places: NDArray[np.int64], dropout: float)
     return half.astype(np.int64) >= round(dropout * 2**16)
 
 
-@pytest.mark.parametrize("lengths", [[70, 3, 60, 128, 1, 40], [20, 64, 7]])
+@pytest.mark.parametrize("lengths", [[70, 3, 60, 128, 1, 40], [20, 64, 7], [150, 20, 290]])
 def test_attention_that_drops_and_its_gradient(lengths: list[int]) -> None:
     from bertie.engine.gpu.training_batch import Passage, TrainingBatch
     from bertie.ops.packing import Packing
@@ -201,13 +231,14 @@ def test_attention_that_drops_and_its_gradient(lengths: list[int]) -> None:
     got, sums = passage.attention_backward(grad, qkv, context, kept, heads, 1)
 
     first_keys = np.zeros(tokens, dtype=np.int64)  # keys are counted from where a program's begin
-    for first, end, first_key, _ in passage._plans[0].programs.tolist():
-        first_keys[first:end] = first_key
+    for plan in (passage._small, passage._long):
+        for first, end, first_key, _ in plan.programs.tolist():
+            first_keys[first:end] = first_key
     leaf = qkv.clone().requires_grad_()
     contexts, dropped, start = [], 0, 0
     for text in leaf.split(lengths):
         rows = np.arange(start, start + len(text))
-        places = rows[:, None] * 128 + rows[None, :] - first_keys[rows][:, None]
+        places = rows[:, None] * 32768 + rows[None, :] - first_keys[rows][:, None]
         q, k, v = (part.view(-1, heads, head).transpose(0, 1) for part in text.chunk(3, dim=1))
         weights = (q @ k.transpose(1, 2) / head**0.5).softmax(-1)
         masks = [torch.from_numpy(kept_places(seeds[3], number, places, dropout)) for number in range(heads)]
@@ -313,7 +344,7 @@ def same(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
         near(got[name], gradient)
 
 
-@pytest.mark.parametrize("longest", [50, 120])
+@pytest.mark.parametrize("longest", [50, 120, 140])
 @pytest.mark.parametrize("record", [False, True])
 def test_a_whole_model_in_float32(longest: int, record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Whole(monkeypatch, [3, longest, 20, 64, 1], record)
@@ -443,13 +474,16 @@ def test_forms_of_batches(lengths: list[int], dropout: float) -> None:
         assert len(batch.buffer) == sum(batch.form.sizes)
         passage = Passage(batch.form, torch.from_numpy(batch.buffer))
         assert [int(seed[0]) for layer in range(2) for seed in passage.seeds(layer)] == seeds
-        own = max(lengths) <= 128
-        assert (batch.form.programs > 0) == own
-        if not own:
-            ends = passage._ends.tolist()
-            assert ends[: len(lengths) + 1] == [0, *np.cumsum(lengths)]
-            assert ends[-1] == batch.form.rows
-            assert max(np.diff(ends)) <= batch.form.longest
+        seen = np.zeros((2, batch.form.rows), dtype=np.int64)  # by how many programs each row is taken: forward, back
+        for plan, forward in ((passage._small, True), (passage._whole, False), (passage._long, True)):
+            for first, end, first_key, end_key in plan.programs.tolist():
+                assert first_key <= first <= end <= end_key
+                seen[0, first:end] += forward
+                seen[1, first:end] += end_key - first_key <= plan.tile or plan is passage._long
+        assert (seen == 1).all()
+        assert (
+            passage._small.starts.tolist()[: sum(lengths)] == np.repeat(np.cumsum([0, *lengths[:-1]]), lengths).tolist()
+        )
 
 
 def test_what_cannot_be_recorded_is_launched(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

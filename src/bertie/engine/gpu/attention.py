@@ -29,7 +29,7 @@ from bertie.engine.gpu.launch import INTERPRETED, launch
 from bertie.engine.gpu.schedule import Schedule
 
 # Keys that a row may have where weights are dropped: each pair of a row and a key has a number.
-MOST_DROPPED = tl.constexpr(128)
+MOST_DROPPED = tl.constexpr(32768)
 
 
 @triton.jit
@@ -43,10 +43,13 @@ def _exp2(x, HARDWARE: tl.constexpr):
 
 
 @triton.jit
-def _kept_weights(seed, head, row, key, dropped):
-    """Which weights of rows `[ROWS]` for keys `[KEYS]`, counted from where the program's keys begin, are kept."""
+def _kept_weights(seed, head, row, offset, key, dropped):
+    """Which weights are kept of rows for the keys `offset + key`, counted from where the program's keys begin.
+
+    Rows and keys broadcast, and the offset is even.
+    """
     own = tl.load(seed).to(tl.uint32) + head.to(tl.uint32) * 0x61C88647  # every head has a seed of its own
-    return _kept(own, row[:, None] * MOST_DROPPED + key[None, :], dropped)
+    return _kept(own, row, MOST_DROPPED, offset, key, dropped)
 
 
 @triton.jit(do_not_specialize=["dropped"])
@@ -103,7 +106,8 @@ def _attention_kernel(
         weights = _exp2(scores * scale - top[:, None], HARDWARE)
         total = tl.sum(weights, 1)
         if DROPS:
-            weights = tl.where(_kept_weights(seed, head, first + row, key, dropped), weights * rescale, 0.0)
+            kept = _kept_weights(seed, head, (first + row)[:, None], 0, key[None, :], dropped)
+            weights = tl.where(kept, weights * rescale, 0.0)
         context = tl.dot(weights.to(v.dtype), v)
     else:  # a piece of one long text: a row sees all keys there are
         top = tl.full([ROWS], -1e30, tl.float32)  # the largest score so far, scaled
@@ -120,7 +124,8 @@ def _attention_kernel(
             shrink = _exp2(top - new_top, HARDWARE)
             total = total * shrink + tl.sum(weights, 1)
             if DROPS:
-                weights = tl.where(_kept_weights(seed, head, first + row, block + key, dropped), weights * rescale, 0.0)
+                kept = _kept_weights(seed, head, (first + row)[:, None], block, key[None, :], dropped)
+                weights = tl.where(kept, weights * rescale, 0.0)
             context = context * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
             top = new_top
     context = context * (unit / total)[:, None]

@@ -68,7 +68,7 @@ def _embed_kernel(
     total = _looked_up(ids, positions, types, words, places, segments, row, inside, column, in_row, width)
     normal = _normalised(total, in_row, gamma, beta, column, width, eps)
     if DROPS:
-        kept = _kept(tl.load(seed), row[:, None] * width + column[None, :], dropped)
+        kept = _kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
         normal = tl.where(kept, normal * rescale, 0.0)
     place = row.to(tl.int64)[:, None] * width + column[None, :]
     tl.store(out + place, normal.to(out.dtype.element_ty), mask=inside[:, None] & in_row[None, :])
@@ -111,7 +111,7 @@ def _embed_backward_kernel(
         place = row.to(tl.int64)[:, None] * width + column[None, :]
         above = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
         if DROPS:
-            kept = _kept(tl.load(seed), row[:, None] * width + column[None, :], dropped)
+            kept = _kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
             above = tl.where(kept, above * rescale, 0.0)
         total = _looked_up(ids, positions, types, words, places, segments, row, inside, column, in_row, width)
         mean = tl.sum(total, 1) / width

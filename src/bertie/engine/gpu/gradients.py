@@ -62,7 +62,7 @@ def _drop_add_norm_kernel(
     place = row.to(tl.int64)[:, None] * width + column[None, :]
     value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
     if DROPS:
-        kept = _kept(tl.load(seed), row[:, None] * width + column[None, :], dropped)
+        kept = _kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
         value = tl.where(kept, value * rescale, 0.0)
     total = value + tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
     mean = tl.sum(total, 1) / width
@@ -124,7 +124,7 @@ def _drop_add_norm_backward_kernel(
         below = tl.where(mask, below, 0.0)
         tl.store(grad_residual + place, below.to(grad_residual.dtype.element_ty), mask=mask)
         if DROPS:
-            kept = _kept(tl.load(seed), row[:, None] * width + column[None, :], dropped)
+            kept = _kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
             below = tl.where(kept, below * rescale, 0.0)
             tl.store(grad_x + place, below.to(grad_x.dtype.element_ty), mask=mask)
         of_bias += tl.sum(below, 0)
@@ -245,7 +245,7 @@ def _attention_backward_kernel(
     weights = tl.where(same, _exp2(scores * to_power - top[:, None], HARDWARE), 0.0)
     weights = weights * (1.0 / tl.maximum(tl.sum(weights, 1), 1e-30))[:, None]
     if DROPS:
-        kept = _kept_weights(seed, head, first + row, row, dropped)
+        kept = _kept_weights(seed, head, (first + row)[:, None], 0, row[None, :], dropped)
         left = tl.where(kept, weights * rescale, 0.0)
         of_v = tl.dot(tl.trans(left.to(v.dtype)), above)
     else:
@@ -469,33 +469,35 @@ def attention_backward(
     qkv: Tensor,
     grad: Tensor,
     heads: int,
-    plans: Sequence[Schedule],
+    plan: Schedule,
     *,
+    out: Tensor,
+    column_sums: Tensor,
     dropout: float = 0.0,
     seed: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The gradient of `[tokens, 3·N·H]` from that of the context `[tokens, N·H]`, and its sum over tokens.
+) -> None:
+    """Into `out` the gradient of `[tokens, 3·N·H]` from that of the context `[tokens, N·H]`, for the plan's texts.
 
-    A plan takes care of the texts that fit into a tile of it whole, and passes over the pieces of longer ones; so
-    short texts can have a plan of small tiles, of which a multiprocessor holds more.
+    Those are the ones that fit into a tile of it whole; pieces of longer ones are passed over. Into `column_sums`
+    `[programs, 3·N·H]` goes what a program's rows add up to.
     """
     width = qkv.shape[1] // 3
     head = width // heads
-    lanes = max(16, _power(head))
-    grad_qkv = rows_like(qkv)
     factors = (math.log2(math.e) / math.sqrt(head), 1 / math.sqrt(head))
-    counts = [len(plan.programs) for plan in plans]
-    sums = torch.empty(sum(counts), 3 * width, device=qkv.device, dtype=torch.float32)
-    for plan, part in zip(plans, torch.split(sums, counts), strict=True):
-        launch(
-            _attention_backward_kernel,
-            (heads, len(plan.programs)),
-            (qkv, grad, grad_qkv, part, plan.programs, plan.starts, seed, width, *factors, *dropped(dropout)),
-            {"HEAD": head, "LANES": lanes, "ROWS": plan.tile, "HARDWARE": not INTERPRETED, "DROPS": dropout > 0},
-            num_warps=4,
-            num_stages=1,
-        )
-    return grad_qkv, sums
+    launch(
+        _attention_backward_kernel,
+        (heads, len(plan.programs)),
+        (qkv, grad, out, column_sums, plan.programs, plan.starts, seed, width, *factors, *dropped(dropout)),
+        {
+            "HEAD": head,
+            "LANES": max(16, _power(head)),
+            "ROWS": plan.tile,
+            "HARDWARE": not INTERPRETED,
+            "DROPS": dropout > 0,
+        },
+        num_warps=4,
+        num_stages=1,
+    )
 
 
 def _power(width: int) -> int:

@@ -34,8 +34,11 @@ class Schedule:
     tile: int = TILE
 
 
-def tile_programs(lengths: Sequence[int], tile: int = TILE) -> NDArray[np.int32]:
-    """`[programs, 4]` for texts of these lengths, those with most keys first: the long ones must not come last."""
+def tile_programs(lengths: Sequence[int], tile: int = TILE, *, longest: int | None = None) -> NDArray[np.int32]:
+    """`[programs, 4]` for texts of these lengths, those with most keys first: the long ones must not come last.
+
+    Texts over `longest` are left out.
+    """
     rows: list[tuple[int, int, int, int]] = []
     slab = start = 0  # the slab of short texts that is being filled, and where the next text starts
     for length in lengths:
@@ -44,7 +47,8 @@ def tile_programs(lengths: Sequence[int], tile: int = TILE) -> NDArray[np.int32]
             rows.append((slab, start, slab, start))
             slab = start
         if length > tile:
-            rows += [(first, min(first + tile, end), start, end) for first in range(start, end, tile)]
+            if longest is None or length <= longest:
+                rows += [(first, min(first + tile, end), start, end) for first in range(start, end, tile)]
             slab = end
         start = end
     if start > slab:
