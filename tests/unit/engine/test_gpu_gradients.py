@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -671,3 +672,27 @@ def test_adamw_leaves_what_it_has_no_form_for() -> None:
     )
     assert not AdamW().step([(whole, whole[::2], whole, whole)], [None], one, **options)
     assert not AdamW().step([(whole.double(),) * 4], [None], one, **options)
+
+
+@pytest.mark.parametrize(
+    ("width", "room", "fits"), [(64, 232448, True), (64, 101376, True), (64, 65536, False), (128, 101376, False),
+                                (128, 166912, True), (256, 232448, False)],
+)  # fmt: skip
+def test_heads_that_a_gpu_has_no_room_for_are_not_fused(
+    width: int, room: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertie import BertConfig, BertForMaskedLM
+    from bertie.engine.gpu.training import why_not
+
+    config = BertConfig(
+        vocab_size=30, hidden_size=2 * width, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16
+    )
+    model = BertForMaskedLM(config)
+    monkeypatch.setattr(type(model), "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(shared_memory_per_block_optin=room)
+    )
+    reason = why_not(model)
+    assert (reason is None) == fits
+    assert fits or (reason is not None and f"heads of {width}" in reason)

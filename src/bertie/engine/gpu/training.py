@@ -29,6 +29,9 @@ from bertie.model.outputs import ModelOutput
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.ops.attention import AttentionPlan, Maps
 
+# Bytes of a multiprocessor's memory that attention's way back takes, for heads of up to so many values.
+_SHARED = ((64, 98304), (128, 163840))
+
 
 def why_not(model: BertPreTrainedModel) -> str | None:
     """What stands in the way of fusing this model's layers, or None."""
@@ -46,6 +49,10 @@ def why_not(model: BertPreTrainedModel) -> str | None:
         return f"the activation {config.hidden_act!r}"
     if any(not layer.attention.self.heads for layer in layers):
         return "a layer without heads"
+    needed = next((room for most, room in _SHARED if config.attention_head_size <= most), None)
+    there = getattr(torch.cuda.get_device_properties(model.device), "shared_memory_per_block_optin", 2**31)
+    if needed is None or there < needed:
+        return f"heads of {config.attention_head_size}, for which a multiprocessor has too little memory"
     return None
 
 
