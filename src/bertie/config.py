@@ -88,7 +88,7 @@ class BertConfig:
     extra: dict[str, Any] = field(default_factory=dict)  # unknown keys of the file, kept for writing back
 
     def __post_init__(self) -> None:
-        self.pruned_heads = _read_pruned_heads(self.pruned_heads)
+        self.pruned_heads = read_pruned_heads(self.pruned_heads or {})
         if self.id2label is not None:
             labels = _read_labels(self.id2label)
             if self.num_labels is not None and self.num_labels != len(labels):
@@ -373,9 +373,12 @@ def _checked_num_labels(value: Any) -> int:
 def _read_labels(value: Any) -> dict[int, str]:
     """`id2label` with its keys made whole numbers (JSON has only string keys)."""
     try:
-        return {int(key): str(label) for key, label in value.items()}
+        labels = {int(key): str(label) for key, label in value.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
         raise ConfigError(f"config.id2label is {value!r:.200}; it takes an object {{id: label}}.") from None
+    if not labels:
+        raise ConfigError("config.id2label is empty.", "Name at least one label, or leave it out.")
+    return labels
 
 
 def _read_label_ids(value: Any) -> dict[str, int]:
@@ -385,8 +388,9 @@ def _read_label_ids(value: Any) -> dict[str, int]:
         raise ConfigError(f"config.label2id is {value!r:.200}; it takes an object {{label: id}}.") from None
 
 
-def _read_pruned_heads(value: Any) -> dict[int, list[int]]:
+def read_pruned_heads(value: Any, name: str = "config.pruned_heads") -> dict[int, list[int]]:
+    """`{layer: [heads]}` with everything in it made whole numbers."""
     try:
-        return {int(layer): sorted({int(head) for head in heads}) for layer, heads in (value or {}).items()}
+        return {int(layer): sorted({int(head) for head in heads}) for layer, heads in value.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise ConfigError(f"config.pruned_heads is {value!r:.200}; it takes an object {{layer: [heads]}}.") from None
+        raise ConfigError(f"{name} is {value!r:.200}; it takes an object {{layer: [heads]}}.") from None

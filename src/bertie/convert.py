@@ -19,6 +19,7 @@ from bertie.checkpoint.read import open_checkpoint
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.shards import leads_out
 from bertie.checkpoint.tensorflow import save_tf_checkpoint
+from bertie.config import BertConfig
 from bertie.errors import CheckpointError, WeightsMismatch
 from bertie.loading import load, model_class
 
@@ -108,6 +109,10 @@ def _write_tensorflow(model: Any, folder: Path) -> list[str]:
         notes.append(
             f"Google's code fixes the LayerNorm eps at 1e-12; this model was made with {config.layer_norm_eps:g}"
         )
+    lost = [name for name, default in (("id2label", BertConfig().id2label), ("problem_type", None), ("pad_token_id", 0))
+            if getattr(config, name) != default]  # fmt: skip
+    if lost:
+        notes.append(f"Google's configuration has no place for {listed(lost)}: keep the model in the hub's format too")
     return notes
 
 

@@ -23,9 +23,19 @@ from torch.overrides import TorchFunctionMode
 from bertie.checkpoint.names import is_core, match_names, num_layers
 from bertie.checkpoint.read import Checkpoint, Tensors
 from bertie.checkpoint.report import LoadingReport, Misshaped, NewlyInitialized, UnusedWeights, listed
-from bertie.errors import ConfigError, WeightsMismatch
+from bertie.errors import ConfigError, InputError, WeightsMismatch
 
 logger = logging.getLogger("bertie.checkpoint")
+
+
+def _device(given: torch.device | str | int | None) -> torch.device:
+    try:
+        device = torch.device("cpu" if given is None else given)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"There is no device {given!r}: {reason}.", "It takes cpu, cuda, cuda:1 …") from None
+    return device
 
 
 def fill_new_model(
@@ -57,7 +67,7 @@ def fill_new_model(
             tensors,
             report,
             dtype=chosen,
-            device=torch.device("cpu" if device is None else device),
+            device=_device(device),
             ignore_mismatched_sizes=ignore_mismatched_sizes,
         )
     _tell(report, stacklevel=stacklevel + 1)

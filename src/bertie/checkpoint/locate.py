@@ -24,7 +24,7 @@ from bertie.checkpoint.report import listed
 from bertie.checkpoint.shards import below
 from bertie.checkpoint.shipped import HUB_NAMES, SHIPPED, installed, shipped_folder
 from bertie.config import read_json_object
-from bertie.errors import CheckpointError, CheckpointNotFound
+from bertie.errors import CheckpointError, CheckpointNotFound, InputError
 
 logger = logging.getLogger("bertie.checkpoint")
 _HUB_NAME = re.compile(r"[\w.\-]{1,96}(/[\w.\-]{1,96})?")
@@ -71,6 +71,11 @@ def _found_at(
     source: str | os.PathLike[str], subfolder: str, variant: str | None, model_type: str, hub_options: dict[str, Any]
 ) -> tuple[Path, WeightFiles | None]:
     """The folder with the configuration, and the weights if the name already says which they are."""
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            f"A model was named by {source!r:.100}, of type {type(source).__name__}.",
+            "It takes the path of a folder or the name of a model on the hub.",
+        )
     given = os.fspath(source)
     if not isinstance(given, str) or not given or "\x00" in given:
         raise CheckpointNotFound(f"{given!r} is not a path or hub name.", "Give a folder, a file, or 'org/name'.")

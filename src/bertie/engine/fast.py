@@ -7,6 +7,7 @@ weights it shares. Nothing here trains.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from bertie.model import BertModel, KeyValueCache, inputs
 from bertie.model.inputs import WantedMaps
 from bertie.model.outputs import ModelOutput
 from bertie.ops.packing import Packing
+
+logger = logging.getLogger("bertie.engine")
 
 
 class Runner(Protocol):
@@ -47,7 +50,7 @@ class FastBert(BertModel):
         self._check_inputs, self._said_no_cache = model._check_inputs, model._said_no_cache
         self.embeddings, self.encoder, self.pooler = model.embeddings, model.encoder, model.pooler
         self.runner = runner
-        self.training = False
+        self.training = self._said_reference = False
 
     def train(self, mode: bool = True) -> FastBert:
         if mode:
@@ -81,6 +84,9 @@ class FastBert(BertModel):
             or config.is_decoder
             or not _marks_texts(input_ids, attention_mask, cu_seqlens)
         ):
+            if not self._said_reference:
+                logger.info("Head masks, maps and masks between tokens: the reference answers, in %s", self.dtype)
+                self._said_reference = True
             return super().forward(
                 input_ids,
                 attention_mask,

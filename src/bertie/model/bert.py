@@ -305,7 +305,7 @@ class BertEncoder(nn.Module):
                     cross_plan, number, layer.crossattention, head_masks, output_attentions
                 )
             if self.checkpointing is not None and self.training:
-                hidden_states, maps, cross_maps = checkpoint(layer, hidden_states, **arguments, **self.checkpointing)
+                hidden_states, maps, cross_maps = _checkpointed(layer, hidden_states, arguments, self.checkpointing)
             else:
                 hidden_states, maps, cross_maps = layer(hidden_states, **arguments)
             if output_hidden_states:
@@ -321,6 +321,16 @@ class BertEncoder(nn.Module):
             if encoder_hidden_states is not None
             else None,
         )
+
+
+def _checkpointed(layer: nn.Module, hidden_states: Tensor, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
+    """The reentrant form takes no keywords, and follows gradients into what is given by position alone."""
+    states = arguments.pop("encoder_hidden_states", None)
+
+    def run(hidden_states: Tensor, states: Tensor | None) -> Any:
+        return layer(hidden_states, **arguments, **({} if states is None else {"encoder_hidden_states": states}))
+
+    return checkpoint(run, hidden_states, states, **options)
 
 
 def _layer_plan(
@@ -403,7 +413,9 @@ class BertModel(BertPreTrainedModel):
         """A `ModelOutput`, or with `return_dict=False` the plain tuple."""
         config = self.config
         packing = inputs.read_packing(input_ids, inputs_embeds, cu_seqlens)
-        cache = inputs.read_cache(self, past_key_values, use_cache, packing)
+        given = input_ids if input_ids is not None else inputs_embeds
+        batch = 1 if packing is not None or given is None else len(given)
+        cache = inputs.read_cache(self, past_key_values, use_cache, packing, batch)
         past = 0 if cache is None else cache.length
         inputs.check(self, input_ids, token_type_ids, position_ids, inputs_embeds, packing, past)
 

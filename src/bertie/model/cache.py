@@ -50,6 +50,24 @@ class KeyValueCache:
     def get_seq_length(self) -> int:
         return self.length
 
+    def check(self, batch: int, heads: Sequence[int]) -> None:
+        """That it was made by a batch of as many texts, and layers of so many heads."""
+        for number, (layer, wanted) in enumerate(zip(self.layers, heads, strict=True)):
+            for k, v in filter(None, (layer.own, layer.cross)):
+                if k.shape != v.shape or k.shape[0] != batch:
+                    raise InputError(
+                        f"past_key_values[{number}] has keys of shape {list(k.shape)} and values of {list(v.shape)}; "
+                        f"the batch has {batch} texts."
+                    )
+            if layer.own is None:
+                continue
+            _, found, length, _ = layer.own[0].shape
+            if found != wanted or length != self.length:
+                raise InputError(
+                    f"past_key_values[{number}] holds {length} positions of {found} heads; the layer has {wanted} "
+                    f"heads, and the first one holds {self.length} positions."
+                )
+
     def reorder(self, rows: Tensor) -> None:
         """Keep these batch rows, in this order: what beam search does after every step."""
         for layer in self.layers:
@@ -61,13 +79,19 @@ class KeyValueCache:
     @classmethod
     def from_legacy(cls, past: Sequence[Sequence[Tensor | None]]) -> KeyValueCache:
         """Read the older tuple of tuples, 2 or 4 tensors to a layer (some writers put None for the latter two)."""
+        try:
+            past = [list(given) for given in past]
+        except TypeError:
+            raise InputError(
+                f"past_key_values is of type {type(past).__name__}; it takes what a model returned under that name."
+            ) from None
         cache = cls(len(past))
         for number, (layer, given) in enumerate(zip(cache.layers, past, strict=True)):
             tensors = [tensor for tensor in given if tensor is not None]
-            if len(tensors) not in (2, 4) or any(t.dim() != 4 for t in tensors):
+            if len(tensors) not in (2, 4) or any(not isinstance(t, Tensor) or t.dim() != 4 for t in tensors):
+                shapes = [list(t.shape) if isinstance(t, Tensor) else t for t in tensors]
                 raise InputError(
-                    f"past_key_values[{number}] holds {len(tensors)} tensors of "
-                    f"{[t.dim() for t in tensors]} dimensions; it takes 2 or 4 of [batch, heads, length, head]."
+                    f"past_key_values[{number}] holds {shapes}; it takes 2 or 4 tensors [batch, heads, length, head]."
                 )
             layer.own = (tensors[0], tensors[1])
             layer.cross = (tensors[2], tensors[3]) if len(tensors) == 4 else None

@@ -6,6 +6,8 @@ are always checked.
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -17,12 +19,36 @@ def one_of_ids_or_embeds(input_ids: Tensor | None, inputs_embeds: Tensor | None)
     if input_ids is not None and inputs_embeds is not None:
         raise InputError("Both input_ids and inputs_embeds were given.", "Give exactly one of them.")
     if input_ids is not None:
-        if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
-            raise InputError(f"input_ids has dtype {input_ids.dtype}; it takes whole numbers (torch.long).")
+        are_ids("input_ids", input_ids)
         return input_ids
     if inputs_embeds is not None:
+        is_tensor("inputs_embeds", inputs_embeds)
         return inputs_embeds
     raise InputError("Neither input_ids nor inputs_embeds was given.", "Give exactly one of them.")
+
+
+def is_tensor(name: str, given: object) -> None:
+    if not isinstance(given, Tensor):
+        raise InputError(f"{name} is of type {type(given).__name__}; it takes a tensor: torch.tensor({name}).")
+
+
+def are_ids(name: str, given: Tensor) -> None:
+    """A tensor of whole numbers that embeddings can look up."""
+    is_tensor(name, given)
+    if given.dtype not in (torch.long, torch.int):
+        raise InputError(f"{name} has dtype {given.dtype}; it takes whole numbers, torch.long: {name}.long().")
+
+
+def same_dtype(name: str, given: Tensor, wanted: torch.dtype) -> None:
+    """States in the model's own precision; under autocast they need not be."""
+    is_tensor(name, given)
+    if given.dtype != wanted and not torch.is_autocast_enabled(given.device.type):
+        raise InputError(f"{name} has dtype {given.dtype}; the model is in {wanted}: {name}.to({wanted}).")
+
+
+def whole_number(name: str, given: object, least: int = 1) -> None:
+    if not isinstance(given, Integral) or isinstance(given, bool) or int(given) < least:
+        raise InputError(f"{name} is {given!r}; it takes a whole number of at least {least}.")
 
 
 def ids_below(name: str, ids: Tensor, limit: int, limit_name: str) -> None:

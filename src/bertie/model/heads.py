@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bertie.config import BertConfig
 from bertie.errors import InputError
+from bertie.model import checks
 from bertie.model.activations import activation
 from bertie.model.bert import BertModel
 from bertie.model.cache import KeyValueCache
@@ -148,12 +149,18 @@ class LanguageModel(HeadModel):
 
         Pretraining predicts 15 % of the tokens: the vocabulary-wide product at the others is wasted work.
         """
+        for name, given in (("labels", labels), ("masked_positions", masked_positions)):
+            if given is not None:
+                checks.is_tensor(name, given)
         if labels is not None and labels.shape != states.shape[:-1] and masked_positions is None:
             raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(states.shape[:-1])}.")
         if masked_positions is not None:
+            packed = states.dim() == 2
+            if self.check_inputs:
+                checks.ids_below("masked_positions", masked_positions, states.shape[-2], "the length of the input")
             if labels is not None and labels.shape != masked_positions.shape:
-                labels = _at_positions(labels, masked_positions, "labels")
-            states = _at_positions(states, masked_positions, "masked_positions")
+                labels = _at_positions(labels, masked_positions, "labels", packed=packed)
+            states = _at_positions(states, masked_positions, "masked_positions", packed=packed)
         elif sparse_logits:
             if labels is None:
                 raise InputError(
@@ -379,7 +386,7 @@ class BertForMultipleChoice(HeadModel):
             inputs["inputs_embeds"] = _flat(inputs.get("inputs_embeds"))
         outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
         scores: Tensor = self.classifier(self.dropout(outputs.pooler_output))
-        if num_choices is None or len(scores) % num_choices:
+        if num_choices is None or num_choices < 1 or len(scores) % num_choices:
             raise InputError(
                 f"num_choices is {num_choices} for a packed batch of {len(scores)} texts.",
                 "Give how many choices every question has; the texts are question after question.",
@@ -425,16 +432,18 @@ class BertForTokenClassification(HeadModel):
 
 
 class BertForQuestionAnswering(HeadModel):
-    """Where in the text the answer starts and where it ends.
+    """Where in the text the answer starts and where it ends: two scores to a token, whatever the config's labels were.
 
     `start_positions` and `end_positions` count from each text's first token; one outside the window is left out of the
     loss. The logits of a packed batch are `[tokens]`, and its loss has no padding to compete with.
     """
 
     def __init__(self, config: BertConfig) -> None:
+        if config.num_labels != 2:
+            config = config.replace(num_labels=2, id2label=None, label2id=None)
         super().__init__(config)
         self.bert = BertModel(config, add_pooling_layer=False)
-        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.init_weights()
 
     def forward(
@@ -453,8 +462,9 @@ class BertForQuestionAnswering(HeadModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             cu_seqlens = inputs.get("cu_seqlens")
+            lengths = None if cu_seqlens is None else cu_seqlens.diff().to(start.device)
             losses = [
-                span_loss(_rectangle(logits, cu_seqlens), positions)
+                span_loss(_rectangle(logits, cu_seqlens), positions, lengths)
                 for logits, positions in ((start, start_positions), (end, end_positions))
             ]
             loss = (losses[0] + losses[1]) / 2
@@ -466,11 +476,11 @@ class BertForQuestionAnswering(HeadModel):
 # -- shapes ----------------------------------------------------------------------------------------------------------
 
 
-def _at_positions(values: Tensor, positions: Tensor, name: str) -> Tensor:
+def _at_positions(values: Tensor, positions: Tensor, name: str, *, packed: bool) -> Tensor:
     """`[B, S, …]` at `[B, P]` → `[B, P, …]`; packed `[T, …]` at `[P]` → `[P, …]`."""
-    if positions.dim() == 1:
+    if positions.dim() == 1 and packed:
         return values[positions]
-    if positions.dim() != 2 or values.dim() < 2 or positions.shape[0] != values.shape[0]:
+    if positions.dim() != 2 or packed or values.dim() < 2 or positions.shape[0] != values.shape[0]:
         raise InputError(
             f"{name}: positions of shape {list(positions.shape)} do not fit values of shape {list(values.shape)}; "
             "they take [batch, predictions], or [predictions] for a packed batch."
@@ -481,7 +491,7 @@ def _at_positions(values: Tensor, positions: Tensor, name: str) -> Tensor:
 
 def _next_labels(labels: Tensor, cu_seqlens: Tensor | None) -> Tensor:
     """Every token's label is the token after it; the last of a text has none."""
-    following = labels.roll(-1, dims=-1)
+    following = labels.long().roll(-1, dims=-1)
     if cu_seqlens is None:
         following[:, -1] = IGNORED
     else:

@@ -46,6 +46,7 @@ def read_cache(
     past: KeyValueCache | Sequence[Sequence[Tensor | None]] | None,
     use_cache: bool | None,
     packing: Packing | None,
+    batch: int,
 ) -> KeyValueCache | None:
     """The cache to fill: the one given, a new one, or none."""
     config = model.config
@@ -67,6 +68,7 @@ def read_cache(
         cache = KeyValueCache.from_legacy(cache)
     if len(cache) != config.num_hidden_layers:
         raise InputError(f"past_key_values holds {len(cache)} layers; the model has {config.num_hidden_layers}.")
+    cache.check(batch, [len(layer.attention.self.heads) for layer in model.encoder.layer])
     return cache
 
 
@@ -88,6 +90,11 @@ def check(
         )
     given = checks.one_of_ids_or_embeds(input_ids, inputs_embeds)
     shape = tuple(given.shape if inputs_embeds is None else given.shape[:-1])
+    if inputs_embeds is not None:
+        checks.same_dtype("inputs_embeds", inputs_embeds, model.dtype)
+    for name, ids in (("token_type_ids", token_type_ids), ("position_ids", position_ids)):
+        if ids is not None:
+            checks.are_ids(name, ids)
     checks.shape_like("token_type_ids", token_type_ids, shape, batch_may_be_one=packing is None)
     checks.shape_like("position_ids", position_ids, shape, batch_may_be_one=packing is None)
     if position_ids is None or not embeddings.absolute:
@@ -134,6 +141,7 @@ def cross_plan(
             f"encoder_hidden_states has shape {list(states.shape)}; it takes "
             f"[{hidden_states.shape[0]}, length, {hidden_size}]."
         )
+    checks.same_dtype("encoder_hidden_states", states, hidden_states.dtype)
     return AttentionPlan(bias=_bias(model, "encoder_attention_mask", mask, hidden_states, states.shape[1]))
 
 
@@ -144,7 +152,10 @@ def wanted_maps(model: BertModel, wanted: WantedMaps | None) -> WantedMaps:
         return config.output_attentions
     if isinstance(wanted, bool):
         return wanted
-    pairs = list(dict.fromkeys((int(layer), int(head)) for layer, head in wanted))
+    try:
+        pairs = list(dict.fromkeys((int(layer), int(head)) for layer, head in wanted))
+    except (TypeError, ValueError):
+        raise InputError(f"output_attentions is {wanted!r}; it takes True, False or pairs (layer, head).") from None
     for layer, head in pairs:
         if not 0 <= layer < config.num_hidden_layers or head not in model.encoder.layer[layer].attention.self.heads:
             gone = head in config.pruned_heads.get(layer, [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +18,7 @@ def cross_entropy(
     logits: Tensor, labels: Tensor, *, class_weights: Tensor | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
     """`[rows, classes]` and `[rows]` → the mean over the rows whose label is not −100."""
+    _check_options(logits.shape[-1], class_weights, label_smoothing)
     weights = None if class_weights is None else class_weights.to(logits)
     total = F.cross_entropy(
         logits, labels, weight=weights, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction="sum"
@@ -38,8 +41,8 @@ def classification_loss(
 ) -> Tensor:
     """Regression (MSE), one label (cross-entropy) or several (BCE), as `problem_type` says or the labels imply."""
     num_labels = logits.shape[-1]
-    if class_weights is not None and list(class_weights.shape) != [num_labels]:
-        raise InputError(f"class_weights has shape {list(class_weights.shape)}; it takes [{num_labels}].")
+    checks.is_tensor("labels", labels)
+    _check_options(num_labels, class_weights, label_smoothing)
     if problem_type is None:
         if num_labels == 1:
             problem_type = "regression"
@@ -47,7 +50,7 @@ def classification_loss(
             floating = labels.is_floating_point() or labels.dtype == torch.bool
             problem_type = "multi_label_classification" if floating else "single_label_classification"
     if problem_type == "regression":
-        if labels.numel() != logits.numel():
+        if not _fits(labels, logits.shape):
             raise InputError(f"labels has shape {list(labels.shape)}; for regression it takes {list(logits.shape)}.")
         return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
     if problem_type == "multi_label_classification":
@@ -68,10 +71,8 @@ def class_labels(
     name: str, labels: Tensor, shape: torch.Size | tuple[int, ...], num_classes: int, *, check_values: bool
 ) -> Tensor:
     """Labels flattened to `[rows]`, refused unless there is one per row and each names a class or is −100."""
-    rows = 1
-    for size in shape:
-        rows *= size
-    if labels.numel() != rows:
+    checks.is_tensor(name, labels)
+    if not _fits(labels, shape):
         raise InputError(f"{name} has shape {list(labels.shape)}; it takes {list(shape)}.")
     if labels.is_floating_point():
         raise InputError(f"{name} has dtype {labels.dtype}; class labels are whole numbers (torch.long).")
@@ -80,10 +81,31 @@ def class_labels(
     return labels.flatten().long()
 
 
-def span_loss(logits: Tensor, positions: Tensor) -> Tensor:
-    """`[texts, length]` and `[texts]` → cross-entropy over the positions, leaving out those outside the window."""
-    positions = positions.flatten()
+def span_loss(logits: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """`[texts, length]` and `[texts]` → cross-entropy over the positions, leaving out those outside the window.
+
+    `lengths` are those of the texts themselves, where they differ.
+    """
+    checks.is_tensor("start_positions and end_positions", positions)
+    if positions.is_floating_point():
+        raise InputError(f"Answer positions have dtype {positions.dtype}; they are whole numbers (torch.long).")
+    positions = positions.flatten().long()
     if len(positions) != len(logits):
         raise InputError(f"There are {len(positions)} answer positions for {len(logits)} texts.")
-    inside = (positions >= 0) & (positions < logits.shape[1])
+    inside = (positions >= 0) & (positions < (logits.shape[1] if lengths is None else lengths))
     return cross_entropy(logits, positions.masked_fill(~inside, IGNORED))
+
+
+def _fits(labels: Tensor, shape: torch.Size | tuple[int, ...]) -> bool:
+    """Whether labels are of this shape, but for sizes of 1, or flat already. Turned round is another thing."""
+    sizes, wanted = ([size for size in given if size != 1] for given in (labels.shape, shape))
+    return sizes == wanted or (labels.dim() == 1 and len(labels) == math.prod(shape))
+
+
+def _check_options(num_classes: int, class_weights: Tensor | None, label_smoothing: float) -> None:
+    if class_weights is not None:
+        checks.is_tensor("class_weights", class_weights)
+        if list(class_weights.shape) != [num_classes]:
+            raise InputError(f"class_weights has shape {list(class_weights.shape)}; it takes [{num_classes}].")
+    if not 0 <= label_smoothing <= 1:
+        raise InputError(f"label_smoothing is {label_smoothing}; it takes a share, 0 to 1.")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bertie.errors import InputError
+from bertie.model import checks
 from bertie.ops.backends import hidden_value
 
 
@@ -28,6 +29,7 @@ def attention_bias(
     """`[batch, 1|heads, 1|queries, keys]`, or None when nothing is hidden."""
     if mask is None:
         return None
+    checks.is_tensor(name, mask)
     keep = _broadcastable(mask, name, batch, num_heads, num_queries, num_keys)
     if check_values:
         _check_keep_or_drop(mask, name)
@@ -73,7 +75,7 @@ def _check_keep_or_drop(mask: Tensor, name: str) -> None:
     if not mask.is_floating_point():
         return
     low, high = mask.aminmax()
-    if low < 0 or high > 1 or torch.isnan(low):
+    if low < 0 or high > 1 or bool(((mask != 0) & (mask != 1)).any()):
         raise InputError(
             f"{name} holds values from {float(low):g} to {float(high):g}; it takes 1 (keep) and 0 (drop).",
             "A mask to be added to the scores (0 and -inf) becomes one of these with: mask == 0.",
@@ -84,6 +86,7 @@ def layer_head_masks(head_mask: Tensor | None, *, num_layers: int, num_heads: in
     """`[heads]` or `[layers, heads]` → `[layers, heads]`. Heads keep their original numbers when some are pruned."""
     if head_mask is None:
         return None
+    checks.is_tensor("head_mask", head_mask)
     if list(head_mask.shape) == [num_heads]:
         return head_mask.expand(num_layers, num_heads)
     if list(head_mask.shape) == [num_layers, num_heads]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from bertie.config import BertConfig
+from bertie.config import BertConfig, read_pruned_heads
 from bertie.errors import ConfigError, InputError
+from bertie.model import checks
 from bertie.model.loading import PretrainedIO
 from bertie.model.masks import as_bias
 from bertie.model.surgery import resized_distances, resized_positions, resized_rows
@@ -94,6 +95,13 @@ class BertPreTrainedModel(PretrainedIO, nn.Module):
         return self.base_model.embeddings.word_embeddings
 
     def set_input_embeddings(self, embeddings: nn.Embedding) -> None:
+        decoder = self.get_output_embeddings()
+        if decoder is not None and self.config.tie_word_embeddings and len(embeddings.weight) != self.config.vocab_size:
+            raise InputError(
+                f"The embeddings hold {len(embeddings.weight)} tokens; the head they are tied to has "
+                f"{self.config.vocab_size}.",
+                f"Make room first: model.resize_token_embeddings({len(embeddings.weight)}).",
+            )
         self.base_model.embeddings.word_embeddings = embeddings
         self.tie_weights()
 
@@ -128,12 +136,12 @@ class BertPreTrainedModel(PretrainedIO, nn.Module):
         """Make room for another vocabulary. A tied or separate decoder and its bias follow; returns the embeddings."""
         old = self.get_input_embeddings()
         num_tokens = old.num_embeddings if num_tokens is None else num_tokens
+        checks.whole_number("num_tokens", num_tokens)
         if pad_to_multiple_of is not None:
-            if pad_to_multiple_of < 1:
-                raise InputError(f"pad_to_multiple_of is {pad_to_multiple_of}; it takes a whole number of at least 1.")
+            checks.whole_number("pad_to_multiple_of", pad_to_multiple_of)
             num_tokens = -(-num_tokens // pad_to_multiple_of) * pad_to_multiple_of
         pad = self.config.pad_token_id
-        if num_tokens < 1 or (pad is not None and num_tokens <= pad):
+        if pad is not None and num_tokens <= pad:
             raise InputError(
                 f"resize_token_embeddings was asked for {num_tokens} tokens; there must be more than the padding id "
                 f"({pad})."
@@ -143,11 +151,13 @@ class BertPreTrainedModel(PretrainedIO, nn.Module):
         embeddings = _embedding(resized_rows(old.weight, num_tokens), like=old)
         decoder = self.get_output_embeddings()
         if decoder is not None:
-            bias = nn.Parameter(resized_rows(decoder.bias[:, None], num_tokens)[:, 0].contiguous())
+            bias = decoder.bias
+            if bias is not None:
+                bias = nn.Parameter(resized_rows(bias[:, None], num_tokens)[:, 0].contiguous())
             weight = embeddings.weight
             if not self.config.tie_word_embeddings:
                 weight = nn.Parameter(resized_rows(decoder.weight, num_tokens))
-            new_decoder = nn.Linear(old.embedding_dim, num_tokens, device="meta")
+            new_decoder = nn.Linear(old.embedding_dim, num_tokens, bias=bias is not None, device="meta")
             new_decoder.weight, new_decoder.bias = weight, bias
             self.set_output_embeddings(new_decoder)
         self.config.vocab_size = num_tokens
@@ -161,8 +171,7 @@ class BertPreTrainedModel(PretrainedIO, nn.Module):
         uses it again from the start (for relative positions: treats all farther distances as the farthest known).
         Either way, fine-tuning on long texts afterwards pays.
         """
-        if num_positions < 1:
-            raise InputError(f"resize_position_embeddings was asked for {num_positions} positions; 1 is the least.")
+        checks.whole_number("num_positions", num_positions)
         if how not in ("interpolate", "repeat"):
             raise InputError(f"how is {how!r}.", "It takes 'interpolate' or 'repeat'.")
         embeddings = self.base_model.embeddings
@@ -182,12 +191,13 @@ class BertPreTrainedModel(PretrainedIO, nn.Module):
         Heads keep their original numbers however often this is called; `config.pruned_heads` remembers what is gone, so
         a model made from the config has the same shape.
         """
+        asked = read_pruned_heads(heads_to_prune, "heads_to_prune")
         merged = {
-            layer: sorted({*self.config.pruned_heads.get(layer, []), *heads_to_prune.get(layer, [])})
-            for layer in sorted({*self.config.pruned_heads, *heads_to_prune})
+            layer: sorted({*self.config.pruned_heads.get(layer, []), *asked.get(layer, [])})
+            for layer in sorted({*self.config.pruned_heads, *asked})
         }
         self.config.replace(pruned_heads=merged)  # refuses layers and heads that are not there, before anything changes
-        for layer, heads in heads_to_prune.items():
+        for layer, heads in asked.items():
             self.base_model.encoder.layer[layer].attention.prune_heads(heads)
         self.config.pruned_heads = {layer: heads for layer, heads in merged.items() if heads}
 

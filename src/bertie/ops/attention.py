@@ -89,8 +89,8 @@ def attention_probabilities(
     scores = scale * q @ k.transpose(-1, -2)
     if relative is not None:
         scores = scores + relative.scores(q, k, scale=scale)
-    for hidden in (bias, _causal(q, k, plan)):
-        scores = scores if hidden is None else scores + hidden
+    hidden = _hidden(bias, _causal(q, k, plan))
+    scores = scores if hidden is None else scores + hidden
     probabilities = torch.softmax(scores, dim=-1)
     return probabilities if head_mask is None else probabilities * head_mask[:, None, None].to(q.dtype)
 
@@ -99,6 +99,13 @@ def _causal(q: Tensor, k: Tensor, plan: AttentionPlan) -> Tensor | None:
     if not plan.causal or q.shape[-2] == 1:  # the last position sees everything
         return None
     return causal_bias(q.shape[-2], k.shape[-2], dtype=q.dtype, device=q.device)
+
+
+def _hidden(bias: Tensor | None, causal: Tensor | None) -> Tensor | None:
+    """What either hides. Not their sum, which would tell keys that are hidden twice from those that are hidden once."""
+    if bias is None or causal is None:
+        return bias if causal is None else causal
+    return torch.minimum(bias, causal)
 
 
 def _padded(
@@ -115,9 +122,7 @@ def _padded(
         return q
     if plan.causal and plan.bias is None and relative is None and q.shape[2] == k.shape[2]:
         return kernel(q, k, v, bias=None, causal=True, dropout=dropout)
-    bias, causal = plan.bias, _causal(q, k, plan)
-    if causal is not None:
-        bias = causal if bias is None else torch.minimum(bias, causal)
+    bias = _hidden(plan.bias, _causal(q, k, plan))
     if relative is None:
         return kernel(q, k, v, bias=bias, causal=False, dropout=dropout)
 
@@ -145,6 +150,8 @@ def _packed_by_groups(
     kernel: PaddedKernel,
 ) -> Tensor:
     """Run the padded kernel once per group of texts of similar length."""
+    if q.shape[1] == 0:  # every head of this layer is pruned
+        return q
     if packing.is_rectangle:
         q, k, v = (x.view(packing.num_texts, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
         whole = AttentionPlan(causal=plan.causal)

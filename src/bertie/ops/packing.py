@@ -53,6 +53,8 @@ class Packing:
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, *, num_tokens: int, device: torch.device) -> Packing:
         """Read cumulative lengths `[0, n₁, n₁+n₂, …, tokens]`, refusing any that do not describe `num_tokens`."""
+        if not isinstance(cu_seqlens, Tensor):
+            raise InputError(f"cu_seqlens is of type {type(cu_seqlens).__name__}; it takes a tensor.")
         if cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2:
             raise InputError(
                 f"cu_seqlens has shape {list(cu_seqlens.shape)} and dtype {cu_seqlens.dtype}; "

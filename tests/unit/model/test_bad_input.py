@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ MISTAKES: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
     ("cross mask", "BertModel", CROSS, {"input_ids": IDS, "encoder_hidden_states": STATES, "encoder_attention_mask": torch.ones(2, 5)}, "encoder_attention_mask has shape [2, 5]"),
     ("cache on encoder", "BertModel", {}, {"input_ids": IDS, "past_key_values": bertie.KeyValueCache(2)}, "given to an encoder"),
     ("cache of another model", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": bertie.KeyValueCache(3)}, "holds 3 layers; the model has 2"),
-    ("legacy of a wrong shape", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": [[torch.zeros(2)] * 3] * 2}, "past_key_values[0] holds 3 tensors"),
+    ("legacy of a wrong shape", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": [[torch.zeros(2)] * 3] * 2}, "past_key_values[0] holds [[2], [2], [2]]"),
     ("maps layer", "BertModel", {}, {"input_ids": IDS, "output_attentions": [(2, 0)]}, "layer 2, head 0, which is not there"),
     ("maps head", "BertModel", {"pruned_heads": {1: [2]}}, {"input_ids": IDS, "output_attentions": [(1, 2)]}, "layer 1, head 2, which is pruned"),
     ("packed rectangle", "BertModel", {}, {"input_ids": IDS, "cu_seqlens": torch.tensor([0, 5])}, "not [tokens]"),
@@ -70,6 +71,32 @@ MISTAKES: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
     ("packed choices", "BertForMultipleChoice", {}, {"input_ids": IDS[0], "cu_seqlens": torch.tensor([0, 2, 5])}, "num_choices is None for a packed batch of 2"),
     ("choice label", "BertForMultipleChoice", {}, {"input_ids": IDS[:, None], "labels": torch.tensor([0, 1])}, "labels holds 1 at [1]; it takes 0 to 0"),
     ("answer count", "BertForQuestionAnswering", {}, {"input_ids": IDS, "start_positions": torch.tensor([0]), "end_positions": torch.tensor([0])}, "1 answer positions for 2 texts"),
+    ("ids as a list", "BertModel", {}, {"input_ids": [[1, 2]]}, "input_ids is of type list; it takes a tensor: torch.tensor(input_ids)"),
+    ("small ids", "BertModel", {}, {"input_ids": IDS.to(torch.int16)}, "input_ids has dtype torch.int16; it takes whole numbers, torch.long"),
+    ("float types", "BertModel", {}, {"input_ids": IDS, "token_type_ids": IDS.float()}, "token_type_ids has dtype torch.float32"),
+    ("bool positions", "BertModel", {}, {"input_ids": IDS, "position_ids": IDS.bool()}, "position_ids has dtype torch.bool"),
+    ("mask as a list", "BertModel", {}, {"input_ids": IDS, "attention_mask": [[1] * 5] * 2}, "attention_mask is of type list"),
+    ("half a mask", "BertModel", {}, {"input_ids": IDS, "attention_mask": torch.full((2, 5), 0.5)}, "from 0.5 to 0.5; it takes 1 (keep) and 0 (drop)"),
+    ("head mask as a list", "BertModel", {}, {"input_ids": IDS, "head_mask": [1, 1, 1]}, "head_mask is of type list"),
+    ("ends as a list", "BertModel", {}, {"input_ids": IDS[0], "cu_seqlens": [0, 5]}, "cu_seqlens is of type list"),
+    ("embeds dtype", "BertModel", {}, {"inputs_embeds": torch.zeros(2, 5, 24, dtype=torch.float64)}, "inputs_embeds has dtype torch.float64; the model is in torch.float32"),
+    ("encoder dtype", "BertModel", CROSS, {"input_ids": IDS, "encoder_hidden_states": STATES.double()}, "encoder_hidden_states has dtype torch.float64"),
+    ("maps that are a number", "BertModel", {}, {"input_ids": IDS, "output_attentions": 1}, "output_attentions is 1; it takes True, False or pairs"),
+    ("maps without heads", "BertModel", {}, {"input_ids": IDS, "output_attentions": [(0,)]}, "output_attentions is [(0,)]"),
+    ("cache that is none", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": [1, 2]}, "past_key_values is of type list; it takes what a model returned"),
+    ("cache of another batch", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": [[torch.zeros(1, 3, 4, 8)] * 2] * 2}, "keys of shape [1, 3, 4, 8] and values of [1, 3, 4, 8]; the batch has 2 texts"),
+    ("cache of other heads", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": [[torch.zeros(2, 4, 4, 8)] * 2] * 2}, "4 positions of 4 heads; the layer has 3 heads"),
+    ("cache of uneven layers", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": [[torch.zeros(2, 3, n, 8)] * 2 for n in (4, 5)]}, "past_key_values[1] holds 5 positions of 3 heads"),
+    ("flat positions", "BertForMaskedLM", {}, {"input_ids": IDS, "masked_positions": torch.tensor([1, 0])}, "positions of shape [2] do not fit"),
+    ("far positions", "BertForMaskedLM", {}, {"input_ids": IDS, "masked_positions": torch.tensor([[1], [5]])}, "masked_positions holds 5 at [1, 0]; it takes 0 to 4"),
+    ("negative positions", "BertForMaskedLM", {}, {"input_ids": IDS, "masked_positions": torch.tensor([[1], [-1]])}, "masked_positions holds -1"),
+    ("labels as a list", "BertForMaskedLM", {}, {"input_ids": IDS, "labels": IDS.tolist()}, "labels is of type list"),
+    ("class labels as a list", "BertForSequenceClassification", {}, {"input_ids": IDS, "labels": [0, 1]}, "labels is of type list"),
+    ("tags turned round", "BertForTokenClassification", {}, {"input_ids": IDS, "labels": IDS.T}, "labels has shape [5, 2]; it takes [2, 5]"),
+    ("tag weights", "BertForTokenClassification", {}, {"input_ids": IDS, "labels": IDS, "class_weights": torch.ones(3)}, "class_weights has shape [3]; it takes [2]"),
+    ("tag smoothing", "BertForTokenClassification", {}, {"input_ids": IDS, "labels": IDS, "label_smoothing": 1.5}, "label_smoothing is 1.5; it takes a share, 0 to 1"),
+    ("no choices", "BertForMultipleChoice", {}, {"input_ids": IDS[0], "cu_seqlens": torch.tensor([0, 2, 5]), "num_choices": 0}, "num_choices is 0"),
+    ("float answers", "BertForQuestionAnswering", {}, {"input_ids": IDS, "start_positions": torch.ones(2), "end_positions": torch.ones(2)}, "Answer positions have dtype torch.float32"),
     ("next label shape", "BertLMHeadModel", {"is_decoder": True}, {"input_ids": IDS, "labels": IDS[:, :2]}, "labels has shape [2, 2]"),
 ]  # fmt: skip
 
@@ -146,3 +173,44 @@ def test_every_error_is_a_bertie_error() -> None:
     assert issubclass(InputError, BertieError)
     with pytest.raises(BertieError):
         bertie.BertModel(bertie.BertConfig.from_dict(TINY))(IDS * 1000)
+
+
+@pytest.mark.parametrize("size", ["5", 3.5, 0, True])
+def test_sizes_are_whole_numbers(size: Any) -> None:
+    model = tiny("BertForMaskedLM")
+    with pytest.raises(InputError, match="it takes a whole number of at least 1"):
+        model.resize_token_embeddings(size)
+    with pytest.raises(InputError, match="it takes a whole number of at least 1"):
+        model.resize_position_embeddings(size)
+
+
+def test_embeddings_of_another_size_do_not_fit_a_tied_head() -> None:
+    model = tiny("BertForMaskedLM")
+    with pytest.raises(InputError, match="hold 70 tokens; the head they are tied to has 61"):
+        model.set_input_embeddings(torch.nn.Embedding(70, 24))
+    assert model(IDS).logits.shape[-1] == 61
+
+
+@pytest.mark.parametrize("heads", [{0: 1}, [0], None, {0: ["a"]}])
+def test_heads_to_prune_that_are_none(heads: Any) -> None:
+    model = tiny()
+    with pytest.raises(ConfigError, match="heads_to_prune is"):
+        model.prune_heads(heads)
+    assert not model.config.pruned_heads
+
+
+def test_a_config_names_at_least_one_label() -> None:
+    with pytest.raises(ConfigError, match="id2label is empty"):
+        bertie.BertConfig(id2label={})
+
+
+@pytest.mark.parametrize("source", [None, 3])
+def test_a_model_is_named_by_a_string_or_a_path(source: Any) -> None:
+    with pytest.raises(InputError, match="A model was named by"):
+        bertie.BertModel.from_pretrained(source)
+
+
+def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+    tiny().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="There is no device 'nope'"):
+        bertie.BertModel.from_pretrained(tmp_path, device="nope")

@@ -81,3 +81,22 @@ def test_checkpoint_arguments_are_passed_on() -> None:
     model.gradient_checkpointing_enable({"preserve_rng_state": False, "use_reentrant": False})
     assert model.encoder.checkpointing == {"preserve_rng_state": False, "use_reentrant": False}
     assert gradients(model, input_ids=some_ids(2, 4))
+
+
+def test_the_reentrant_form_gives_the_same_gradients_to_the_encoder_too() -> None:
+    grads = []
+    for options in (None, {"use_reentrant": True}, {"use_reentrant": False}):
+        torch.manual_seed(0)
+        model = tiny(is_decoder=True, add_cross_attention=True).train()
+        if options is not None:
+            model.gradient_checkpointing_enable(options)
+        states = torch.randn(2, 4, 24, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        ids = torch.arange(1, 11).view(2, 5)
+        model(ids, encoder_hidden_states=states, use_cache=False).last_hidden_state.square().sum().backward()
+        grads.append([states.grad, *(p.grad for p in model.parameters())])
+    for other in grads[1:]:
+        for a, b in zip(
+            grads[0], other, strict=True
+        ):  # what several layers add to a gradient, they add in another order
+            assert (a is None) == (b is None)
+            assert a is None or float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())

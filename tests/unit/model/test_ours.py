@@ -122,6 +122,17 @@ def test_maps_are_the_probabilities_the_context_is_made_of() -> None:
     assert difference(layer(x)[0], layer.join_heads(maps @ v)) <= 1e-5
 
 
+def test_maps_of_rows_that_see_nothing_are_what_their_context_is_made_of() -> None:
+    model = tiny(is_decoder=True, num_hidden_layers=1)
+    inside = model.encoder.layer[0].attention.self
+    ids, mask = some_ids(1, 6), torch.tensor([[0, 0, 0, 1, 1, 1]])
+    contexts: list[torch.Tensor] = []
+    inside.register_forward_hook(lambda module, given, out: contexts.append(out[0]))
+    maps = model(ids, mask, output_attentions=True).attentions[0]
+    v = inside.split_heads(inside.value(model.embeddings(ids)))
+    assert difference(contexts[0], inside.join_heads(maps @ v)) <= 1e-5
+
+
 def test_dropout_acts_and_its_average_is_the_plain_answer() -> None:
     model = tiny(attention_probs_dropout_prob=0.3, num_hidden_layers=1).train()
     layer, x = model.encoder.layer[0].attention.self, torch.randn(1, 6, 24)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -157,3 +158,21 @@ def test_groups_hold_every_token_once_and_little_padding(lengths: list[int]) -> 
 def test_pad_lays_texts_in_rows() -> None:
     rectangle = Packing.of([2, 3]).pad(torch.tensor([1.0, 2, 3, 4, 5]), -1)
     assert rectangle.tolist() == [[1, 2, -1], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("ends", [[0, 5], [0, 3, 6], [0, 2, 7]])
+def test_a_layer_without_heads_reads_packed_texts(ends: list[int]) -> None:
+    model = tiny()
+    model.prune_heads({0: [0, 1, 2]})
+    ids = some_ids(ends[-1])
+    packed = model(ids, cu_seqlens=torch.tensor(ends)).last_hidden_state
+    alone = [model(ids[None, a:b]).last_hidden_state[0] for a, b in itertools.pairwise(ends)]
+    assert float((packed - torch.cat(alone)).abs().max()) <= 1e-5
+
+
+def test_an_answer_outside_its_own_text_is_left_out_of_the_loss() -> None:
+    model, ids, ends = tiny("BertForQuestionAnswering"), some_ids(9), torch.tensor([0, 3, 9])
+    # 4 is beyond the first text, though the second one is longer
+    both = model(ids, cu_seqlens=ends, start_positions=torch.tensor([4, 1]), end_positions=torch.tensor([4, 2]))
+    second = model(ids[None, 3:], start_positions=torch.tensor([1]), end_positions=torch.tensor([2]))
+    assert float((both.loss - second.loss).abs()) <= 1e-5

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,6 +38,19 @@ def test_pruning_heads_equals_masking_them(positions: str, heads: dict[int, list
     width, size = TINY["hidden_size"], TINY["hidden_size"] // 3
     per_head = 3 * (width * size + size) + size * width  # q, k, v with bias; the output's columns
     assert before - model.num_parameters() == per_head * sum(map(len, heads.values()))
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [{0: torch.tensor([1, 2])}, {0: ["1", 2]}, {"0": (1, 2)}, {np.int64(0): np.array([1, 2])}],
+    ids=str,
+)
+def test_heads_may_be_named_by_any_kind_of_whole_number(heads: Any, tmp_path: Path) -> None:
+    model = tiny()
+    model.prune_heads(heads)
+    assert model.encoder.layer[0].attention.self.heads == [0]
+    model.save_pretrained(tmp_path)
+    assert bertie.BertModel.from_pretrained(tmp_path).config.pruned_heads == {0: [1, 2]}
 
 
 def test_pruning_twice_equals_pruning_once_in_the_original_numbering() -> None:
@@ -80,8 +95,9 @@ def test_resized_embeddings_keep_the_pad_row_and_stay_tied() -> None:
     assert model(torch.tensor([[69, 68]])).logits.shape == (1, 2, 70)
     model.resize_token_embeddings(40)
     assert model(torch.tensor([[1, 2]])).logits.shape == (1, 2, 40)
-    with pytest.raises(InputError, match="padding id"):
-        model.resize_token_embeddings(0)
+    model.config.pad_token_id = 5
+    with pytest.raises(InputError, match="more than the padding id"):
+        model.resize_token_embeddings(5)
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -225,3 +241,30 @@ def test_a_batch_without_labels_has_loss_zero_not_nan(name: str, labels: dict[st
     loss.backward()
     assert float(loss.detach()) == 0
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_a_head_without_a_bias_is_resized() -> None:
+    model = tiny("BertForMaskedLM")
+    model.set_output_embeddings(torch.nn.Linear(TINY["hidden_size"], TINY["vocab_size"], bias=False))
+    model.tie_weights()
+    model.resize_token_embeddings(70)
+    assert model(some_ids(1, 4)).logits.shape == (1, 4, 70)
+
+
+def test_question_answering_has_two_scores_whatever_the_labels_were(tmp_path: Path) -> None:
+    tiny("BertForSequenceClassification", id2label={0: "no", 1: "maybe", 2: "yes"}).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="qa_outputs"):
+        model = bertie.BertForQuestionAnswering.from_pretrained(tmp_path)
+    assert model.config.num_labels == 2
+    assert model(some_ids(1, 4)).start_logits.shape == (1, 4)
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(2, 1).long(), torch.zeros(2).long()])
+def test_labels_may_have_sizes_of_one(labels: torch.Tensor) -> None:
+    assert bool(tiny("BertForSequenceClassification")(some_ids(2, 4), labels=labels).loss > 0)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32])
+def test_next_tokens_as_small_numbers(kind: torch.dtype) -> None:
+    model, ids = tiny("BertLMHeadModel", is_decoder=True), some_ids(2, 5)
+    assert torch.equal(model(ids, labels=ids.to(kind)).loss, model(ids, labels=ids).loss)
