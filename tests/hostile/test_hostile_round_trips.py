@@ -133,3 +133,15 @@ def test_the_hubs_own_files_through_ours_and_tensorflow(tmp_path: Path, name: st
     getattr(bertie, name).from_pretrained(tmp_path / "google").save_pretrained(tmp_path / "back")
     back = getattr(transformers, name).from_pretrained(tmp_path / "back")
     assert_same(values(back), values(theirs))
+
+
+def test_what_googles_configuration_has_no_place_for_is_said(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 30, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3}
+    config = bertie.BertConfig(**sizes, intermediate_size=20, max_position_embeddings=10, id2label={0: "no", 1: "yes"})
+    bertie.BertForSequenceClassification(config).save_pretrained(tmp_path / "hub")
+    notes = convert(tmp_path / "hub", tmp_path / "google", target="tf").notes
+    assert any("has no place for id2label" in note for note in notes)
+    bertie.BertForSequenceClassification(config.replace(id2label=None, label2id=None)).save_pretrained(
+        tmp_path / "plain"
+    )
+    assert not any("no place" in note for note in convert(tmp_path / "plain", tmp_path / "other", target="tf").notes)

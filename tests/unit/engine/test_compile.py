@@ -82,7 +82,8 @@ def test_padded_batches_on_either_side_and_with_holes() -> None:
     assert runner.calls == 1
 
 
-def test_what_the_runner_cannot_do_goes_to_the_reference() -> None:
+def test_what_the_runner_cannot_do_goes_to_the_reference(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bertie.engine")
     model, fast, runner = pair()
     ids = torch.randint(5, 100, (2, 6), generator=torch.Generator().manual_seed(0))
     maps = fast(ids, output_attentions=True).attentions
@@ -95,6 +96,7 @@ def test_what_the_runner_cannot_do_goes_to_the_reference() -> None:
     hidden_whole = torch.tensor([[1] * 6, [0] * 6])
     assert fast(ids, attention_mask=hidden_whole)[0].isfinite().all()
     assert runner.calls == 0
+    assert len([record for record in caplog.records if "the reference answers" in record.message]) == 1
 
 
 def test_all_states_and_tuples() -> None:

@@ -95,8 +95,6 @@ def test_the_reentrant_form_gives_the_same_gradients_to_the_encoder_too() -> Non
         model(ids, encoder_hidden_states=states, use_cache=False).last_hidden_state.square().sum().backward()
         grads.append([states.grad, *(p.grad for p in model.parameters())])
     for other in grads[1:]:
-        for a, b in zip(
-            grads[0], other, strict=True
-        ):  # what several layers add to a gradient, they add in another order
+        for a, b in zip(grads[0], other, strict=True):  # layers add up in another order
             assert (a is None) == (b is None)
             assert a is None or float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
