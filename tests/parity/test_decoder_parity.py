@@ -140,6 +140,40 @@ def test_left_padded_prompts_equal_reference_and_equal_themselves_alone(options:
         assert got[row, skip : skip + len(alone)].tolist() == alone
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_segments_go_on_as_in_the_reference(num_beams: int, use_cache: bool) -> None:
+    theirs, ours = pair("BertLMHeadModel", **DECODER, pad_token_id=2, initializer_range=0.6)
+    prompts = torch.randint(3, TINY["vocab_size"], (2, 6))
+    segments = torch.tensor([[0, 0, 1, 1, 1, 2], [2, 1, 0, 0, 1, 1]])
+    options = {"max_length": 14, "num_beams": num_beams, "use_cache": use_cache, "pad_token_id": 2}
+    wanted = theirs.generate(prompts, token_type_ids=segments, **options, do_sample=False)
+    assert ours.generate(prompts, token_type_ids=segments, **options).tolist() == wanted.tolist()
+    assert ours.generate(prompts, **options).tolist() != wanted.tolist()
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6])
+    segments = segments[:1].expand(2, 6)
+    wanted = theirs.generate(prompts, attention_mask=mask, token_type_ids=segments, **options, do_sample=False)
+    assert ours.generate(prompts, mask, token_type_ids=segments[0], **options).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_positions_go_on_from_the_last_one(num_beams: int, use_cache: bool) -> None:
+    """4.57 gives every new token the prompt's last position, and without a cache fails."""
+    _, ours = pair("BertLMHeadModel", **DECODER, pad_token_id=2, initializer_range=0.6)
+    prompts = torch.randint(3, TINY["vocab_size"], (2, 6))
+    options = {"max_new_tokens": 8, "num_beams": num_beams, "use_cache": use_cache}
+    plain = ours.generate(prompts, **options).tolist()
+    assert ours.generate(prompts, position_ids=torch.arange(6), **options).tolist() == plain
+    later = torch.arange(3, 9).expand(2, 6)
+    got = ours.generate(prompts, position_ids=later, **options).tolist()
+    assert got != plain
+    with torch.no_grad():  # the same table, read three rows later
+        table = ours.bert.embeddings.position_embeddings.weight
+        table.copy_(table.roll(-3, dims=0))
+    assert ours.generate(prompts, **options).tolist() == got
+
+
 @pytest.mark.parametrize(
     "options", [{"top_k": 0}, {"top_k": 5}, {"top_p": 0.6, "top_k": 0}, {"temperature": 2.5, "top_k": 20, "top_p": 0.9}]
 )

@@ -6,6 +6,7 @@ equally wide, the states pass through one Linear between them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,11 +15,15 @@ from torch import Tensor, nn
 from bertie.config import BertConfig
 from bertie.errors import ConfigError, InputError
 from bertie.model.bert import BertModel
-from bertie.model.generation import CausalStepper, Generation, Stepper
+from bertie.model.generation import CausalStepper, Generation, Stepper, check_tensor
 from bertie.model.heads import BertLMHeadModel
 from bertie.model.loading import EncoderDecoderIO
 from bertie.model.losses import IGNORED, class_labels, cross_entropy
 from bertie.model.outputs import ModelOutput, Seq2SeqOutput
+from bertie.model.pretrained import BertPreTrainedModel
+
+_HAS_ENCODERS = "Load one with BertModel.from_pretrained(…); a model with a head holds one as model.bert."
+_MAKES_DECODERS = "BertEncoderDecoder.from_encoder_decoder() turns any BERT into such a decoder."
 
 
 class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
@@ -33,11 +38,13 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
 
     def __init__(self, encoder: BertModel, decoder: BertLMHeadModel) -> None:
         super().__init__()
+        _check_model("encoder", encoder, BertModel, _HAS_ENCODERS)
+        _check_model("decoder", decoder, BertLMHeadModel, _MAKES_DECODERS)
         if not (decoder.config.is_decoder and decoder.config.add_cross_attention):
             raise ConfigError(
                 f"The decoder has is_decoder={decoder.config.is_decoder} and "
                 f"add_cross_attention={decoder.config.add_cross_attention}; both must be true.",
-                "BertEncoderDecoder.from_encoder_decoder() turns any BERT into such a decoder.",
+                _MAKES_DECODERS,
             )
         self.encoder = encoder
         self.decoder = decoder
@@ -57,20 +64,28 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
         eos_token_id: int | None = None,
     ) -> BertEncoderDecoder:
         """Join two models. A decoder that is an ordinary BERT is made one; its cross-attention is new."""
-        decoder = _as_decoder(decoder)
+        model = cls(encoder, _as_decoder(decoder))
         for name, value in (
             ("decoder_start_token_id", decoder_start_token_id),
             ("pad_token_id", pad_token_id),
             ("eos_token_id", eos_token_id),
         ):
             if value is not None:
-                setattr(decoder.config, name, value)
-        return cls(encoder, decoder)
+                setattr(model.config, name, value)
+        return model
 
     @property
     def config(self) -> BertConfig:
         """The decoder's config, which says how to start, end and pad what is written."""
         return self.decoder.config
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.decoder.dtype
 
     def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None = None, **inputs: Any) -> ModelOutput:
         """Run the encoder; its last states come as wide as the decoder takes them."""
@@ -87,7 +102,7 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         *,
-        encoder_outputs: ModelOutput | None = None,
+        encoder_outputs: ModelOutput | tuple[Any, ...] | None = None,
         labels: Tensor | None = None,
         past_key_values: Any = None,
         use_cache: bool | None = None,
@@ -97,9 +112,12 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
-        """With `labels` and no `decoder_input_ids`, the decoder reads the labels shifted right."""
+        """With `labels` and no `decoder_input_ids`, the decoder reads the labels shifted right.
+
+        `encoder_outputs` is what `encode()` gave, or a tuple that begins with its last states.
+        """
         if encoder_outputs is None:
-            encoder_outputs = self.encode(
+            encoded = self.encode(
                 input_ids,
                 attention_mask,
                 inputs_embeds=inputs_embeds,
@@ -107,6 +125,8 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
                 output_attentions=output_attentions,
                 output_hidden_states=output_hidden_states,
             )
+        else:
+            encoded = _as_encoded(encoder_outputs)
         if decoder_input_ids is None:
             if labels is None:
                 raise InputError("Neither decoder_input_ids nor labels was given.", "Give one: the decoder reads it.")
@@ -116,7 +136,7 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
         output = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,
-            encoder_hidden_states=self._projected(encoder_outputs.last_hidden_state),
+            encoder_hidden_states=self._projected(encoded.last_hidden_state),
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             use_cache=False if labels is not None else use_cache,
@@ -141,9 +161,9 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
             output.hidden_states,
             output.attentions,
             output.cross_attentions,
-            encoder_outputs.last_hidden_state,
-            encoder_outputs.hidden_states,
-            encoder_outputs.attentions,
+            encoded.last_hidden_state,
+            encoded.hidden_states,
+            encoded.attentions,
         )
         return result if (self.config.return_dict if return_dict is None else return_dict) else result.to_tuple()
 
@@ -156,9 +176,40 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
                 f"config.{missing} of the decoder is not set, so labels cannot be shifted.",
                 f"Set model.config.{missing} (with a BERT vocabulary: [CLS] to start, [PAD] to pad).",
             )
+        if labels.dim() != 2:
+            raise InputError(f"labels has shape {list(labels.shape)}; it takes [batch, length].")
         shifted = labels.roll(1, dims=-1)
         shifted[:, 0] = start
         return shifted.masked_fill(shifted == IGNORED, pad)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The encoder's word embeddings."""
+        return self.encoder.get_input_embeddings()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The decoder of the decoder's language-model head."""
+        return self.decoder.get_output_embeddings()
+
+    def tie_weights(self) -> None:
+        """Let the decoder's head share its own word embeddings' matrix; the encoder's stay apart."""
+        self.decoder.tie_weights()
+
+    def num_parameters(self, *, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """How many numbers the two models hold, with what joins them; tied ones count once."""
+        return BertPreTrainedModel.num_parameters(
+            self,  # type: ignore[arg-type]
+            only_trainable=only_trainable,
+            exclude_embeddings=exclude_embeddings,
+        )
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None) -> None:
+        """In both models; see `BertModel.gradient_checkpointing_enable`."""
+        self.encoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
+        self.decoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
+
+    def gradient_checkpointing_disable(self) -> None:
+        self.encoder.gradient_checkpointing_disable()
+        self.decoder.gradient_checkpointing_disable()
 
     def resize_token_embeddings(self, num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> None:
         raise InputError(
@@ -170,6 +221,7 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
         self, input_ids: Tensor, attention_mask: Tensor | None, num_copies: int, use_cache: bool, extra: dict[str, Any]
     ) -> Stepper:
         decoder_input_ids = extra.pop("decoder_input_ids", None)
+        states = self._projected(self.encode(input_ids, attention_mask, **extra).last_hidden_state)
         start = self.config.decoder_start_token_id
         if decoder_input_ids is None:
             if start is None:
@@ -177,14 +229,15 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
                     "config.decoder_start_token_id of the decoder is not set.",
                     "Set model.config.decoder_start_token_id, or give decoder_input_ids.",
                 )
-            decoder_input_ids = torch.full((len(input_ids), 1), start, device=input_ids.device)
-        states = self._projected(self.encode(input_ids, attention_mask, **extra).last_hidden_state)
+            decoder_input_ids = torch.full((len(states), 1), start, device=states.device)
+        check_tensor("decoder_input_ids", decoder_input_ids)
         extra = {"encoder_hidden_states": states, "encoder_attention_mask": attention_mask}
         return CausalStepper(self.decoder, decoder_input_ids, None, num_copies, use_cache, extra)
 
 
 def _as_decoder(model: BertModel | BertLMHeadModel) -> BertLMHeadModel:
     """The same weights in a BertLMHeadModel with cross-attention, whose new parts start fresh."""
+    _check_model("decoder", model, BertPreTrainedModel, "Load it first: BertModel.from_pretrained(…).")
     config = model.config
     if isinstance(model, BertLMHeadModel) and config.is_decoder and config.add_cross_attention:
         return model
@@ -195,3 +248,19 @@ def _as_decoder(model: BertModel | BertLMHeadModel) -> BertLMHeadModel:
     decoder.load_state_dict(weights, strict=False)
     decoder.tie_weights()
     return decoder.to(model.dtype).to(model.device)
+
+
+def _as_encoded(given: Any) -> ModelOutput:
+    """What `encode()` gives, or the same with nothing but the last states, which a tuple begins with."""
+    encoded: Any = ModelOutput(given[0]) if isinstance(given, tuple) and given else given
+    if not isinstance(getattr(encoded, "last_hidden_state", None), Tensor):
+        raise InputError(
+            f"encoder_outputs is of type {type(given).__name__} and holds no last hidden states.",
+            "Give what model.encode(…) returns, or a tuple that begins with the states, [batch, length, hidden].",
+        )
+    return encoded  # type: ignore[no-any-return]
+
+
+def _check_model(name: str, model: object, kind: type, remedy: str) -> None:
+    if not isinstance(model, kind):
+        raise InputError(f"The {name} is of type {type(model).__name__}; it takes a {kind.__name__}.", remedy)

@@ -7,23 +7,28 @@ is the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from bertie.errors import InputError
+from bertie.model import checks
 
 _HIDDEN = float("-inf")
+# What goes along to the model and has a row for every prompt, so that copies of a prompt need copies of it.
+_ROW_FOR_EVERY_PROMPT = ("encoder_hidden_states", "encoder_attention_mask")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
     """How to choose tokens and when to stop; checked when made."""
 
-    max_length: int
+    max_length: int = 20
     min_length: int = 0
     do_sample: bool = False
     num_beams: int = 1
@@ -38,18 +43,18 @@ class GenerationOptions:
     pad_token_id: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("num_beams", self.num_beams, 1),
-            ("num_return_sequences", self.num_return_sequences, 1),
-            ("top_k", self.top_k, 0),
-        ):
-            if value < least:
-                raise InputError(f"{name} is {value}; it takes a whole number of at least {least}.")
-        for name, number in (("temperature", self.temperature), ("repetition_penalty", self.repetition_penalty)):
-            if not number > 0:
-                raise InputError(f"{name} is {number}; it takes a number above 0.")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"top_p is {self.top_p}; it takes a probability above 0, up to 1.")
+        for name, least in (("num_beams", 1), ("num_return_sequences", 1), ("top_k", 0)):
+            _check_whole(name, getattr(self, name), least)
+        if not _is_whole(self.pad_token_id):
+            raise InputError(f"pad_token_id is {self.pad_token_id!r}; it takes an id, a whole number.")
+        if not _is_number(self.length_penalty):
+            raise InputError(f"length_penalty is {self.length_penalty!r}; it takes a finite number.")
+        for name in ("temperature", "repetition_penalty"):
+            number = getattr(self, name)
+            if not _is_number(number) or not number > 0:
+                raise InputError(f"{name} is {number!r}; it takes a finite number above 0.")
+        if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
+            raise InputError(f"top_p is {self.top_p!r}; it takes a probability above 0, up to 1.")
         if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
             raise InputError(
                 f"num_return_sequences is {self.num_return_sequences} with {self.num_beams} beams.",
@@ -60,6 +65,11 @@ class GenerationOptions:
                 "num_beams and do_sample were both asked for.",
                 "Beam search looks for the likeliest text; sampling draws one. Choose one of them.",
             )
+
+    @property
+    def num_copies(self) -> int:
+        """How many texts go on from every prompt side by side."""
+        return self.num_beams if self.num_beams > 1 else self.num_return_sequences
 
 
 class Stepper(Protocol):
@@ -79,7 +89,6 @@ class Generation:
     """Gives a model `generate()`; the model provides `_stepper()`."""
 
     config: Any
-    training: bool
 
     def _stepper(
         self, input_ids: Tensor, attention_mask: Tensor | None, num_copies: int, use_cache: bool, extra: dict[str, Any]
@@ -118,33 +127,41 @@ class Generation:
         and `top_p` shape sampling; `length_penalty` above 0 favours longer beams; `early_stopping` ends a beam search
         as soon as there are `num_beams` finished texts. The length counts the prompt (20 if nothing is said).
         """
-        was_training = self.training
+        check_tensor("input_ids", input_ids)
+        if attention_mask is not None:
+            check_tensor("attention_mask", attention_mask)
+        extra.pop("return_dict", None)  # how the model's own outputs come; these are ids either way
+        pad = self.config.pad_token_id if pad_token_id is None else pad_token_id
+        eos = self.config.eos_token_id if eos_token_id is None else eos_token_id
+        options = GenerationOptions(
+            do_sample=do_sample,
+            num_beams=num_beams,
+            num_return_sequences=num_return_sequences,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            repetition_penalty=repetition_penalty,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            eos_token_ids=_as_ids(eos, self.config.vocab_size),
+            pad_token_id=0 if pad is None else pad,
+        )
+        in_training = [module for module in self.modules() if module.training]  # type: ignore[attr-defined]
         self.eval()  # type: ignore[attr-defined]
         try:
-            num_copies = num_beams if num_beams > 1 else num_return_sequences
-            stepper = self._stepper(input_ids, attention_mask, num_copies, use_cache, extra)
+            stepper = self._stepper(input_ids, attention_mask, options.num_copies, use_cache, extra)
             start = stepper.prompts.shape[1]
-            pad = self.config.pad_token_id if pad_token_id is None else pad_token_id
-            options = GenerationOptions(
+            options = replace(
+                options,
                 max_length=_total(start, max_length, max_new_tokens, self._position_limit()),
-                min_length=max(min_length, start + (min_new_tokens or 0)),
-                do_sample=do_sample,
-                num_beams=num_beams,
-                num_return_sequences=num_return_sequences,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                repetition_penalty=repetition_penalty,
-                length_penalty=length_penalty,
-                early_stopping=early_stopping,
-                eos_token_ids=_as_ids(self.config.eos_token_id if eos_token_id is None else eos_token_id),
-                pad_token_id=0 if pad is None else pad,
+                min_length=_least(start, min_length, min_new_tokens),
             )
             if options.num_beams > 1:
                 return _beam_search(stepper, options)
             return _one_by_one(stepper, options, generator)
         finally:
-            self.train(was_training)  # type: ignore[attr-defined]
+            for module in in_training:
+                module.training = True
 
     def _position_limit(self) -> int:
         limit: int = self.config.max_position_embeddings
@@ -177,22 +194,37 @@ class CausalStepper:
                 "A prompt ends in padding: attention_mask is 0 at its last token.",
                 "Pad prompts on the left to generate.",
             )
-        self.model, self.extra = model, {k: _repeated(v, num_copies) for k, v in extra.items()}
-        self.prompts = input_ids.repeat_interleave(num_copies, dim=0)
-        self.mask = mask.repeat_interleave(num_copies, dim=0)
         self.padded = bool((mask == 0).any())
+        segments = _one_per_token("token_type_ids", extra.pop("token_type_ids", None), input_ids)
+        positions = _one_per_token("position_ids", extra.pop("position_ids", None), input_ids)
+        if self.padded and positions is None:
+            # Padding takes no position: a prompt means the same however far it was padded.
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        self.model, self.extra = model, extra
+        for name in _ROW_FOR_EVERY_PROMPT:
+            if name in extra:
+                extra[name] = _repeated(extra[name], num_copies)
+        self.prompts, self.mask = _repeated(input_ids, num_copies), _repeated(mask, num_copies)
+        self.segments, self.positions = _repeated(segments, num_copies), _repeated(positions, num_copies)
         self.use_cache, self.cache, self.done = use_cache, None, 0
 
     def __call__(self, tokens: Tensor) -> Tensor:
         new = tokens.shape[1] - self.mask.shape[1]
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), new)], dim=1)
-        inputs: dict[str, Any] = {}
-        if self.padded:
-            # Padding takes no position: a prompt means the same however far it was padded.
-            positions = (self.mask.cumsum(-1) - 1).clamp(min=0)
-            inputs = {"attention_mask": self.mask, "position_ids": positions[:, self.done :]}
+        self.mask = _continued(self.mask, new, by=0)
+        inputs: dict[str, Any] = {"attention_mask": self.mask} if self.padded else {}
+        if self.segments is not None:
+            self.segments = _continued(self.segments, new, by=0)
+            inputs["token_type_ids"] = self.segments[:, self.done :]
+        if self.positions is not None:
+            self.positions = _continued(self.positions, new, by=1)
+            inputs["position_ids"] = self.positions[:, self.done :]
         output = self.model(
-            tokens[:, self.done :], past_key_values=self.cache, use_cache=self.use_cache, **inputs, **self.extra
+            tokens[:, self.done :],
+            past_key_values=self.cache,
+            use_cache=self.use_cache,
+            return_dict=True,
+            **inputs,
+            **self.extra,
         )
         if self.use_cache:
             self.cache, self.done = output.past_key_values, tokens.shape[1]
@@ -319,10 +351,25 @@ def _shaped(scores: Tensor, options: GenerationOptions) -> Tensor:
     return scores
 
 
+# -- reading what was asked for --------------------------------------------------------------------------------------
+
+
 def _total(start: int, max_length: int | None, max_new_tokens: int | None, limit: int) -> int:
-    total = start + max_new_tokens if max_new_tokens is not None else (20 if max_length is None else max_length)
-    if max_length is None and max_new_tokens is None and start >= total:
-        total = start + 20
+    """How long the text may become, the prompt included."""
+    if start >= limit:
+        raise InputError(
+            f"The prompt is {start} tokens long; the model has {limit} positions (config.max_position_embeddings), "
+            "and a new token needs one more.",
+            "Shorten the prompt, or give the model more positions: model.resize_position_embeddings(…).",
+        )
+    if max_new_tokens is not None:
+        _check_whole("max_new_tokens", max_new_tokens, 1)
+        total = start + max_new_tokens
+    elif max_length is not None:
+        _check_whole("max_length", max_length, 1)
+        total = max_length
+    else:
+        total = 20 if start < 20 else start + 20
     if total <= start:
         raise InputError(
             f"max_length is {total}, but the prompt has {start} tokens already.", "Raise it, or use max_new_tokens."
@@ -335,11 +382,66 @@ def _total(start: int, max_length: int | None, max_new_tokens: int | None, limit
     return total
 
 
-def _as_ids(value: int | Sequence[int] | None) -> tuple[int, ...]:
+def _least(start: int, min_length: int, min_new_tokens: int | None) -> int:
+    """How long the text must become, the prompt included."""
+    min_new_tokens = 0 if min_new_tokens is None else min_new_tokens
+    _check_whole("min_length", min_length, 0)
+    _check_whole("min_new_tokens", min_new_tokens, 0)
+    return max(min_length, start + min_new_tokens)
+
+
+def _as_ids(value: Any, vocab_size: int) -> tuple[int, ...]:
+    """The ids that end a text: none, one or several."""
     if value is None:
         return ()
-    return (value,) if isinstance(value, int) else tuple(value)
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    ids = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(_is_whole(one) and 0 <= one < vocab_size for one in ids):
+        raise InputError(
+            f"eos_token_id is {value!r}; it takes an id from 0 to {vocab_size - 1} (vocab_size is {vocab_size}), or "
+            "a list of them.",
+            "Ids come from the tokenizer of the same checkpoint; an empty list lets no token end a text.",
+        )
+    return ids
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Refuse lists, arrays and None where a tensor of ids is needed."""
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"{name} is of type {type(value).__name__}; it takes a tensor, [batch, length].",
+            f"Make one: torch.tensor({name}).",
+        )
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if not _is_whole(value) or value < least:  # type: ignore[operator]
+        raise InputError(f"{name} is {value!r}; it takes a whole number of at least {least}.")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _one_per_token(name: str, value: Tensor | None, prompts: Tensor) -> Tensor | None:
+    """The prompts' segments or positions, `[rows, length]`; one row may stand for all."""
+    if value is None:
+        return None
+    check_tensor(name, value)
+    checks.shape_like(name, value, tuple(prompts.shape), batch_may_be_one=True)
+    return value.expand_as(prompts)
+
+
+def _continued(values: Tensor, new: int, *, by: int) -> Tensor:
+    """`[rows, length]` → `[rows, length + new]`: each row goes on from its last value in steps of `by`."""
+    steps = torch.arange(1, new + 1, device=values.device, dtype=values.dtype) * by
+    return torch.cat([values, values[:, -1:] + steps], dim=1)
 
 
 def _repeated(value: Any, times: int) -> Any:
-    return value.repeat_interleave(times, dim=0) if isinstance(value, Tensor) and value.dim() > 1 else value
+    return None if value is None else value.repeat_interleave(times, dim=0)

@@ -141,6 +141,30 @@ def test_a_cached_text_may_not_outgrow_the_positions() -> None:
         ({"num_return_sequences": 3}, "num_return_sequences is 3 with 1 beams"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]] * 2)}, "Pad prompts on the left"),
         ({"attention_mask": torch.ones(2, 4)}, "attention_mask has shape [2, 4]"),
+        ({"attention_mask": [[1] * 5] * 2}, "attention_mask is of type list; it takes a tensor"),
+        ({"token_type_ids": [[0] * 5] * 2}, "token_type_ids is of type list; it takes a tensor"),
+        ({"token_type_ids": torch.zeros(2, 4).long()}, "token_type_ids has shape [2, 4]; it takes [2, 5]"),
+        ({"position_ids": torch.zeros(2, 6).long()}, "position_ids has shape [2, 6]; it takes [2, 5]"),
+        ({"head_mask": torch.ones(3, 3), "num_beams": 2}, "head_mask has shape [3, 3]; it takes [3]"),
+        ({"max_length": 10.5}, "max_length is 10.5; it takes a whole number of at least 1"),
+        ({"max_new_tokens": -1}, "max_new_tokens is -1; it takes a whole number of at least 1"),
+        ({"min_length": "a"}, "min_length is 'a'; it takes a whole number of at least 0"),
+        ({"min_new_tokens": 1.5}, "min_new_tokens is 1.5; it takes a whole number of at least 0"),
+        ({"num_return_sequences": -1}, "num_return_sequences is -1; it takes a whole number of at least 1"),
+        ({"num_beams": 2.0}, "num_beams is 2.0; it takes a whole number of at least 1"),
+        ({"num_beams": True}, "num_beams is True; it takes a whole number of at least 1"),
+        ({"top_k": None}, "top_k is None; it takes a whole number of at least 0"),
+        ({"top_k": 2.5}, "top_k is 2.5; it takes a whole number of at least 0"),
+        ({"temperature": "a"}, "temperature is 'a'; it takes a finite number above 0"),
+        ({"temperature": float("inf")}, "temperature is inf; it takes a finite number above 0"),
+        ({"repetition_penalty": None}, "repetition_penalty is None; it takes a finite number above 0"),
+        ({"length_penalty": "a"}, "length_penalty is 'a'; it takes a finite number"),
+        ({"top_p": "a"}, "top_p is 'a'; it takes a probability above 0"),
+        ({"pad_token_id": "[PAD]"}, "pad_token_id is '[PAD]'; it takes an id"),
+        ({"eos_token_id": 999, "min_length": 8}, "eos_token_id is 999; it takes an id from 0 to 60 (vocab_size is 61)"),
+        ({"eos_token_id": [5, -1]}, "eos_token_id is [5, -1]; it takes an id from 0 to 60"),
+        ({"eos_token_id": "[SEP]"}, "eos_token_id is '[SEP]'; it takes an id from 0 to 60"),
+        ({"eos_token_id": 3.5}, "eos_token_id is 3.5; it takes an id from 0 to 60"),
     ],
     ids=str,
 )
@@ -148,6 +172,74 @@ def test_generation_mistakes(options: dict[str, Any], message: str) -> None:
     model = tiny("BertLMHeadModel", is_decoder=True)
     with pytest.raises(InputError, match=re.escape(message)):
         model.generate(IDS, **({"max_length": 10} | options))
+
+
+@pytest.mark.parametrize("kind", ["BertLMHeadModel", "BertEncoderDecoder"])
+@pytest.mark.parametrize("prompts", [None, IDS.tolist(), IDS.numpy(), "text"], ids=["None", "list", "ndarray", "str"])
+def test_prompts_that_are_no_tensor_are_refused(kind: str, prompts: Any) -> None:
+    model = tiny("BertLMHeadModel", is_decoder=True) if kind == "BertLMHeadModel" else joined()
+    message = (
+        f"input_ids is of type {type(prompts).__name__}; it takes a tensor, [batch, length].\nMake one: torch.tensor"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        model.generate(prompts, max_length=10)
+
+
+@pytest.mark.parametrize("length", [20, 40])
+def test_a_prompt_longer_than_the_positions_is_told_so(length: int) -> None:
+    model = tiny("BertLMHeadModel", is_decoder=True)
+    for options in ({}, {"max_length": 50}, {"max_new_tokens": 3}):
+        with pytest.raises(InputError, match=f"prompt is {length} tokens long; the model has 20 positions"):
+            model.generate(some_ids(1, length), **options)
+
+
+def joined() -> Any:
+    return bertie.BertEncoderDecoder.from_encoder_decoder(tiny(), tiny(), decoder_start_token_id=1, pad_token_id=0)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"input_ids": IDS, "labels": IDS[0]}, "labels has shape [5]; it takes [batch, length]"),
+        (
+            {"encoder_outputs": STATES, "labels": IDS},
+            "encoder_outputs is of type Tensor and holds no last hidden states",
+        ),
+        ({"encoder_outputs": (), "labels": IDS}, "encoder_outputs is of type tuple and holds no last hidden states"),
+        (
+            {"encoder_outputs": (None,), "labels": IDS},
+            "encoder_outputs is of type tuple and holds no last hidden states",
+        ),
+    ],
+)
+def test_encoder_decoder_mistakes(inputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        joined()(**inputs)
+
+
+def test_prompts_of_an_encoder_decoder_are_tensors_too() -> None:
+    with pytest.raises(InputError, match="decoder_input_ids is of type list"):
+        joined().generate(IDS, decoder_input_ids=[[1], [1]])
+    with pytest.raises(InputError, match=re.escape("The input has shape []")):
+        joined().generate(torch.tensor(3))
+
+
+@pytest.mark.parametrize("join", [bertie.BertEncoderDecoder, bertie.BertEncoderDecoder.from_encoder_decoder])
+def test_an_encoder_decoder_is_made_of_two_models(join: Any) -> None:
+    decoder = tiny("BertLMHeadModel", **CROSS)
+    with pytest.raises(InputError, match=r"encoder is of type BertForMaskedLM; it takes a BertModel\.\n.*model\.bert"):
+        join(tiny("BertForMaskedLM"), decoder)
+    with pytest.raises(InputError, match=r"encoder is of type str; it takes a BertModel\.\n.*from_pretrained"):
+        join("bert-base-uncased", decoder)
+    with pytest.raises(InputError, match="decoder is of type str; it takes a Bert"):
+        join(tiny(), "bert-base-uncased")
+
+
+def test_a_refused_pair_leaves_the_decoder_as_it_was() -> None:
+    decoder = tiny("BertLMHeadModel", **CROSS)
+    with pytest.raises(InputError):
+        bertie.BertEncoderDecoder.from_encoder_decoder("bert-base-uncased", decoder, decoder_start_token_id=1)
+    assert decoder.config.decoder_start_token_id is None
 
 
 def test_generation_needs_a_decoder_and_a_start() -> None:
