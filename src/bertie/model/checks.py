@@ -7,6 +7,7 @@ are always checked.
 from __future__ import annotations
 
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,8 +47,12 @@ def same_dtype(name: str, given: Tensor, wanted: torch.dtype) -> None:
         raise InputError(f"{name} has dtype {given.dtype}; the model is in {wanted}: {name}.to({wanted}).")
 
 
-def whole_number(name: str, given: object, least: int = 1) -> None:
-    if not isinstance(given, Integral) or isinstance(given, bool) or int(given) < least:
+def is_whole(given: object) -> bool:
+    return isinstance(given, Integral) and not isinstance(given, bool)
+
+
+def whole_number(name: str, given: Any, least: int = 1) -> None:
+    if not is_whole(given) or given < least:
         raise InputError(f"{name} is {given!r}; it takes a whole number of at least {least}.")
 
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from bertie.config import BertConfig
 from bertie.errors import ConfigError, InputError
+from bertie.model import checks
 from bertie.model.bert import BertModel
-from bertie.model.generation import CausalStepper, Generation, Stepper, check_tensor
+from bertie.model.generation import CausalStepper, Generation, Stepper
 from bertie.model.heads import BertLMHeadModel
 from bertie.model.loading import EncoderDecoderIO
 from bertie.model.losses import IGNORED, class_labels, cross_entropy
@@ -230,7 +231,7 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
                     "Set model.config.decoder_start_token_id, or give decoder_input_ids.",
                 )
             decoder_input_ids = torch.full((len(states), 1), start, device=states.device)
-        check_tensor("decoder_input_ids", decoder_input_ids)
+        checks.is_tensor("decoder_input_ids", decoder_input_ids)
         extra = {"encoder_hidden_states": states, "encoder_attention_mask": attention_mask}
         return CausalStepper(self.decoder, decoder_input_ids, None, num_copies, use_cache, extra)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Protocol
 
 import torch
@@ -44,8 +44,8 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("num_beams", 1), ("num_return_sequences", 1), ("top_k", 0)):
-            _check_whole(name, getattr(self, name), least)
-        if not _is_whole(self.pad_token_id):
+            checks.whole_number(name, getattr(self, name), least)
+        if not checks.is_whole(self.pad_token_id):
             raise InputError(f"pad_token_id is {self.pad_token_id!r}; it takes an id, a whole number.")
         if not _is_number(self.length_penalty):
             raise InputError(f"length_penalty is {self.length_penalty!r}; it takes a finite number.")
@@ -127,9 +127,9 @@ class Generation:
         and `top_p` shape sampling; `length_penalty` above 0 favours longer beams; `early_stopping` ends a beam search
         as soon as there are `num_beams` finished texts. The length counts the prompt (20 if nothing is said).
         """
-        check_tensor("input_ids", input_ids)
+        checks.is_tensor("input_ids", input_ids)
         if attention_mask is not None:
-            check_tensor("attention_mask", attention_mask)
+            checks.is_tensor("attention_mask", attention_mask)
         extra.pop("return_dict", None)  # how the model's own outputs come; these are ids either way
         pad = self.config.pad_token_id if pad_token_id is None else pad_token_id
         eos = self.config.eos_token_id if eos_token_id is None else eos_token_id
@@ -363,10 +363,10 @@ def _total(start: int, max_length: int | None, max_new_tokens: int | None, limit
             "Shorten the prompt, or give the model more positions: model.resize_position_embeddings(…).",
         )
     if max_new_tokens is not None:
-        _check_whole("max_new_tokens", max_new_tokens, 1)
+        checks.whole_number("max_new_tokens", max_new_tokens, 1)
         total = start + max_new_tokens
     elif max_length is not None:
-        _check_whole("max_length", max_length, 1)
+        checks.whole_number("max_length", max_length, 1)
         total = max_length
     else:
         total = 20 if start < 20 else start + 20
@@ -385,8 +385,8 @@ def _total(start: int, max_length: int | None, max_new_tokens: int | None, limit
 def _least(start: int, min_length: int, min_new_tokens: int | None) -> int:
     """How long the text must become, the prompt included."""
     min_new_tokens = 0 if min_new_tokens is None else min_new_tokens
-    _check_whole("min_length", min_length, 0)
-    _check_whole("min_new_tokens", min_new_tokens, 0)
+    checks.whole_number("min_length", min_length, 0)
+    checks.whole_number("min_new_tokens", min_new_tokens, 0)
     return max(min_length, start + min_new_tokens)
 
 
@@ -397,31 +397,13 @@ def _as_ids(value: Any, vocab_size: int) -> tuple[int, ...]:
     if isinstance(value, Tensor):
         value = value.tolist()
     ids = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(_is_whole(one) and 0 <= one < vocab_size for one in ids):
+    if not all(checks.is_whole(one) and 0 <= one < vocab_size for one in ids):
         raise InputError(
             f"eos_token_id is {value!r}; it takes an id from 0 to {vocab_size - 1} (vocab_size is {vocab_size}), or "
             "a list of them.",
             "Ids come from the tokenizer of the same checkpoint; an empty list lets no token end a text.",
         )
     return ids
-
-
-def check_tensor(name: str, value: object) -> None:
-    """Refuse lists, arrays and None where a tensor of ids is needed."""
-    if not isinstance(value, Tensor):
-        raise InputError(
-            f"{name} is of type {type(value).__name__}; it takes a tensor, [batch, length].",
-            f"Make one: torch.tensor({name}).",
-        )
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if not _is_whole(value) or value < least:  # type: ignore[operator]
-        raise InputError(f"{name} is {value!r}; it takes a whole number of at least {least}.")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:
@@ -432,7 +414,7 @@ def _one_per_token(name: str, value: Tensor | None, prompts: Tensor) -> Tensor |
     """The prompts' segments or positions, `[rows, length]`; one row may stand for all."""
     if value is None:
         return None
-    check_tensor(name, value)
+    checks.is_tensor(name, value)
     checks.shape_like(name, value, tuple(prompts.shape), batch_may_be_one=True)
     return value.expand_as(prompts)
 

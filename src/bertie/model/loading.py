@@ -163,6 +163,7 @@ class EncoderDecoderIO:
         token: str | bool | None = None,
         force_download: bool = False,
         dtype: torch.dtype | str | None = None,
+        torch_dtype: torch.dtype | str | None = None,
         device: torch.device | str | int | None = None,
         ignore_mismatched_sizes: bool = False,
         output_loading_info: bool = False,
@@ -191,7 +192,7 @@ class EncoderDecoderIO:
             lambda: cls(BertModel(configs["encoder"]), BertLMHeadModel(configs["decoder"])),  # type: ignore[call-arg,arg-type,return-value]
             checkpoint,
             name=cls.__name__,
-            dtype=dtype,
+            dtype=torch_dtype if dtype is None else dtype,
             device=device,
             ignore_mismatched_sizes=ignore_mismatched_sizes,
             stacklevel=2,

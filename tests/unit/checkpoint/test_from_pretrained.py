@@ -181,6 +181,7 @@ def test_encoder_decoder_round_trip(tmp_path: Path) -> None:
     again = bertie.BertEncoderDecoder.from_pretrained(tmp_path)
     check_equal(model, again)
     assert (again.config.decoder_start_token_id, again.config.eos_token_id) == (3, 4)
+    assert bertie.BertEncoderDecoder.from_pretrained(tmp_path, torch_dtype=torch.bfloat16).dtype == torch.bfloat16
     with pytest.raises(CheckpointError, match=r"encoder-decoder.*\n.*BertEncoderDecoder\.from_pretrained"):
         bertie.BertModel.from_pretrained(tmp_path)
 

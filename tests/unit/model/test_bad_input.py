@@ -178,9 +178,7 @@ def test_generation_mistakes(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("prompts", [None, IDS.tolist(), IDS.numpy(), "text"], ids=["None", "list", "ndarray", "str"])
 def test_prompts_that_are_no_tensor_are_refused(kind: str, prompts: Any) -> None:
     model = tiny("BertLMHeadModel", is_decoder=True) if kind == "BertLMHeadModel" else joined()
-    message = (
-        f"input_ids is of type {type(prompts).__name__}; it takes a tensor, [batch, length].\nMake one: torch.tensor"
-    )
+    message = f"input_ids is of type {type(prompts).__name__}; it takes a tensor: torch.tensor"
     with pytest.raises(InputError, match=re.escape(message)):
         model.generate(prompts, max_length=10)
 
