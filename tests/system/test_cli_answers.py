@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -67,6 +68,40 @@ def test_embed_in_every_format_and_file(desk: Path, shown: Any) -> None:
     assert pyarrow.parquet.read_table(desk / "v.parquet").column("text").to_pylist() == ["one", "two"]
     assert "384 numbers" in (desk / "v.txt").read_text()
     assert "384 numbers" in shown("embed", "one")
+
+
+@pytest.mark.parametrize("name", ["v.text", "v.TXT", "v.txt.gz"])
+def test_a_text_file_by_any_name_holds_what_people_read(
+    desk: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["embed", "-f", "texts.txt", "-m", "my-bert", "-o", name]) == 0, capsys.readouterr().err
+    written = (desk / name).read_bytes()
+    assert "numbers" in (gzip.decompress(written) if name.endswith(".gz") else written).decode()
+
+
+def test_a_text_file_appears_whole_or_not_at_all(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "mine.txt").write_text("precious one\nprecious two\n")
+    (desk / "bad.txt").write_bytes(b"a line\n" * 300 + b"\xff\n")
+    assert main(["embed", "-f", "bad.txt", "-m", "my-bert", "-o", "mine.txt"]) == 2
+    assert (desk / "mine.txt").read_text() == "precious one\nprecious two\n"
+    assert not list(desk.glob(".mine*"))
+    assert main(["tokenize", "-f", "mine.txt", "-m", "my-bert", "-o", "mine.txt"]) == 0, capsys.readouterr().err
+    assert (desk / "mine.txt").read_text().count("[CLS]") == 2  # read to its end before it was written over
+
+
+def test_a_file_whose_name_tells_no_format(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "there.xyz").write_text("")
+    for name in ("new.xyz", "there.xyz"):
+        assert main(["embed", "a", "-m", "my-bert", "-o", name]) == 2
+        assert "Say it with --format: one of text, json" in capsys.readouterr().err
+
+
+def test_without_standard_output(desk: Path) -> None:
+    command = f"exec '{sys.executable}' -m bertie embed a -m my-bert >&-"
+    ended = subprocess.run(command, shell=True, cwd=desk, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert ended.returncode == 2
+    assert "there is none to write to" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_similarity_is_a_matrix_or_pairs_or_the_best_pairs(rows: Any, shown: Any) -> None:

@@ -57,8 +57,8 @@ def command(
 ) -> None:
     """Turn TEXTs into vectors.
 
-    A sentence-transformers model is used as its folder says: pooling, prompts, normalising. On a terminal the first
-    numbers are shown; in a pipe or a file, all of them.
+    A sentence-transformers model is used as its folder says: pooling, prompts, normalising. On a terminal and
+    in a .txt file the first numbers are shown; in a pipe and in other files, all of them.
     """
     from bertie.cli.options import listed
     from bertie.tasks.embed import Embedder

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from bertie.errors import InputError
+from bertie.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,8 +39,8 @@ class Out:
         if self.format_ is not None:
             return self.format_ == "text"
         if self.output is None or self.output == "-":
-            return sys.stdout.isatty()
-        return self.output.endswith(".txt")
+            return _on_terminal()
+        return _told_by(self.output) == "txt"
 
     @property
     def progress(self) -> bool | None:
@@ -56,7 +58,7 @@ class Out:
         from bertie.data import RowWriter
 
         place = self.output or "-"
-        if self.format_ == "parquet" and place == "-" and sys.stdout.isatty():
+        if self.format_ == "parquet" and place == "-" and _on_terminal():
             raise InputError("parquet is no format for a terminal.", "Write it to a file: -o answers.parquet.")
         with RowWriter(place, format=self.format_) as writer:
             for answer in answers:
@@ -72,10 +74,37 @@ class Out:
             for answer in answers:
                 screen.print(text(answer), highlight=False)
             return
-        with open(self.output, "w", encoding="utf-8") as file:
-            page = console(file, width=120)
+        from bertie.data import RowWriter
+
+        lines = io.StringIO()
+        page = console(lines, width=120)
+        with RowWriter(self.output, format="txt") as writer:
             for answer in answers:
                 page.print(text(answer), highlight=False)
+                writer.write_line(lines.getvalue().removesuffix("\n"))
+                lines.seek(0)
+                lines.truncate()
+
+
+def _told_by(output: str) -> str | None:
+    """The format that an output's name tells, compressed or not; None for pipes and devices."""
+    from bertie.cli.options import FORMATS
+    from bertie.data.rows import known_format
+
+    place = Path(output)
+    try:
+        found = known_format(output, None)
+    except DataError:
+        found = None
+    if found is None and (place.is_file() or not place.exists()):
+        raise InputError(
+            f"{output}: its format cannot be told from its name.", f"Say it with --format: one of {', '.join(FORMATS)}."
+        )
+    return found
+
+
+def _on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()  # there is none where it was closed: >&-
 
 
 def console(file: TextIO | None = None, *, width: int | None = None) -> Console:

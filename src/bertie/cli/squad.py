@@ -58,9 +58,10 @@ def _whole(file: str | None) -> str:
 
 def write_predictions(file: str, texts: Mapping[str, str]) -> None:
     """Answers by question id, as the official evaluation scripts read them."""
-    with open(file, "w", encoding="utf-8") as out:
-        json.dump(texts, out, ensure_ascii=False, indent=1)
-        out.write("\n")
+    from bertie.data import RowWriter
+
+    with RowWriter(file, format="txt") as out:
+        out.write_line(json.dumps(texts, ensure_ascii=False, indent=1))
 
 
 def print_score(questions: Iterable[Question], texts: Mapping[str, str], *, as_text: bool) -> None:
