@@ -161,6 +161,7 @@ def test_pad_lays_texts_in_rows() -> None:
 
 
 @pytest.mark.parametrize("ends", [[0, 5], [0, 3, 6], [0, 2, 7]])
+@torch.no_grad()
 def test_a_layer_without_heads_reads_packed_texts(ends: list[int]) -> None:
     model = tiny()
     model.prune_heads({0: [0, 1, 2]})
@@ -170,6 +171,7 @@ def test_a_layer_without_heads_reads_packed_texts(ends: list[int]) -> None:
     assert float((packed - torch.cat(alone)).abs().max()) <= 1e-5
 
 
+@torch.no_grad()
 def test_an_answer_outside_its_own_text_is_left_out_of_the_loss() -> None:
     model, ids, ends = tiny("BertForQuestionAnswering"), some_ids(9), torch.tensor([0, 3, 9])
     # 4 is beyond the first text, though the second one is longer
