@@ -45,6 +45,8 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
     ("classify hello", "No model was named", "-m ./my-model"),
     ("classify hello -m my-squad", "text classifier", "fine-tune"),
     ("classify hello -m my-sentiment --labels a,b", "negative, positive", "entailment"),
+    ("classify hello -m my-ner", "is a BertForTokenClassification", "tag is for it"),
+    ("tag hello -m my-sentiment", "is a BertForSequenceClassification", "classify and rerank are for it"),
     ("tag hello -m my-ner --aggregation mean", "'mean' is not one of", "--help"),
     ("tag hello -m my-ner --ignore PERSON", "'PERSON'", "PER"),
     ("answer -m my-squad Who?", "No context", "--context-file"),

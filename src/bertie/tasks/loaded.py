@@ -28,7 +28,7 @@ from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
 from bertie.engine.gpu.runner import GpuRunner
 from bertie.errors import CheckpointError, InputError
-from bertie.loading import model_class
+from bertie.loading import model_class, named_class
 from bertie.model.checks import fits_positions, ids_below
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.ops.packing import Packing
@@ -57,6 +57,12 @@ _HEADS = {
     "BertForTokenClassification": "a token classifier (classifier)",
     "BertForQuestionAnswering": "an answer head (qa_outputs)",
     "BertForMultipleChoice": "a multiple-choice head (classifier)",
+}
+# Heads whose weights have the same names, so that only the configuration tells them apart, and what each is for.
+_CLASSIFIERS = {
+    "BertForSequenceClassification": "classify and rerank are for it",
+    "BertForTokenClassification": "tag is for it",
+    "BertForMultipleChoice": "BertForMultipleChoice.from_pretrained(…) loads it",
 }
 
 
@@ -285,6 +291,15 @@ def forget_models() -> None:
     _from_files.cache_clear()
 
 
+def _check_classifier(named: str | None, wanted: str, *, task: str, source: str) -> None:
+    if named is not None and named != wanted and named in _CLASSIFIERS and wanted in _CLASSIFIERS:
+        raise CheckpointError(
+            f"{task} needs {_HEADS[wanted]}; {source} is a {named}, {_HEADS[named]}.",
+            f"Use a checkpoint fine-tuned for {task}; {_CLASSIFIERS[named]}. "
+            "If it is not what it says, correct architectures in its config.json.",
+        )
+
+
 @lru_cache(maxsize=4)
 def _from_files(
     source: str,
@@ -298,6 +313,7 @@ def _from_files(
 ) -> Loaded:
     rounded = dtype if dtype in _ENGINE_TYPES else None
     checkpoint = open_checkpoint(source, with_companions=True)
+    _check_classifier(named_class(checkpoint.config), kind.__name__, task=task, source=source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made: Any = kind.from_pretrained(
