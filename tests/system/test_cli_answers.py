@@ -95,10 +95,29 @@ def test_index_search_and_add(desk: Path, rows: Any, shown: Any) -> None:
     assert (facts["texts"], facts["added"], facts["dimension"]) == (7, 7, 384)
     (best,) = rows("search", "i", "What did the stock market do?", "-k", "1")
     assert (best["id"], best["rank"], best["text"]) == ("c5", 1, SENTENCES[5])
-    assert rows("index", "corpus.jsonl", "-o", "i")[0]["texts"] == 7
-    assert rows("index", "more.jsonl", "-o", "i", "--add")[0]["texts"] == 14
+    (facts,) = rows("index", "corpus.jsonl", "-o", "i")
+    assert (facts["texts"], facts["added"]) == (7, 0)
+    (facts,) = rows("index", "more.jsonl", "-o", "i", "--add")
+    assert (facts["texts"], facts["added"]) == (14, 7)
     assert len(rows("search", "i", "-f", "queries.txt", "-k", "3")) == 3 * 7
     assert "c5" in shown("search", "i", "What did the stock market do?", "-k", "2")
+
+
+def test_an_index_that_failed_leaves_nothing_behind(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "empty.txt").write_text("")
+    (desk / "bad.jsonl").write_text('{"text": \n')
+    (desk / "there").mkdir()
+    for corpus, folder in (("empty.txt", "new/index"), ("bad.jsonl", "new/index"), ("empty.txt", "there")):
+        assert main(["index", corpus, "-o", folder]) == 2
+        assert not (desk / "new").exists()
+        assert list((desk / "there").iterdir()) == []
+    assert main(["search", "there", "q"]) == 2
+    assert main(["search", "empty.txt", "q"]) == 2
+    assert "empty.txt is not a folder" in capsys.readouterr().err
+    assert main(["index", "corpus.jsonl", "-o", "there"]) == 0
+    before = sorted(path.name for path in (desk / "there").iterdir())
+    assert main(["index", "bad.jsonl", "-o", "there", "--add"]) == 2
+    assert sorted(path.name for path in (desk / "there").iterdir()) == before
 
 
 def test_classify_texts_pairs_and_own_labels(rows: Any, shown: Any) -> None:

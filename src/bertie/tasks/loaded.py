@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertie.checkpoint.locate import name_of
 from bertie.checkpoint.read import open_checkpoint
 from bertie.checkpoint.report import listed
 from bertie.defaults import default_embedding_model as default_embedding_model
@@ -216,7 +217,7 @@ def open_model(
     _check_device(str(device))
     if given in _ENGINE_TYPES and engine == "reference":
         raise InputError(f"The reference has no {given}.", "Use engine='auto', or a dtype like float32.")
-    name = os.fspath(source)
+    name = name_of(source)
     arguments = (name, _stamp(name), kind, task, str(device), given, engine, tuple(sorted(construct.items())))
     loaded = _from_files(*arguments)  # type: ignore[arg-type]  # a class hashes, whatever its instances do
     return loaded if tokenizer is None else replace(loaded, tokenizer=tokenizer)

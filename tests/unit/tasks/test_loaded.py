@@ -46,6 +46,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         open_model(tiny("BertModel"), BertForSequenceClassification, task="classify", tokenizer=tokenizer())
     with pytest.raises(InputError, match="classify needs a model"):
         open_model(None, BertForSequenceClassification, task="classify")
+    with pytest.raises(InputError, match=r"A model was named by 5, of type int\.\nIt takes the path"):
+        open_model(5, BertForSequenceClassification, task="classify")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="There is no device 'gpu'"):
         open_model(tmp_path / "m", BertModel, task="embed", device="gpu")
     with pytest.raises(InputError, match="sees no GPU"):
@@ -58,7 +60,9 @@ def test_classifiers_of_three_kinds_are_told_apart_by_their_configuration(tmp_pa
     texts = saved(tmp_path / "texts", "BertForSequenceClassification")
     tokens = saved(tmp_path / "tokens", "BertForTokenClassification")
     choices = saved(tmp_path / "choices", "BertForMultipleChoice", num_labels=1)
-    with pytest.raises(CheckpointError, match=r"tag needs a token .* is a BertForSequence.*\n.*classify and rerank are"):
+    with pytest.raises(
+        CheckpointError, match=r"tag needs a token .* is a BertForSequence.*\n.*classify and rerank are"
+    ):
         open_model(texts, BertForTokenClassification, task="tag")
     with pytest.raises(CheckpointError, match=r"classify needs a text .* is a BertForToken.*\n.*; tag is for it"):
         open_model(tokens, BertForSequenceClassification, task="classify")
