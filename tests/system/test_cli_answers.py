@@ -7,8 +7,10 @@ import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,23 @@ def test_an_index_that_failed_leaves_nothing_behind(desk: Path, capsys: pytest.C
     assert sorted(path.name for path in (desk / "there").iterdir()) == before
 
 
+def test_a_command_that_is_terminated_cleans_up(desk: Path) -> None:
+    (desk / "many.txt").write_text("A text that is long enough to take a while.\n" * 200_000)
+    line = [sys.executable, "-m", "bertie", "embed", "-f", "many.txt", "-o", "many.jsonl"]
+    process = subprocess.Popen(line, cwd=desk, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    ends = time.monotonic() + 60
+    while not any(path.stat().st_size for path in desk.glob(".many.jsonl.*.part")):
+        assert time.monotonic() < ends
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert list(desk.glob("*many.jsonl*")) == []
+
+
 def test_classify_texts_pairs_and_own_labels(rows: Any, shown: Any) -> None:
     (found,) = rows("classify", "-m", "my-sentiment", "A fine film.")
     told = classify("A fine film.", model="my-sentiment")
@@ -155,6 +174,13 @@ def test_answer_quotes_and_scores(desk: Path, rows: Any, shown: Any) -> None:
     assert len((desk / "a.jsonl").read_text().splitlines()) == 2
     (desk / "flat.jsonl").write_text('{"question": "Who?", "context": "Ada."}\n{"question": "Why?"}\n')
     assert len(rows("answer", "-m", "my-squad", "-f", "flat.jsonl", "--skip-bad")) == 1
+    asked: dict[str, Any] = {"question": "Who?", "context": "Ada."}
+    (desk / "marked.jsonl").write_text(json.dumps(asked | {"is_impossible": True}) + "\n")
+    assert rows("answer", "-m", "my-squad", "-f", "marked.jsonl", "--score")[0]["no_answer_total"] == 1
+    told = [asked | {"answers": [{"text": "Ada", "answer_start": 0}]}, asked | {"answers": []}]
+    (desk / "told.jsonl").write_text("".join(json.dumps(one) + "\n" for one in told))
+    (score,) = rows("answer", "-m", "my-squad", "-f", "told.jsonl", "--score")
+    assert (score["has_answer_total"], score["no_answer_total"]) == (1, 1)
     assert "with an answer" in shown("answer", "-m", "my-squad", "-f", "dev.json", "--score")
     assert "score" in shown(
         "answer", "-m", "my-squad", "Who?", "--context-file", "report.txt", "--n-best", "3", "--always"

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertie.checkpoint.load import usable_device
 from bertie.checkpoint.locate import name_of
 from bertie.checkpoint.read import open_checkpoint
 from bertie.checkpoint.report import listed
@@ -239,18 +240,13 @@ def _stamp(source: str) -> tuple[int, ...]:
 
 
 def _check_device(name: str) -> None:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(
-            f"There is no device {name!r}: {str(error).splitlines()[0]}.", "It takes cpu, cuda, cuda:1 …"
-        ) from None
-    if device.type != "cuda":
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or (number and not number.isdecimal()):
+        usable_device(name)
         return
     if not torch.cuda.is_available():
         raise InputError("The device cuda was asked for, and torch sees no GPU.", "Use cpu, or a torch built for CUDA.")
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        found = torch.cuda.device_count()
+    if (found := torch.cuda.device_count()) <= int(number or 0):
         raise InputError(
             f"The device {name} was asked for, and torch sees {found} GPU{'s' if found > 1 else ''}.",
             f"The last one is cuda:{found - 1}.",

@@ -92,7 +92,7 @@ def test_parquet_columns_that_begin_empty_get_the_type_of_what_comes(
     assert written(path, [empty] * 3) == [empty] * 3
     with pytest.raises(DataError, match=r"the column 'start' has values that are not all int64"):
         written(path, [empty] * 1030 + [{**empty, "start": 1}] + [empty] * 2000 + [{**empty, "start": "x"}])
-    with pytest.raises(DataError, match="there are values of different types: .*part"):
+    with pytest.raises(DataError, match=r"there are values of different types: .*part"):
         written(path, [{"part": {"a": None, "b": 1}}] * 1024 + [{"part": {"a": None, "b": "x"}}] * 1024)
     monkeypatch.setattr("bertie.data.arrow._HELD_BYTES", 1)
     with pytest.raises(DataError, match=r"the column 'start' has values that are not all string"):

@@ -50,6 +50,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         open_model(5, BertForSequenceClassification, task="classify")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="There is no device 'gpu'"):
         open_model(tmp_path / "m", BertModel, task="embed", device="gpu")
+    with pytest.raises(InputError, match="There is no device 'mps'"):
+        open_model(tmp_path / "m", BertModel, task="embed", device="mps")
+    with pytest.raises(InputError, match="There is no device 'cuda:x'"):
+        open_model(tmp_path / "m", BertModel, task="embed", device="cuda:x")
     with pytest.raises(InputError, match="sees no GPU"):
         open_model(tmp_path / "m", BertModel, task="embed", device="cuda")
     with pytest.raises(InputError, match="engine='fast' is not known"):
@@ -60,9 +64,7 @@ def test_classifiers_of_three_kinds_are_told_apart_by_their_configuration(tmp_pa
     texts = saved(tmp_path / "texts", "BertForSequenceClassification")
     tokens = saved(tmp_path / "tokens", "BertForTokenClassification")
     choices = saved(tmp_path / "choices", "BertForMultipleChoice", num_labels=1)
-    with pytest.raises(
-        CheckpointError, match=r"tag needs a token .* is a BertForSequence.*\n.*classify and rerank are"
-    ):
+    with pytest.raises(CheckpointError, match=r"tag needs a token .* is a BertForSequence.*\n.*classify and rerank"):
         open_model(texts, BertForTokenClassification, task="tag")
     with pytest.raises(CheckpointError, match=r"classify needs a text .* is a BertForToken.*\n.*; tag is for it"):
         open_model(tokens, BertForSequenceClassification, task="classify")
