@@ -78,16 +78,22 @@ def model_class(checkpoint: Checkpoint) -> type[BertPreTrainedModel]:
     """The class a checkpoint was saved from, by its configuration or else by the names of its tensors."""
     import bertie.model
 
-    named = checkpoint.config.get("architectures")
+    name = named_class(checkpoint.config)
+    if name is None:
+        name, reason = _by_tensors(checkpoint)
+        logger.info("%s: %s, because %s", checkpoint.source, name, reason)
+    found: type[BertPreTrainedModel] = getattr(bertie.model, name)
+    return found
+
+
+def named_class(config: Mapping[str, Any]) -> str | None:
+    """The first class of ours that the configuration's `architectures` names."""
+    named = config.get("architectures")
     for architecture in named if isinstance(named, list) else []:
         name = str(architecture).removeprefix("TF").removeprefix("Flax")
         if name in CLASSES:
-            found: type[BertPreTrainedModel] = getattr(bertie.model, name)
-            return found
-    name, reason = _by_tensors(checkpoint)
-    logger.info("%s: %s, because %s", checkpoint.source, name, reason)
-    guessed: type[BertPreTrainedModel] = getattr(bertie.model, name)
-    return guessed
+            return name
+    return None
 
 
 def _by_tensors(checkpoint: Checkpoint) -> tuple[str, str]:

@@ -8,8 +8,10 @@ import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +132,46 @@ def test_index_search_and_add(desk: Path, rows: Any, shown: Any) -> None:
     assert (facts["texts"], facts["added"], facts["dimension"]) == (7, 7, 384)
     (best,) = rows("search", "i", "What did the stock market do?", "-k", "1")
     assert (best["id"], best["rank"], best["text"]) == ("c5", 1, SENTENCES[5])
-    assert rows("index", "corpus.jsonl", "-o", "i")[0]["texts"] == 7
-    assert rows("index", "more.jsonl", "-o", "i", "--add")[0]["texts"] == 14
+    (facts,) = rows("index", "corpus.jsonl", "-o", "i")
+    assert (facts["texts"], facts["added"]) == (7, 0)
+    (facts,) = rows("index", "more.jsonl", "-o", "i", "--add")
+    assert (facts["texts"], facts["added"]) == (14, 7)
     assert len(rows("search", "i", "-f", "queries.txt", "-k", "3")) == 3 * 7
     assert "c5" in shown("search", "i", "What did the stock market do?", "-k", "2")
+
+
+def test_an_index_that_failed_leaves_nothing_behind(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "empty.txt").write_text("")
+    (desk / "bad.jsonl").write_text('{"text": \n')
+    (desk / "there").mkdir()
+    for corpus, folder in (("empty.txt", "new/index"), ("bad.jsonl", "new/index"), ("empty.txt", "there")):
+        assert main(["index", corpus, "-o", folder]) == 2
+        assert not (desk / "new").exists()
+        assert list((desk / "there").iterdir()) == []
+    assert main(["search", "there", "q"]) == 2
+    assert main(["search", "empty.txt", "q"]) == 2
+    assert "empty.txt is not a folder" in capsys.readouterr().err
+    assert main(["index", "corpus.jsonl", "-o", "there"]) == 0
+    before = sorted(path.name for path in (desk / "there").iterdir())
+    assert main(["index", "bad.jsonl", "-o", "there", "--add"]) == 2
+    assert sorted(path.name for path in (desk / "there").iterdir()) == before
+
+
+def test_a_command_that_is_terminated_cleans_up(desk: Path) -> None:
+    (desk / "many.txt").write_text("A text that is long enough to take a while.\n" * 200_000)
+    line = [sys.executable, "-m", "bertie", "embed", "-f", "many.txt", "-o", "many.jsonl"]
+    process = subprocess.Popen(line, cwd=desk, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    ends = time.monotonic() + 60
+    while not any(path.stat().st_size for path in desk.glob(".many.jsonl.*.part")):
+        assert time.monotonic() < ends
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert list(desk.glob("*many.jsonl*")) == []
 
 
 def test_classify_texts_pairs_and_own_labels(rows: Any, shown: Any) -> None:
@@ -171,6 +209,13 @@ def test_answer_quotes_and_scores(desk: Path, rows: Any, shown: Any) -> None:
     assert len((desk / "a.jsonl").read_text().splitlines()) == 2
     (desk / "flat.jsonl").write_text('{"question": "Who?", "context": "Ada."}\n{"question": "Why?"}\n')
     assert len(rows("answer", "-m", "my-squad", "-f", "flat.jsonl", "--skip-bad")) == 1
+    asked: dict[str, Any] = {"question": "Who?", "context": "Ada."}
+    (desk / "marked.jsonl").write_text(json.dumps(asked | {"is_impossible": True}) + "\n")
+    assert rows("answer", "-m", "my-squad", "-f", "marked.jsonl", "--score")[0]["no_answer_total"] == 1
+    told = [asked | {"answers": [{"text": "Ada", "answer_start": 0}]}, asked | {"answers": []}]
+    (desk / "told.jsonl").write_text("".join(json.dumps(one) + "\n" for one in told))
+    (score,) = rows("answer", "-m", "my-squad", "-f", "told.jsonl", "--score")
+    assert (score["has_answer_total"], score["no_answer_total"]) == (1, 1)
     assert "with an answer" in shown("answer", "-m", "my-squad", "-f", "dev.json", "--score")
     assert "score" in shown(
         "answer", "-m", "my-squad", "Who?", "--context-file", "report.txt", "--n-best", "3", "--always"

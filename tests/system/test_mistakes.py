@@ -25,6 +25,7 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
     ("embed hello -m other-words", "tokenizer knows", "different models"),
     ("embed hello --device cuda:7", "cuda:7", "--device cpu"),
     ("embed hello --device gpu", "no device 'gpu'", "cuda"),
+    ("embed hello --device mps", "no device 'mps'", "cuda"),
     ("embed hello --dtype float8", "'float8' is not one of", "--help"),
     ("embed hello --truncate-dim 5000", "5000", "1 to 384"),
     ("embed hello --pooling middle", "middle", "mean"),
@@ -45,9 +46,12 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
     ("classify hello", "No model was named", "-m ./my-model"),
     ("classify hello -m my-squad", "text classifier", "fine-tune"),
     ("classify hello -m my-sentiment --labels a,b", "negative, positive", "entailment"),
+    ("classify hello -m my-ner", "is a BertForTokenClassification", "tag is for it"),
+    ("tag hello -m my-sentiment", "is a BertForSequenceClassification", "classify and rerank are for it"),
     ("tag hello -m my-ner --aggregation mean", "'mean' is not one of", "--help"),
     ("tag hello -m my-ner --ignore PERSON", "'PERSON'", "PER"),
     ("answer -m my-squad Who?", "No context", "--context-file"),
+    ("answer -m my-squad -f unmarked.jsonl --score", "nothing to score against", "is_impossible"),
     ("fill -m my-bert Hello.", "has no [MASK]", "Write [MASK]"),
     ("fill Hello.", "has no [MASK]", "Write [MASK]"),
     ("next alone", "1 was given", "two columns"),
@@ -102,6 +106,7 @@ def mistakes_desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (desk / "empty.txt").write_text("")
     (desk / "latin.txt").write_bytes("Grüße\n".encode("latin-1"))
     (desk / "bad.jsonl").write_text('{"text": "one"}\n{"text": \n')
+    (desk / "unmarked.jsonl").write_text('{"question": "Who?", "context": "Ada."}\n' * 2)
     (desk / "two.csv").write_text("left,right\na,b\n")
     (desk / "data.xyz").write_text("x\n")
     for name in ("half", "other-words"):

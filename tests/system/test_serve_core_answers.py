@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,8 +14,10 @@ import pytest
 from serving import client, folders, settings
 
 import bertie
+from bertie.errors import InputError
 from bertie.serve.run import Running
 from tiny_models import SENTENCES, TEXTS
+from unit.tasks.sentence_models import tiny_sentence_model
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 
@@ -66,6 +69,18 @@ def test_embed_normalises_and_cuts_as_asked(http: httpx.Client, models: dict[str
     np.testing.assert_allclose(raw, plain, **CLOSE)
     short = ask(http, "/embed", inputs=SENTENCES[0], model="embed", dimensions=8)
     np.testing.assert_allclose(short[0], plain[0, :8] / np.linalg.norm(plain[0, :8]), **CLOSE)
+
+
+def test_truncate_dim_only_cuts_as_it_does_offline(tmp_path: Path) -> None:
+    folder = tiny_sentence_model(tmp_path / "unit", normalize=True)
+    cut = bertie.embed(SENTENCES, model=folder, truncate_dim=3)
+    with Running(settings({"unit": folder})) as server, bertie.Client(server.url) as asked:
+        np.testing.assert_allclose(asked.embed(SENTENCES, truncate_dim=3), cut, **CLOSE)
+        unit = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+        np.testing.assert_allclose(asked.embed(SENTENCES, dimensions=3), unit, **CLOSE)
+        np.testing.assert_allclose(asked.embed(SENTENCES, truncate_dim=3, normalize=True), unit, **CLOSE)
+        with pytest.raises(InputError, match="truncate_dim is 100; this model's vectors have 32 numbers"):
+            asked.embed("a", truncate_dim=100)
 
 
 def test_embed_all_gives_every_token(http: httpx.Client, models: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,11 @@ def test_a_model_is_chosen_by_name_where_there_are_several(models: dict[str, str
 
 def test_a_server_whose_model_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     with pytest.raises(BertieError, match="none"), Running(settings({"m": str(tmp_path / "none")})):
+        pass
+    texts = folders(tmp_path, "classify")["classify"]
+    choices = (ModelChoice("m", texts, ("tag",)),)
+    wrong = pytest.raises(BertieError, match=r"tag needs a token classifier .* is a BertForSequenceClassification")
+    with wrong, Running(replace(settings({}), models=choices)):
         pass
 
 

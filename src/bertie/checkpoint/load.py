@@ -28,7 +28,8 @@ from bertie.errors import ConfigError, InputError, WeightsMismatch
 logger = logging.getLogger("bertie.checkpoint")
 
 
-def _device(given: torch.device | str | int | None) -> torch.device:
+def usable_device(given: torch.device | str | int | None) -> torch.device:
+    """The device that is meant; one that does not exist, or that this torch was not built for, is refused."""
     try:
         device = torch.device("cpu" if given is None else given)
         torch.empty(0, device=device)
@@ -67,7 +68,7 @@ def fill_new_model(
             tensors,
             report,
             dtype=chosen,
-            device=_device(device),
+            device=usable_device(device),
             ignore_mismatched_sizes=ignore_mismatched_sizes,
         )
     _tell(report, stacklevel=stacklevel + 1)

@@ -61,6 +61,16 @@ def locate(
     return Located(folder, config, config_file, weights or find_weights(folder, variant=variant))
 
 
+def name_of(source: str | os.PathLike[str]) -> str:
+    """`source` as text; what is neither a path nor a name is refused."""
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            f"A model was named by {source!r:.100}, of type {type(source).__name__}.",
+            "It takes the path of a folder or the name of a model on the hub.",
+        )
+    return os.fspath(source)
+
+
 def read_config(source: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
     """The configuration's values alone, of a local folder or file."""
     path = Path(source)
@@ -71,12 +81,7 @@ def _found_at(
     source: str | os.PathLike[str], subfolder: str, variant: str | None, model_type: str, hub_options: dict[str, Any]
 ) -> tuple[Path, WeightFiles | None]:
     """The folder with the configuration, and the weights if the name already says which they are."""
-    if not isinstance(source, str | os.PathLike):
-        raise InputError(
-            f"A model was named by {source!r:.100}, of type {type(source).__name__}.",
-            "It takes the path of a folder or the name of a model on the hub.",
-        )
-    given = os.fspath(source)
+    given = name_of(source)
     if not isinstance(given, str) or not given or "\x00" in given:
         raise CheckpointNotFound(f"{given!r} is not a path or hub name.", "Give a folder, a file, or 'org/name'.")
     try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,10 @@ from bertie.cli.options import Chosen, model_options, output_options
 from bertie.cli.show import Out, clipped, marked, number, scored, table
 from bertie.cli.squad import given_questions, print_score, write_predictions
 from bertie.cli.texts import beside
+from bertie.errors import DataError
+
+if TYPE_CHECKING:
+    from bertie.data import Question
 
 EXAMPLES = """\b
 Examples:
@@ -60,6 +65,8 @@ def command(
 
     marking = score or predictions is not None
     questions = given_questions(question, context, context_file, file, marking=marking, skip_bad=skip_bad)
+    if score:
+        questions = _with_answers(questions, file)
     task = Answerer(
         **chosen.settings, n_best=n_best, threshold=math.inf if always else threshold,
         max_answer_tokens=max_answer_tokens,
@@ -78,6 +85,17 @@ def command(
             if out.output is None:
                 return
     out.emit(answers, row=partial(_row, several=n_best > 1), text=_shown)
+
+
+def _with_answers(questions: Iterator[Question], file: str | None) -> Iterator[Question]:
+    """Questions without answers count as unanswerable beside others that have some; alone, they are not labelled."""
+    read = list(questions)
+    if read and not any(one.answers or one.is_impossible for one in read):
+        raise DataError(
+            f"{file}: none of its {len(read)} questions has answers, so there is nothing to score against.",
+            "Give every row its answers, or mark it: is_impossible; for answers alone leave out --score.",
+        )
+    return iter(read)
 
 
 def _row(answer: tuple[Any, Any], *, several: bool) -> dict[str, Any]:

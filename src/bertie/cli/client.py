@@ -81,7 +81,7 @@ def embed(given: Given, client: Client, truncate_dim: int | None, out: Out) -> N
     """Turn TEXTs into vectors."""
     from bertie.cli.embed import _shown
 
-    found = beside(given.read(), partial(client.embed, dimensions=truncate_dim))
+    found = beside(given.read(), partial(client.embed, truncate_dim=truncate_dim))
     out.emit(found, row=lambda answer: {"text": answer[0], "embedding": answer[1]}, text=_shown)
 
 

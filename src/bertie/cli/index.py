@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import click
 
@@ -63,18 +66,18 @@ def command(
 
     rows = open_rows(corpus, input_format, skip_bad=skip_bad)
     started = time.perf_counter()
-    if add:
-        index = Index.open(output, **chosen.settings, partial=True)
-        added = index.add(rows, text_column=column, id_column=id_column, skip_bad=skip_bad)
-    else:
-        index = build_index(
-            rows, output, **chosen.settings, text_column=column, id_column=id_column, store=store, long=long,
-            skip_bad=skip_bad,
-        )  # fmt: skip
-        added = len(index)
-    seconds = time.perf_counter() - started
-    if not len(index):
-        raise DataError(f"{rows.name}: there is nothing in it to index.", "Give a file with at least one text.")
+    with _left_as_it_was(Path(output)) as held:
+        if add:
+            index = Index.open(output, **chosen.settings, partial=True)
+            index.add(rows, text_column=column, id_column=id_column, skip_bad=skip_bad)
+        else:
+            index = build_index(
+                rows, output, **chosen.settings, text_column=column, id_column=id_column, store=store, long=long,
+                skip_bad=skip_bad,
+            )  # fmt: skip
+        if not len(index):
+            raise DataError(f"{rows.name}: there is nothing in it to index.", "Give a file with at least one text.")
+    added, seconds = len(index) - held, time.perf_counter() - started
     if summary := rows.bad.summary():
         click.echo(f"{click.style('note:', fg='yellow')} {summary}", err=True)
     if not sys.stdout.isatty():
@@ -83,3 +86,22 @@ def command(
         return
     click.echo(f"{added} texts indexed in {seconds:.1f} s; {output} holds {len(index)}.")
     click.echo(f'Ask it: bertie search {output} "your question"')
+
+
+@contextmanager
+def _left_as_it_was(folder: Path) -> Iterator[int]:
+    """Gives the number of texts that the folder's index holds already. Where there is none, a failure before the first
+    texts are saved leaves none behind."""
+    from bertie.tasks.index_files import MANIFEST, read_manifest, remove_empty
+
+    is_new = not (folder / MANIFEST).is_file()
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        yield 0 if is_new else read_manifest(folder).count
+    except BaseException:
+        if is_new and folder.is_dir():
+            with suppress(DataError, OSError):
+                remove_empty(folder)
+                for place in missing:
+                    place.rmdir()
+        raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import sys
 import warnings
 from difflib import get_close_matches
@@ -59,6 +60,7 @@ EXAMPLES = {
     "This machine": "bertie doctor",
 }
 COMMANDS = [name for commands in SECTIONS.values() for name in commands]
+_STOP_BY_THEMSELVES = (["serve"], ["finetune"], ["pretrain"])
 
 # Remedies name a setting as Python has it; here it is an option.
 _TYPED = {
@@ -174,4 +176,12 @@ def entry() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 shows ? for what it has no letter for
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if sys.argv[1:2] not in _STOP_BY_THEMSELVES:
+        signal.signal(signal.SIGTERM, _terminate)
     sys.exit(main())
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Leave through every clean-up, as Ctrl-C does; asked a second time, at once."""
+    signal.signal(number, signal.SIG_DFL)
+    sys.exit(128 + number)

@@ -155,6 +155,8 @@ def check_device(device: str) -> None:
     """Refuse a device that is not there."""
     import torch
 
+    from bertie.checkpoint.load import usable_device
+
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
         raise InputError(f"There is no device {device!r}.", "Use cpu, cuda, or cuda:1 for the second GPU.")
@@ -164,3 +166,5 @@ def check_device(device: str) -> None:
             f"Device {device!r} was asked for, and torch finds {f'only {found}' if found else 'no'} CUDA GPU here.",
             "Leave --device out, or use --device cpu; `bertie doctor` shows what there is.",
         )
+    if kind != "cuda":
+        usable_device(device)

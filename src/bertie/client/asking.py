@@ -95,16 +95,23 @@ class Asking:
         texts: Any,
         *,
         dimensions: int | None = None,
+        truncate_dim: int | None = None,
         prompt_name: str | None = None,
         normalize: bool | None = None,
     ) -> Any:
         """A text's float32 vector `[d]`; a list's `[n, d]`; for an iterator an iterator of vectors.
 
-        `dimensions` keeps the first numbers of each vector; `prompt_name` is one of the model's prompts, `normalize`
-        the length of the vectors, both the model's own by default.
+        `truncate_dim` keeps the first numbers of each vector, as `bertie.embed` does; `dimensions` does too, and gives
+        unit vectors their length back, as OpenAI's does. `prompt_name` is one of the model's prompts, `normalize` the
+        length of the vectors, both the model's own by default.
         """
         make = partial(
-            calls.embed, model=self.model, dimensions=dimensions, prompt_name=prompt_name, normalize=normalize
+            calls.embed,
+            model=self.model,
+            dimensions=dimensions,
+            truncate_dim=truncate_dim,
+            prompt_name=prompt_name,
+            normalize=normalize,
         )
         return self._answers(texts, make, one=_is_text(texts), finish=_stacked)
 

@@ -17,6 +17,7 @@ from bertie.data.source import Opened, PathLike
 from bertie.errors import DataError, MissingExtra
 
 _BATCH_ROWS = 1024
+_HELD_BYTES = 1 << 28
 
 
 def _pyarrow(purpose: str) -> ModuleType:
@@ -37,7 +38,10 @@ def read_batches(source: Opened, *, kind: str, path: PathLike | None) -> Iterato
 
 
 class ParquetRows:
-    """Writes rows to parquet in groups; the first group settles the columns' types."""
+    """Writes rows to parquet in groups; a column has the type of the first group that tells it.
+
+    Groups are held back while a column has nothing but None and empty lists, until they become many.
+    """
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._pa = _pyarrow(f"Writing {name} (parquet)")
@@ -45,6 +49,7 @@ class ParquetRows:
         self._name = name
         self._rows: list[Mapping[str, Any]] = []
         self._columns: list[str] = []
+        self._held: list[Any] = []
         self._schema: Any = None
         self._writer: Any = None
 
@@ -55,9 +60,10 @@ class ParquetRows:
             self._flush()
 
     def close(self) -> None:
-        self._flush()
-        if self._writer is not None:
-            self._writer.close()
+        if self._rows or self._schema is None:
+            self._flush()
+        self._release()
+        self._writer.close()
 
     def discard(self) -> None:
         # Left open, it would finish its file when it is collected, long after the file was given up.
@@ -66,32 +72,57 @@ class ParquetRows:
                 self._writer.close()
 
     def _flush(self) -> None:
-        if not self._rows and self._writer is not None:
-            return
-        import pyarrow.parquet as pq
-
-        arrays = {column: self._array(column) for column in self._columns}
-        table = self._pa.table(arrays)
-        if self._writer is None:
-            self._schema = table.schema
-            self._writer = pq.ParquetWriter(self._file, self._schema)
-        self._writer.write_table(table)
+        table = self._pa.table({column: self._array(column) for column in self._columns})
         self._rows = []
+        self._held.append(table)
+        if self._writer is None:
+            self._schema = self._merged(table.schema)
+            is_open = any(_is_open(self._pa, kind) for kind in self._schema.types)
+            if is_open and sum(one.nbytes for one in self._held) < _HELD_BYTES:
+                return
+        self._release()
+
+    def _release(self) -> None:
+        """Write what was held back. A column that is still without a value becomes text, the likeliest to come."""
+        if self._writer is None:
+            import pyarrow.parquet as pq
+
+            pa = self._pa
+            fields = [one.with_type(pa.string()) if pa.types.is_null(one.type) else one for one in self._schema]
+            self._schema = pa.schema(fields)
+            self._writer = pq.ParquetWriter(self._file, self._schema)
+        for table in self._held:
+            self._writer.write_table(table.cast(self._schema))
+        self._held = []
+
+    def _merged(self, schema: Any) -> Any:
+        try:
+            return schema if self._schema is None else self._pa.unify_schemas([self._schema, schema])
+        except self._pa.ArrowException as error:
+            raise self._mixed(f"there are values of different types: {error}") from None
 
     def _array(self, column: str) -> Any:
         pa = self._pa
         values = [row.get(column) for row in self._rows]
-        wanted = self._schema.field(column).type if self._schema is not None else None
+        known = self._schema.field(column).type if self._schema is not None else None
+        wanted = None if known is None or (self._writer is None and _is_open(pa, known)) else known
         try:
-            array = pa.array(values, type=wanted)
+            return pa.array(values, type=wanted)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             now = f"values that are not all {wanted}" if wanted is not None else "values of different types"
-            raise DataError(
-                f"{self._name}: the column {column!r} has {now}: {error}.",
-                "Give it values of one type, or write jsonl.",
-            ) from None
-        # Nothing but None so far: what is most likely to come.
-        return array.cast(pa.string()) if pa.types.is_null(array.type) else array
+            raise self._mixed(f"the column {column!r} has {now}: {error}") from None
+
+    def _mixed(self, cause: str) -> DataError:
+        return DataError(f"{self._name}: {cause}.", "Give it values of one type, or write jsonl.")
+
+
+def _is_open(pa: ModuleType, kind: Any) -> bool:
+    """Whether a type, or one inside it, is that of None alone."""
+    if pa.types.is_list(kind):
+        return _is_open(pa, kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(_is_open(pa, kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_null(kind))
 
 
 def _is_plain(source: Opened, path: PathLike) -> bool:

@@ -133,8 +133,9 @@ class RowWriter:
                 f"Give every row the same columns, or name all with columns=; so far: {', '.join(self._columns)}.",
             )
         if self._parquet is not None:
-            with self._place.guarded():
-                self._parquet.write({name: _arrow_value(value) for name, value in values.items()}, self._columns)
+            if not self.reader_gone:
+                with self._place.guarded():
+                    self._parquet.write({name: _arrow_value(value) for name, value in values.items()}, self._columns)
         else:
             self._head()
             if self._json_list:
@@ -164,7 +165,10 @@ class RowWriter:
                 self._place.put("\n]\n" if self.count else "]\n")
             if self._parquet is not None:
                 with self._place.guarded():
-                    self._parquet.close()
+                    if not self.reader_gone:
+                        self._parquet.close()
+                if self.reader_gone:
+                    self._parquet.discard()
         except BaseException:
             self.discard()
             raise

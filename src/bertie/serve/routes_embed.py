@@ -33,19 +33,22 @@ async def text_vectors(
     truncation: Truncation,
     normalize: bool | None = None,
     dimensions: int | None = None,
+    truncate_dim: int | None = None,
     prompt_name: str | None = None,
     long: str = "truncate",
 ) -> Floats:
-    """`[texts, d]`. `normalize=None` is the checkpoint's own way; vectors of unit length stay so when they are cut."""
+    """`[texts, d]`. `normalize=None` is the checkpoint's own way; vectors of unit length stay so when `dimensions` cuts
+    them, as OpenAI's do. `truncate_dim` only cuts, as that of `Embedder` does."""
     ability: Embedding = model.ability("embed")
-    if dimensions is not None and dimensions > ability.dimension:
-        raise invalid(f"dimensions is {dimensions}; this model's vectors have {ability.dimension} numbers.")
+    for name, size in (("dimensions", dimensions), ("truncate_dim", truncate_dim)):
+        if size is not None and size > ability.dimension:
+            raise invalid(f"{name} is {size}; this model's vectors have {ability.dimension} numbers.")
     raw = normalize is False
     items, lengths = await service.prepare(
         call, texts, ability.items, texts, prompt_name=prompt_name, truncation=truncation, long=long, raw=raw
     )
     answers = await service.compute(call, model, ability.vectors, items, lengths)
-    vectors = ability.join(items, answers)[:, :dimensions]
+    vectors = ability.join(items, answers)[:, :truncate_dim][:, :dimensions]
     cut = dimensions is not None and ability.normalizes and not raw
     return unit(vectors) if normalize or cut else vectors
 
@@ -65,6 +68,7 @@ async def embeddings(service: Service, call: Call, body: wire.EmbeddingsRequest)
         truncation=service.truncation(asked=None),
         normalize=body.normalize,
         dimensions=body.dimensions,
+        truncate_dim=body.truncate_dim,
         prompt_name=body.prompt_name,
     )
     data: list[dict[str, Any]] = []

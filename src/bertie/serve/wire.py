@@ -31,6 +31,7 @@ class EmbeddingsRequest(Request):
     user: str | None = None
     prompt_name: str | None = None  # ours
     normalize: bool | None = None  # ours
+    truncate_dim: Count | None = None  # ours: as `dimensions`, the numbers left as they are
 
 
 class EmbeddingOut(Struct):

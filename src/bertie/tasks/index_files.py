@@ -91,7 +91,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _read_manifest(folder: Path, path: Path) -> Manifest:
     if not path.is_file():
-        there = "holds no index (no manifest.json)" if folder.is_dir() else "does not exist"
+        there = "is not a folder" if folder.exists() else "does not exist"
+        there = "holds no index (no manifest.json)" if folder.is_dir() else there
         raise DataError(f"{folder} {there}.", "Build one: build_index(rows, folder), or `bertie index`.")
     try:
         values = read_json_object(path)
@@ -287,3 +288,12 @@ def remove_strays(folder: Path, manifest: Manifest) -> None:
     for path in folder.glob("part-*"):
         if path.suffix in (".safetensors", ".jsonl") and path.stem not in named:
             path.unlink(missing_ok=True)
+
+
+def remove_empty(folder: Path) -> None:
+    """Take the manifest of an index without rows away; one with rows, or that another process writes, stays."""
+    with writing(folder):
+        manifest = read_manifest(folder)
+        if not manifest.count:
+            remove_strays(folder, manifest)
+            (folder / MANIFEST).unlink()

@@ -20,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertie.checkpoint.load import usable_device
+from bertie.checkpoint.locate import name_of
 from bertie.checkpoint.read import open_checkpoint
 from bertie.checkpoint.report import listed
 from bertie.defaults import default_embedding_model as default_embedding_model
@@ -28,7 +30,7 @@ from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
 from bertie.engine.gpu.runner import GpuRunner
 from bertie.errors import CheckpointError, InputError
-from bertie.loading import model_class
+from bertie.loading import model_class, named_class
 from bertie.model.checks import fits_positions, ids_below
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.ops.packing import Packing
@@ -57,6 +59,12 @@ _HEADS = {
     "BertForTokenClassification": "a token classifier (classifier)",
     "BertForQuestionAnswering": "an answer head (qa_outputs)",
     "BertForMultipleChoice": "a multiple-choice head (classifier)",
+}
+# Heads whose weights have the same names, so that only the configuration tells them apart, and what each is for.
+_CLASSIFIERS = {
+    "BertForSequenceClassification": "classify and rerank are for it",
+    "BertForTokenClassification": "tag is for it",
+    "BertForMultipleChoice": "BertForMultipleChoice.from_pretrained(…) loads it",
 }
 
 
@@ -210,7 +218,7 @@ def open_model(
     _check_device(str(device))
     if given in _ENGINE_TYPES and engine == "reference":
         raise InputError(f"The reference has no {given}.", "Use engine='auto', or a dtype like float32.")
-    name = os.fspath(source)
+    name = name_of(source)
     arguments = (name, _stamp(name), kind, task, str(device), given, engine, tuple(sorted(construct.items())))
     loaded = _from_files(*arguments)  # type: ignore[arg-type]  # a class hashes, whatever its instances do
     return loaded if tokenizer is None else replace(loaded, tokenizer=tokenizer)
@@ -232,18 +240,13 @@ def _stamp(source: str) -> tuple[int, ...]:
 
 
 def _check_device(name: str) -> None:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(
-            f"There is no device {name!r}: {str(error).splitlines()[0]}.", "It takes cpu, cuda, cuda:1 …"
-        ) from None
-    if device.type != "cuda":
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or (number and not number.isdecimal()):
+        usable_device(name)
         return
     if not torch.cuda.is_available():
         raise InputError("The device cuda was asked for, and torch sees no GPU.", "Use cpu, or a torch built for CUDA.")
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        found = torch.cuda.device_count()
+    if (found := torch.cuda.device_count()) <= int(number or 0):
         raise InputError(
             f"The device {name} was asked for, and torch sees {found} GPU{'s' if found > 1 else ''}.",
             f"The last one is cuda:{found - 1}.",
@@ -285,6 +288,15 @@ def forget_models() -> None:
     _from_files.cache_clear()
 
 
+def _check_classifier(named: str | None, wanted: str, *, task: str, source: str) -> None:
+    if named is not None and named != wanted and named in _CLASSIFIERS and wanted in _CLASSIFIERS:
+        raise CheckpointError(
+            f"{task} needs {_HEADS[wanted]}; {source} is a {named}, {_HEADS[named]}.",
+            f"Use a checkpoint fine-tuned for {task}; {_CLASSIFIERS[named]}. "
+            "If it is not what it says, correct architectures in its config.json.",
+        )
+
+
 @lru_cache(maxsize=4)
 def _from_files(
     source: str,
@@ -298,6 +310,7 @@ def _from_files(
 ) -> Loaded:
     rounded = dtype if dtype in _ENGINE_TYPES else None
     checkpoint = open_checkpoint(source, with_companions=True)
+    _check_classifier(named_class(checkpoint.config), kind.__name__, task=task, source=source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made: Any = kind.from_pretrained(

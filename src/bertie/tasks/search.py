@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ from bertie.tasks.index_files import (
     writing,
 )
 from bertie.tasks.index_rows import IndexRows, linked
+from bertie.tasks.inputs import described
 from bertie.tasks.loaded import Loaded, ModelLike
 from bertie.tasks.nearest import top_k
 from bertie.tasks.progress import with_progress
@@ -158,6 +159,8 @@ class Index:
         if isinstance(query, np.ndarray) and query.dtype.kind == "f":
             vectors, single = np.atleast_2d(query).astype(np.float32), query.ndim == 1
         else:
+            if not isinstance(query, Iterable):
+                raise InputError(f"The query is {described(query)}.", "Give a text, a list of texts, or a vector.")
             single = isinstance(query, str)
             texts = [cast(str, query)] if single else list(cast("Sequence[str]", query))
             settings = self.manifest.settings

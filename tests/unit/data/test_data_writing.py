@@ -74,6 +74,31 @@ def test_parquet_keeps_vectors_and_types(tmp_path: Path) -> None:
     assert not (tmp_path / "c.parquet").exists()
 
 
+def test_parquet_columns_that_begin_empty_get_the_type_of_what_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "a.parquet"
+    empty: dict[str, Any] = {"spans": [], "start": None, "part": {"label": None}, "text": "x", "never": None}
+    found = empty | {"spans": [{"label": "PER", "start": 3}]}
+    later = empty | {"start": 7, "part": {"label": "b"}}
+    rows = [empty] * 1030 + [found] + [empty] * 2000 + [later] + [empty] * 1500
+    assert written(path, rows) == rows
+    schema = pq.read_schema(path)
+    assert (schema.field("start").type, schema.field("never").type) == (pa.int64(), pa.string())
+    assert schema.field("spans").type.value_type == pa.struct([("label", pa.string()), ("start", pa.int64())])
+    assert written(path, [empty] * 3) == [empty] * 3
+    with pytest.raises(DataError, match=r"the column 'start' has values that are not all int64"):
+        written(path, [empty] * 1030 + [{**empty, "start": 1}] + [empty] * 2000 + [{**empty, "start": "x"}])
+    with pytest.raises(DataError, match=r"there are values of different types: .*part"):
+        written(path, [{"part": {"a": None, "b": 1}}] * 1024 + [{"part": {"a": None, "b": "x"}}] * 1024)
+    monkeypatch.setattr("bertie.data.arrow._HELD_BYTES", 1)
+    with pytest.raises(DataError, match=r"the column 'start' has values that are not all string"):
+        written(path, [empty] * 1030 + [later])
+
+
 @dataclass(frozen=True)
 class Span:
     start: int
@@ -193,6 +218,24 @@ def test_parquet_to_standard_output_and_full_disks(tmp_path: Path) -> None:
             RowWriter("/dev/full", format="parquet") as out,
         ):
             out.write({"text": "x" * 1_000_000})
+
+
+def test_a_reader_of_parquet_who_leaves_is_no_error() -> None:
+    pytest.importorskip("pyarrow")
+    script = (
+        "from bertie.data import RowWriter\nimport sys\n"
+        "with RowWriter('-', format='parquet') as out:\n"
+        "    for n in range(5000): out.write({'n': n, 'text': str(n) * 100})\n"
+        "print('gone', out.reader_gone, file=sys.stderr)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.read(3) == b"PAR"
+    process.stdout.close()
+    assert process.stderr.read() == b"gone True\n"
+    process.stderr.close()
+    assert process.wait(timeout=30) == 0
 
 
 def test_a_reader_who_leaves_is_no_error() -> None:

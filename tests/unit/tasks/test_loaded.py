@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from bertie import BertForMaskedLM, BertForSequenceClassification, BertLMHeadModel, BertModel
+from bertie import (
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertLMHeadModel,
+    BertModel,
+)
 from bertie.engine.cpu.library import load_library
 from bertie.engine.fast import FastBert
 from bertie.errors import CheckpointError, InputError
@@ -38,12 +46,38 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         open_model(tiny("BertModel"), BertForSequenceClassification, task="classify", tokenizer=tokenizer())
     with pytest.raises(InputError, match="classify needs a model"):
         open_model(None, BertForSequenceClassification, task="classify")
+    with pytest.raises(InputError, match=r"A model was named by 5, of type int\.\nIt takes the path"):
+        open_model(5, BertForSequenceClassification, task="classify")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="There is no device 'gpu'"):
         open_model(tmp_path / "m", BertModel, task="embed", device="gpu")
+    with pytest.raises(InputError, match="There is no device 'mps'"):
+        open_model(tmp_path / "m", BertModel, task="embed", device="mps")
+    with pytest.raises(InputError, match="There is no device 'cuda:x'"):
+        open_model(tmp_path / "m", BertModel, task="embed", device="cuda:x")
     with pytest.raises(InputError, match="sees no GPU"):
         open_model(tmp_path / "m", BertModel, task="embed", device="cuda")
     with pytest.raises(InputError, match="engine='fast' is not known"):
         open_model(tmp_path / "m", BertModel, task="embed", engine="fast")
+
+
+def test_classifiers_of_three_kinds_are_told_apart_by_their_configuration(tmp_path: Path) -> None:
+    texts = saved(tmp_path / "texts", "BertForSequenceClassification")
+    tokens = saved(tmp_path / "tokens", "BertForTokenClassification")
+    choices = saved(tmp_path / "choices", "BertForMultipleChoice", num_labels=1)
+    with pytest.raises(CheckpointError, match=r"tag needs a token .* is a BertForSequence.*\n.*classify and rerank"):
+        open_model(texts, BertForTokenClassification, task="tag")
+    with pytest.raises(CheckpointError, match=r"classify needs a text .* is a BertForToken.*\n.*; tag is for it"):
+        open_model(tokens, BertForSequenceClassification, task="classify")
+    with pytest.raises(CheckpointError, match=r"rerank needs .* is a BertForMultipleChoice"):
+        open_model(choices, BertForSequenceClassification, task="rerank")
+    config = json.loads((tmp_path / "texts" / "config.json").read_text())
+    for architectures in (None, ["BertModel"], ["SomethingElse"]):
+        changed = {**config, "architectures": architectures}
+        (tmp_path / "texts" / "config.json").write_text(json.dumps(changed))
+        assert open_model(texts, BertForTokenClassification, task="tag").model.config.num_labels == 2
+    both = saved(tmp_path / "both", "BertForPreTraining")
+    open_model(both, BertForMaskedLM, task="fill")
+    open_model(both, BertForNextSentencePrediction, task="next")
 
 
 def test_a_gpu_that_is_not_there_is_refused_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
