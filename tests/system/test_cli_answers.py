@@ -25,6 +25,7 @@ from bertie.tasks.classify import classify
 from bertie.tasks.embed import embed
 from bertie.tasks.fill import fill
 from bertie.tasks.tag import tag
+from system.workshop import SQUAD
 from tiny_models import SENTENCES
 
 
@@ -58,6 +59,42 @@ def test_embed_writes_the_vectors_of_the_task(rows: Any) -> None:
     )
     assert len(rows("embed", "x", "--truncate-dim", "16")[0]["embedding"]) == 16
     assert all(isinstance(x, int) for x in rows("embed", "a", "b", "c", "--precision", "int8")[1]["embedding"])
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_files_are_read_in_the_encoding_that_is_named(desk: Path, rows: Any, encoding: str) -> None:
+    text = "Grüße [MASK]."
+    (desk / "other.txt").write_text(f"{text}\n", encoding=encoding)
+    (desk / "other.json").write_text(json.dumps(SQUAD).replace("Where", "Wö"), encoding=encoding)
+    told = ["-f", "other.txt", "-m", "my-bert", "--encoding", encoding]
+    for command in ("embed", "fill", "tokenize"):
+        assert [row["text"] for row in rows(command, *told)] == [text]
+    asked = ["answer", "-m", "my-squad", "--encoding", encoding]
+    assert rows(*asked, "-f", "other.json")[0]["question"] == "Wö did Ada live?"
+    assert rows(*asked, "Who?", "--context-file", "other.txt") == rows("answer", "-m", "my-squad", "Who?", "-c", text)
+
+
+@pytest.mark.parametrize(("name", "typed", "char"), [("a.csv", ";", ";"), ("a.csv", "\\t", "\t"), ("a.tsv", "|", "|")])
+def test_columns_are_separated_by_what_is_named(desk: Path, rows: Any, name: str, typed: str, char: str) -> None:
+    (desk / name).write_text(f"key{char}review\nk{char}one, two\n")
+    found = rows("tokenize", "-m", "my-bert", "-f", name, "--delimiter", typed, "--column", "review")
+    assert [row["text"] for row in found] == ["one, two"]
+    (desk / f"q{name}").write_text(f"question{char}context\nWho?{char}Ada.\n")
+    assert rows("answer", "-m", "my-squad", "-f", f"q{name}", "--delimiter", typed)[0]["question"] == "Who?"
+
+
+def test_a_context_is_the_file_without_its_last_line_end(desk: Path, rows: Any) -> None:
+    (desk / "context.txt").write_bytes(b"Ada lived\r\nin London.\n")
+    said = ["answer", "-m", "my-squad", "Who?", "--always"]
+    assert rows(*said, "--context-file", "context.txt") == rows(*said, "-c", "Ada lived\nin London.")
+
+
+def test_fill_passes_over_texts_without_a_mask(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "masks.txt").write_text("He was [MASK].\nNothing here.\n\n[MASK] fell.\n")
+    assert main(["fill", "-m", "my-bert", "-f", "masks.txt", "--skip-bad"]) == 0
+    said = capsys.readouterr()
+    assert [json.loads(line)["text"] for line in said.out.splitlines()] == ["He was [MASK].", "[MASK] fell."]
+    assert "2 bad rows skipped; the first: masks.txt, line 2: has no [MASK]: 'Nothing here.'" in said.err
 
 
 def test_embed_in_every_format_and_file(desk: Path, shown: Any) -> None:

@@ -34,7 +34,14 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
     ("embed hello -f texts.txt", "both as arguments and in a file", "one or the other"),
     ("embed -f text.txt", "text.txt", "texts.txt"),
     ("embed -f empty.txt", "nothing in it", "at least one text"),
-    ("embed -f latin.txt", "latin.txt, line 1", "--skip-bad"),
+    ("embed -f latin.txt", "latin.txt, line 1", "--encoding latin-1, or leave such lines out: --skip-bad"),
+    ("embed -f wide.txt", "looks like UTF-16", "--encoding utf-16"),
+    ("embed -f texts.txt --encoding utf-9", "'utf-9' is none of utf-8", "bertie embed --help"),
+    ("embed -f semicolons.csv", "one column, with ';' in it", "--delimiter ';'"),
+    ("embed -f tabs.csv", "one column, with '\\t' in it", "--delimiter '\\t'"),
+    ("embed -f tabs.csv --delimiter tab", "'tab' is not one character", "bertie embed --help"),
+    ("embed -f latin.txt --input-format arrow", "cannot be read as arrow", "of another format: --input-format."),
+    ("embed hello --precision int8", "int8 of one vector", "Give many texts at once, or use another --precision."),
     ("embed -f bad.jsonl", "bad.jsonl, line 2", "--skip-bad"),
     ("embed -f data.xyz", "format cannot be told", "--input-format"),
     ("embed -f texts.csv --column reviews", "no column 'reviews'", "'review'"),
@@ -52,8 +59,13 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
     ("tag hello -m my-ner --ignore PERSON", "'PERSON'", "PER"),
     ("answer -m my-squad Who?", "No context", "--context-file"),
     ("answer -m my-squad -f unmarked.jsonl --score", "nothing to score against", "is_impossible"),
+    ("answer -m my-squad Who? --context-file latin.txt", "latin.txt, line 1", "is, e.g. --encoding latin-1."),
+    ("answer -m my-squad Who? --context-file empty.txt", "nothing in it", "with a text in it"),
+    ("answer -m my-squad Who? -c Ada --skip-bad", "--skip-bad is for a file of questions", "leave --skip-bad out"),
+    ("client answer Who? --context-file latin.txt", "latin.txt, line 1", "is, e.g. --encoding latin-1."),
     ("fill -m my-bert Hello.", "has no [MASK]", "Write [MASK]"),
-    ("fill Hello.", "has no [MASK]", "Write [MASK]"),
+    ("fill Hello.", "Text 1 has no [MASK]: 'Hello.'", "Write [MASK]"),
+    ("fill -f texts.txt", "texts.txt, line 1: has no [MASK]", "--skip-bad"),
     ("next alone", "1 was given", "two columns"),
     ("features hello --layers -9", "Layer -9 does not exist", "0 is the first"),
     ("search index hello -k -3", "-3", "--help"),
@@ -62,6 +74,13 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
     ("index empty.txt -o new-index", "nothing in it", "at least one text"),
     ("embed -f dev.json", "SQuAD", "bertie answer"),
     ("generate Once -m my-bert", "needs a decoder", "--force"),
+    (
+        "generate Once -m my-decoder --count 3",
+        "3 texts of each prompt",
+        "(--num-beams), fewer texts (--count), or draw",
+    ),
+    ("generate Once -m my-decoder --num-beams 3 --sample", "--sample and --num-beams were both", "Draw one text"),
+    (f"generate Once -m my-decoder --sample --seed {10**23}", f"seed is {10**23}", "bertie generate --help"),
 ]
 
 
@@ -105,6 +124,9 @@ def mistakes_desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (desk / "full" / "notes").write_text("mine")
     (desk / "empty.txt").write_text("")
     (desk / "latin.txt").write_bytes("Grüße\n".encode("latin-1"))
+    (desk / "wide.txt").write_bytes("Grüße\n".encode("utf-16"))
+    (desk / "semicolons.csv").write_text("text;label\na;b\n")
+    (desk / "tabs.csv").write_text("text\tlabel\na\tb\n")
     (desk / "bad.jsonl").write_text('{"text": "one"}\n{"text": \n')
     (desk / "unmarked.jsonl").write_text('{"question": "Who?", "context": "Ada."}\n' * 2)
     (desk / "two.csv").write_text("left,right\na,b\n")

@@ -46,6 +46,26 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("task", [*LINES, "pretrain"])
+def test_files_are_read_in_the_encoding_that_is_named(desk: Path, files: Path, task: str) -> None:
+    source = files / "text.txt" if task == "pretrain" else Path(train_file(files, task))
+    data = f"wide{source.suffix}"
+    Path(data).write_text(source.read_text(encoding="utf-8"), encoding="utf-16")
+    line = ["pretrain", "--corpus", data, "--size", "tiny", "--vocab-size", "300"]
+    if task != "pretrain":
+        line = ["finetune", task, "-m", "my-bert", "--train", data]
+    line += ["-o", "out", "--max-steps", "1", *SMALL]
+    assert main(line) == 2
+    assert main([*line, "--encoding", "utf-16"]) == 0
+
+
+def test_columns_are_separated_by_what_is_named(desk: Path) -> None:
+    rows = "".join(f"{text};{('bad', 'good')[n % 2]}\n" for n, text in enumerate(SENTENCES))
+    Path("a.csv").write_text(f"text;label\n{rows}")
+    line = ["finetune", "classify", "-m", "my-bert", "--train", "a.csv", "-o", "out", *SMALL]
+    assert main([*line, "--delimiter", ";"]) == 0
+
+
 def train_file(files: Path, task: str) -> str:
     endings = {"tag": "tag.conll", "answer": "answer.json"}
     return str(files / endings.get(task, f"{task}.jsonl"))

@@ -37,6 +37,9 @@ def files(desk: Path) -> Path:
     Path("stars.csv").write_text("review,stars\nA film,1\nB film,2\n")
     Path("hole.csv").write_text("text,label\nA film,good\nB film,\n")
     Path("blank.txt").write_text("\n\n\n")
+    Path("latin.txt").write_bytes("Grüße\n".encode("latin-1"))
+    Path("latin.csv").write_bytes("text,label\nGrüße,good\n".encode("latin-1"))
+    Path("semicolons.csv").write_text("text;label\nA film;good\n")
     other = Path("other-words")  # as large a vocabulary, and two words have changed places
     shutil.copytree("my-sentiment", other)
     (other / "tokenizer.json").unlink(missing_ok=True)
@@ -80,6 +83,10 @@ MISTAKES = [
     (f"{CLASSIFY} --train hole.csv", "hole.csv, line 3: the column 'label'", "--skip-bad"),
     (f"{CLASSIFY} --train one.jsonl", "all rows have the label 'good'", "Two labels"),
     (f"{CLASSIFY} --train two.jsonl --dev three.jsonl", "three.jsonl, line 3: the label 'odd'", "--skip-bad"),
+    (f"{CLASSIFY} --train latin.csv", "latin.csv, line 2: byte 0xfc", "--encoding latin-1, or leave such lines out: -"),
+    (f"{CLASSIFY} --train semicolons.csv", "is one column, with ';' in it", "--delimiter ';'."),
+    (f"{CLASSIFY} --train two.jsonl --encoding utf-9", "'utf-9' is none of", "bertie finetune classify --help"),
+    (f"{PRETRAIN} --corpus latin.txt", "latin.txt cannot be read as text", "it is, e.g. --encoding latin-1."),
     (f"{PRETRAIN} --corpus blank.txt", "no letter was found", "are they empty?"),
     (f"{PRETRAIN} --corpus my-bert", "my-bert: this is a folder", "one text file or more"),
     (f"{PRETRAIN} --corpus texts.txt --dev none.txt", "none.txt: there is no such file", "Check the path"),

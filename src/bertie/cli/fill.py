@@ -45,7 +45,7 @@ def command(given: Given, chosen: Chosen, top_k: int, targets: str | None, beams
     from bertie.tasks.fill import MaskFiller
 
     task = MaskFiller(**chosen.settings, top_k=top_k, targets=listed(targets), num_beams=beams)
-    out.emit(beside(given.read(), partial(task, progress=out.progress)), row=_row, text=_shown)
+    out.emit(beside(given.read(task.fault), partial(task, progress=out.progress)), row=_row, text=_shown)
 
 
 def _row(answer: tuple[str, Any]) -> dict[str, Any]:

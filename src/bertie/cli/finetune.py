@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertie.cli.options import DEFAULT_MODEL, columns_option, listed
+from bertie.cli.options import DEFAULT_MODEL, columns_option, delimiter_option, encoding_option, listed
 from bertie.cli.training_help import SCREEN, SectionedCommand
 from bertie.cli.training_options import (
     command_line,
@@ -97,6 +97,8 @@ def _data_options(task: str) -> list[Callable[[Any], Any]]:
         options.append(click.option("--glue", metavar="TASK", help="Read as this GLUE task. [default: by the folder]"))
     options += [
         click.option("--input-format", metavar="FORMAT", help="Format of the files. [default: by their endings]"),
+        encoding_option,
+        delimiter_option,
         click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be used, and count them."),
         number("--max-length", shown=f"Longest text in tokens. [default: {_LENGTHS.get(task, _OWN_LENGTH)}]"),
         click.option("--metric", "best_metric", metavar="NAME", help=_metric_help(task)),
@@ -177,6 +179,7 @@ def _finetune(task: str, values: dict[str, Any]) -> Result:
     columns = Columns(
         text=values.pop("column", None), pair=values.pop("columns", None), label=values.pop("label", None),
         glue=values.pop("glue", None), format=values.pop("input_format", None),
+        encoding=values.pop("encoding"), delimiter=values.pop("delimiter"),
     )  # fmt: skip
     teacher, distillation, temperature = values.pop("teacher"), distillation_of(values), values.pop("temperature")
     student_layers = values.pop("student_layers")

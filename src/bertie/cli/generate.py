@@ -9,6 +9,7 @@ import click
 from bertie.cli.options import Chosen, input_options, model_options, output_options
 from bertie.cli.show import Out, plain_text
 from bertie.cli.texts import Given
+from bertie.errors import InputError
 
 EXAMPLES = """\b
 Examples:
@@ -56,6 +57,8 @@ def command(
     """Go on from every PROMPT, with a checkpoint that was trained as a decoder."""
     from bertie.tasks.generate import Decoding, TextGenerator
 
+    if sample and num_beams > 1:
+        raise InputError("--sample and --num-beams were both given.", "Draw one text, or search for the likeliest.")
     decoding = Decoding(
         max_new_tokens=max_new_tokens, num_beams=num_beams, num_return_sequences=count, do_sample=sample,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import signal
 import sys
 import warnings
@@ -67,6 +68,10 @@ _TYPED = {
     "Index.open(folder).add(rows)": "--add",
     "Read it with read_squad.": "Its questions are for `bertie answer -f`.",
     "build_index(rows, folder), or `bertie index`": "`bertie index CORPUS -o FOLDER`",
+    "of another format: format=.": "of another format: --input-format.",
+    "ranges=calibration_ranges(vectors of many texts)": "many texts at once, or use another --precision",
+    "num_return_sequences=": "--count",
+    "do_sample=True": "--sample",
 }
 _SETTING = re.compile(r"\b([a-z][a-z_]*)=(?:True|(?=[\s.,:;)]|$))(?: \(--[a-z-]+\))?")
 _CHOICE = re.compile(r"\b([a-z][a-z_]*)=[\"']([^\"'\s]+)[\"']")
@@ -163,7 +168,7 @@ def _as_typed(remedy: str) -> str:
     """`Name it with column=.` as one types it here: `Name it with --column.`"""
     for python, typed in _TYPED.items():
         remedy = remedy.replace(python, typed)
-    remedy = _CHOICE.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", remedy)
+    remedy = _CHOICE.sub(lambda found: f"--{found[1].replace('_', '-')} {shlex.quote(found[2])}", remedy)
     return _SETTING.sub(lambda found: f"--{found[1].replace('_', '-')}", remedy)
 
 

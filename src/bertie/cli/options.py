@@ -70,7 +70,7 @@ def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F
 
 
 def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[[F], F]:
-    """The arguments, --file, --input-format, --column, --skip-bad as `given`. `what` they are, in the help."""
+    """The arguments, --file and how it is read, --column, --skip-bad as `given`. `what` they are, in the help."""
     return _bundled(
         "given",
         Given,
@@ -80,11 +80,43 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
         click.option(
             "--input-format", type=click.Choice(_READABLE), help="Format of the file. [default: by its ending]"
         ),
+        encoding_option,
+        delimiter_option,
         click.option(
             "--column", metavar="NAME", help="Column of the file that holds the text. [default: found by its name]"
         ),
         click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them."),
     )
+
+
+def encoding_option(function: F) -> F:
+    """--encoding: of the files that are read."""
+
+    def known(context: click.Context, parameter: click.Parameter, value: str) -> str:
+        try:
+            "\n".encode(value)
+        except (LookupError, ValueError):
+            raise click.BadParameter(f"{value!r} is none of utf-8, utf-16, latin-1, cp1252, gb18030 …") from None
+        return value
+
+    shown = "What files are encoded in: latin-1, utf-16 …"
+    return click.option("--encoding", metavar="NAME", default="utf-8", show_default=True, callback=known, help=shown)(
+        function
+    )
+
+
+def delimiter_option(function: F) -> F:
+    """--delimiter: between the columns of a csv or tsv file."""
+
+    def one(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        # A tab is hard to type in a shell.
+        found = "\t" if value == "\\t" else value
+        if found is not None and (len(found) != 1 or found in '"\r\n'):
+            raise click.BadParameter(f"{value!r} is not one character, like ';' or '\\t'.")
+        return found
+
+    shown = "What separates the columns of csv and tsv. [default: a comma, a tab]"
+    return click.option("--delimiter", metavar="CHAR", callback=one, help=shown)(function)
 
 
 def output_options(function: F) -> F:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertie.cli.options import encoding_option
 from bertie.cli.training_help import SCREEN, SectionedCommand
 from bertie.cli.training_options import (
     command_line,
@@ -64,6 +65,7 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
     show_default=True,
     help="What a line is: sentences, paragraphs, or auto: it is looked at. Blank lines are between documents.",
 )
+@encoding_option
 @click.option("--skip-bad", is_flag=True, help="Pass over lines that cannot be read, and count them.")
 @number("--processes", shown="That prepare the text. [default: one for each core, 8 at most, from 20 MB on]")
 @number("--mask-probability", metavar="X", default=0.15, shown="Share of words to predict.")

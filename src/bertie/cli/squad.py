@@ -11,10 +11,12 @@ import click
 
 from bertie.cli.show import console, table
 from bertie.cli.texts import all_of
-from bertie.errors import InputError
+from bertie.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from bertie.data import Question
+
+_LONGEST = 2**30  # bytes of a context
 
 
 def given_questions(
@@ -23,8 +25,10 @@ def given_questions(
     context_file: str | None,
     file: str | None,
     *,
-    marking: bool,
-    skip_bad: bool,
+    marking: bool = False,
+    skip_bad: bool = False,
+    encoding: str = "utf-8",
+    delimiter: str | None = None,
 ) -> Iterator[Question]:
     """Questions with their contexts; `marking` says that a file of them is needed."""
     from bertie.data import Question, read_squad
@@ -35,9 +39,11 @@ def given_questions(
                 "A file of questions was given, and a question or a context besides.",
                 "Give -f FILE alone, or QUESTION with -c or --context-file.",
             )
-        return all_of(read_squad(file, skip_bad=skip_bad))
+        return all_of(read_squad(file, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter))
     if marking:
         raise InputError("Scores and predictions are for a file of questions.", "Give one: -f dev.json.")
+    if skip_bad:
+        raise InputError("--skip-bad is for a file of questions.", "A context is read whole: leave --skip-bad out.")
     if question is None:
         raise InputError("No question was given.", 'Ask one: bertie answer "Who …?" -c "a text", or -f dev.json.')
     if (context is None) == (context_file is None):
@@ -45,15 +51,19 @@ def given_questions(
             f"{'No context' if context is None else 'Both -c and --context-file'} was given.",
             "Give the text to answer from: -c TEXT, or --context-file FILE.",
         )
-    whole = _whole(context_file) if context is None else context
+    whole = _whole(context_file, encoding) if context is None else context
     return iter([Question("1", "", question, whole or "", (), False)])
 
 
-def _whole(file: str | None) -> str:
-    """A text file as one text."""
-    from bertie.data import read_rows
+def _whole(file: str | None, encoding: str) -> str:
+    """A text file as one text, without the end of its last line."""
+    from bertie.data.source import opened, whole_text
 
-    return "\n".join(row["text"] for row in all_of(read_rows(file or "-", format="txt")))
+    with opened(file or "-") as source:
+        text = whole_text(source, encoding=encoding, limit=_LONGEST)
+    if not text:
+        raise DataError(f"{source.name}: there is nothing in it to work on.", "Give a file with a text in it.")
+    return text.replace("\r\n", "\n").removesuffix("\n")
 
 
 def write_predictions(file: str, texts: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+Fault = Callable[[str], tuple[str, str] | None]
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,23 @@ class Given:
     texts: tuple[str, ...]
     file: str | None
     input_format: str | None
+    encoding: str
+    delimiter: str | None
     column: str | None
     skip_bad: bool
 
-    def read(self) -> Iterator[str]:
-        """The texts, one by one; of a file they are read as they are needed."""
+    def read(self, fault: Fault | None = None) -> Iterator[str]:
+        """The texts, one by one; of a file they are read as they are needed. `fault` is that of `bertie.data.texts`."""
         from bertie.data import texts
 
         rows = self.rows()
-        return iter(self.texts) if rows is None else all_of(texts(rows, self.column))
+        if rows is not None:
+            return all_of(texts(rows, self.column, fault=fault))
+        for number, text in enumerate(self.texts, start=1):
+            if fault is not None and (found := fault(text)) is not None:
+                wrong, remedy = found
+                raise InputError(f"Text {number} {wrong}", remedy)
+        return iter(self.texts)
 
     def read_pairs(self, columns: tuple[str, str] | None = None) -> Iterator[tuple[str, str]]:
         """Pairs of texts: two arguments, or two columns of a file."""
@@ -64,10 +73,19 @@ class Given:
                     "Give it in quotes, in a file with -f FILE, or on standard input: echo … | bertie …",
                 )
             file = "-"
-        return open_rows(file, self.input_format, skip_bad=self.skip_bad)
+        return open_rows(
+            file, self.input_format, skip_bad=self.skip_bad, encoding=self.encoding, delimiter=self.delimiter
+        )
 
 
-def open_rows(file: str, input_format: str | None, *, skip_bad: bool = False) -> RowReader:
+def open_rows(
+    file: str,
+    input_format: str | None,
+    *,
+    skip_bad: bool = False,
+    encoding: str = "utf-8",
+    delimiter: str | None = None,
+) -> RowReader:
     """The rows of a file by its name; where its ending does not tell the format, the option that says it is named."""
     from bertie.data import FORMATS, read_rows
     from bertie.data.rows import known_format
@@ -76,7 +94,7 @@ def open_rows(file: str, input_format: str | None, *, skip_bad: bool = False) ->
         known_format(file, input_format)
     except DataError as error:
         raise DataError(error.cause, f"Say it with --input-format: one of {', '.join(FORMATS)}.") from None
-    return read_rows(file, format=input_format, skip_bad=skip_bad)
+    return read_rows(file, format=input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter)
 
 
 def beside(items: Iterable[T], answer: Callable[[Iterator[T]], Iterable[R]]) -> Iterator[tuple[T, R]]:

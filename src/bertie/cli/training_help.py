@@ -14,7 +14,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "resume", "help",
     ),
     "Data": (
-        "dev_share", "column", "columns", "label", "glue", "input_format", "lines", "skip_bad", "processes",
+        "dev_share", "column", "columns", "label", "glue", "input_format", "encoding", "delimiter", "lines", "skip_bad",
+        "processes",
     ),
     "Vocabulary": ("vocab", "vocab_size", "lowercase"),
     "Masks and pairs": (

@@ -14,6 +14,7 @@ A name of one word (loss, scale, seed …) may be just a word, and is left alone
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -95,7 +96,7 @@ def _plain(value: str, between: str = ",") -> str:
     if value[0] in "[(":
         return between.join(_plain(part.strip()) for part in value[1:-1].split(",") if part.strip())
     if value[0] in "'\"":
-        return value[1:-1]
+        return shlex.quote(value[1:-1])
     try:
         return f"{float(value):g}" if "." in value else value
     except ValueError:

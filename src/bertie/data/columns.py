@@ -7,7 +7,7 @@ settled is an error that lists the columns there are.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -37,6 +37,7 @@ PAIR_COLUMNS = (
     ("#1 string", "#2 string"),
 )
 LABEL_COLUMNS = ("label", "labels", "gold_label", "score", "similarity", "target", "class", "category", "quality")
+_OR_SKIP = "Or leave such rows out and have them counted: skip_bad=True (--skip-bad)."
 _NOT_TEXT = {*LABEL_COLUMNS, "id", "_id", "idx", "index", "guid", "uid", "split", "line", ""}
 
 
@@ -106,8 +107,12 @@ def text_of(row: Row, column: str) -> str:
     raise DataError(f"{row.where}: the column {column!r} should be text, and holds {got}.", SKIP_REMEDY)
 
 
-def texts(rows: object, column: str | None = None) -> Reader[str]:
+def texts(
+    rows: object, column: str | None = None, *, fault: Callable[[str], tuple[str, str] | None] | None = None
+) -> Reader[str]:
     """The text of every row of whatever `as_rows` takes.
+
+    `fault` makes a bad row of a text that is of no use: it gives what is wrong with it and the remedy, or None.
 
     >>> list(texts([{"review": "Good.", "label": 1}]))
     ['Good.']
@@ -122,6 +127,9 @@ def texts(rows: object, column: str | None = None) -> Reader[str]:
         for row in all_rows:
             try:
                 text = text_of(row, chosen)
+                if fault is not None and (found := fault(text)) is not None:
+                    wrong, remedy = found
+                    raise DataError(f"{row.where}: {wrong}", f"{remedy} {_OR_SKIP}")
             except DataError as error:
                 bad.report(error)
                 continue

@@ -56,7 +56,7 @@ def glue_task(name: str) -> GlueTask:
     raise DataError(f"There is no GLUE task {name!r} here.", f"{hint}There are: {', '.join(GLUE_TASKS)}.")
 
 
-def read_glue(task: str, path: PathLike, *, skip_bad: bool = False) -> Reader[Example]:
+def read_glue(task: str, path: PathLike, *, encoding: str = "utf-8", skip_bad: bool = False) -> Reader[Example]:
     """Read one file of a task. Labels stay the file's strings (`"entailment"`, `"1"`); STS-B's scores are floats."""
     chosen = glue_task(task)
     check_readable(path)
@@ -65,7 +65,7 @@ def read_glue(task: str, path: PathLike, *, skip_bad: bool = False) -> Reader[Ex
         name = source_name(path)
         split = re.split(r"[^a-z]", name.replace("\\", "/").rsplit("/", 1)[-1].lower())[0] or chosen.name.lower()
         with opened(path) as source:
-            for count, row in enumerate(_rows(chosen, source, bad)):
+            for count, row in enumerate(_rows(chosen, source, bad, encoding)):
                 _check_columns(chosen, row, name)
                 try:
                     example = _example(chosen, row, f"{split}-{row.values.get('index', count)}")
@@ -81,9 +81,9 @@ def _fold(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _rows(task: GlueTask, source: Opened, bad: BadRows) -> Iterator[Row]:
+def _rows(task: GlueTask, source: Opened, bad: BadRows, encoding: str) -> Iterator[Row]:
     headed = task.name != "CoLA" or b"sentence" in source.head.split(b"\n")[0].rstrip(b"\r").split(b"\t")
-    return rows_of(source, bad, format="tsv", columns=None if headed else _COLA_COLUMNS)
+    return rows_of(source, bad, format="tsv", encoding=encoding, columns=None if headed else _COLA_COLUMNS)
 
 
 def _check_columns(task: GlueTask, row: Row, name: str) -> None:

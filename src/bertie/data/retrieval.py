@@ -101,11 +101,11 @@ def read_judgements(path: PathLike, *, skip_bad: bool = False) -> Reader[Judgeme
     return Reader(name, read, skip_bad=skip_bad, once=not is_regular(path))
 
 
-def read_answer_retrieval(path: PathLike) -> AnswerRetrieval:
+def read_answer_retrieval(path: PathLike, *, encoding: str = "utf-8") -> AnswerRetrieval:
     """ReQA's json: `questions` with `candidates` and `ground_truths`, or with an answer each in `answers`."""
     name = source_name(path)
     with opened(path) as source:
-        document = parse_json(whole_text(source, limit=MAX_JSON_BYTES), name)
+        document = parse_json(whole_text(source, encoding=encoding, limit=MAX_JSON_BYTES), name)
     fields: dict[str, Any] = document if isinstance(document, dict) else {}
     questions: Any = fields.get("questions")
     candidates: Any = fields.get("candidates", fields.get("answers"))

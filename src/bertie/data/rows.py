@@ -239,6 +239,11 @@ def parse_json(text: str, where: str, *, one_line: bool = False) -> Any:
 def _csv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
     # A process-wide setting of the csv module, 128 KB at first: too little for a document. It is only ever raised.
     csv.field_size_limit(max(MAX_LINE_BYTES, csv.field_size_limit()))
+    if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '"\r\n'):
+        raise DataError(
+            f"delimiter={options.delimiter!r} cannot separate the columns of a csv file.",
+            "It is one character, such as ';', and no quote or line end.",
+        )
     lines = _Counted(text_lines(source, bad, encoding=options.encoding, keep_ends=True))
     reader = csv.reader(lines, delimiter=options.delimiter or ",", strict=True)
 

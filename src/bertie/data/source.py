@@ -117,7 +117,7 @@ def text_lines(
         try:
             text = line.decode(encoding)
         except UnicodeDecodeError as error:
-            bad.report(_undecodable(f"{source.name}, line {number}", line, error))
+            bad.report(_undecodable(f"{source.name}, line {number}", line, error, can_skip=True))
             continue
         yield number, text
 
@@ -298,10 +298,11 @@ def _looks_like_utf16(head: bytes) -> bool:
     return len(odd) >= 4 and ((not any(odd) and all(even)) or (not any(even) and all(odd)))
 
 
-def _undecodable(where: str, data: bytes, error: UnicodeDecodeError) -> DataError:
+def _undecodable(where: str, data: bytes, error: UnicodeDecodeError, *, can_skip: bool = False) -> DataError:
+    skip = ", or leave such lines out: skip_bad=True (--skip-bad)" if can_skip else ""
     return DataError(
         f"{where}: byte 0x{data[error.start]:02x} at {error.start + 1} is not {error.encoding}.",
-        "Say which encoding it is, e.g. encoding='latin-1', or leave such lines out: skip_bad=True (--skip-bad).",
+        f"Say which encoding it is, e.g. encoding='latin-1'{skip}.",
     )
 
 

@@ -46,14 +46,19 @@ class QuestionReader(Reader[Question]):
 
 
 def read_squad(
-    path: PathLike, *, repair: bool = False, encoding: str = "utf-8", skip_bad: bool = False
+    path: PathLike,
+    *,
+    repair: bool = False,
+    encoding: str = "utf-8",
+    skip_bad: bool = False,
+    delimiter: str | None = None,
 ) -> QuestionReader:
     """The questions of a SQuAD json file, or of a jsonl, csv or parquet file of flat rows (see `question_rows`)."""
     check_readable(path)
     name = source_name(path)
     regular = is_regular(path)
     if regular and known_format(path, None) not in ("json", None):
-        return question_rows(read_rows(path, encoding=encoding, skip_bad=skip_bad), repair=repair)
+        return question_rows(read_rows(path, encoding=encoding, skip_bad=skip_bad, delimiter=delimiter), repair=repair)
 
     def read(bad: BadRows) -> Iterator[Question]:
         reader.repaired = reader.dropped = 0

@@ -57,8 +57,8 @@ class GenerationOptions:
             raise InputError(f"top_p is {self.top_p!r}; it takes a probability above 0, up to 1.")
         if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
             raise InputError(
-                f"num_return_sequences is {self.num_return_sequences} with {self.num_beams} beams.",
-                "Use at least as many beams, or do_sample=True.",
+                f"{self.num_return_sequences} texts of each prompt were asked for, and the beams are {self.num_beams}.",
+                "Use as many beams (num_beams=), fewer texts (num_return_sequences=), or draw them: do_sample=True.",
             )
         if self.num_beams > 1 and self.do_sample:
             raise InputError(

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bertie.data import RowReader, texts
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForMaskedLM
@@ -149,13 +150,21 @@ class MaskFiller(Task[str, Filled]):
 
     def checked(self, item: Any, where: str) -> str:
         text = checked_text(item, where)
+        if (found := self.fault(text)) is not None:
+            wrong, remedy = found
+            raise InputError(f"{where} {wrong}", remedy)
+        return text
+
+    def fault(self, text: str) -> tuple[str, str] | None:
+        """What is wrong with a text and what to do about it, as `bertie.data.texts` takes it; None for a good one."""
         token = self.loaded.tokenizer.mask_token or ""
         # The tokenizer has the last word (see _tokens); this one is quick, and names the text before any work is done.
-        if token not in text:
-            raise InputError(
-                f"{where} has no {token}: {shortened(text)!r}.", f"Write {token} where a word is to be found."
-            )
-        return text
+        if token in text:
+            return None
+        return f"has no {token}: {shortened(text)!r}.", f"Write {token} where a word is to be found."
+
+    def read(self, rows: RowReader) -> Iterable[str]:
+        return texts(rows, fault=self.fault)
 
     def stream(self, items: Iterable[str]) -> Iterator[Filled]:
         for chunk in chunked(items, _TEXTS_AT_ONCE):

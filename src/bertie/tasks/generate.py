@@ -24,6 +24,8 @@ from bertie.tasks.inputs import Task, checked_count
 from bertie.tasks.loaded import Loaded, ModelLike, open_model
 from bertie.text import BertTokenizer
 
+_SEEDS = range(-(2**63), 2**64)  # what torch takes
+
 
 @dataclass(frozen=True, slots=True)
 class Generated:
@@ -77,8 +79,8 @@ class TextGenerator(Task[str, Generated]):
         self.decoding = Decoding() if decoding is None else decoding
         for name in ("max_new_tokens", "num_beams", "num_return_sequences"):
             checked_count(name, getattr(self.decoding, name))
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise InputError(f"seed is {seed!r}; it takes a whole number, or None.")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed not in _SEEDS):
+            raise InputError(f"seed is {seed!r}; it takes a whole number from -2^63 to 2^64 - 1, or None.")
         self.seed = seed
         self.loaded = _open_decoder(model, force=force, tokenizer=tokenizer, device=device, dtype=dtype)
         self.room = self.loaded.max_length - self.decoding.max_new_tokens

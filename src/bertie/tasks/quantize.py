@@ -66,7 +66,7 @@ def _in_steps(array: NDArray[Any], precision: str, ranges: ArrayLike | None) -> 
                 "Give ranges=calibration_ranges(vectors of many texts).",
             )
         if len(array) < _FEW:
-            logger.warning("The %s ranges come from %d vectors only; give ranges= from more.", precision, len(array))
+            logger.warning("The %s ranges come from %d vectors only; take them from more.", precision, len(array))
         limits = calibration_ranges(array) if len(array) else np.zeros((2, array.shape[1]), np.float32)
     else:
         limits = np.asarray(ranges)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertie.errors import InputError
+from bertie.tasks.inputs import checked_text
 from bertie.tasks.sentence import SIMILARITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from bertie.tasks.embed import Embedder
     from bertie.tasks.loaded import ModelLike
@@ -20,8 +22,8 @@ _ROWS_AT_ONCE = 64  # of a distance matrix, whose differences take `dimension` t
 
 
 def similarity(
-    a: str | Sequence[str] | ArrayLike,
-    b: str | Sequence[str] | ArrayLike | None = None,
+    a: str | Iterable[str] | ArrayLike,
+    b: str | Iterable[str] | ArrayLike | None = None,
     *,
     model: ModelLike | Embedder | None = None,
     function: str | None = None,
@@ -35,22 +37,30 @@ def similarity(
     `Embedder`.
     """
     check_function(function)
+    if a is None:
+        checked_text(a, "The text")
+    a = list(a) if isinstance(a, Iterator) else a
+    b = list(b) if isinstance(b, Iterator) else b
     embedder = None
-    texts = [value for value in (a, b) if value is not None and _is_text(value)]
-    if texts:
+    if _is_text(a) or _is_text(b):
         from bertie.tasks.embed import as_embedder
 
         embedder = as_embedder(model, **settings)
         function = function or embedder.similarity_fn_name
 
     def vectors(value: Any) -> NDArray[np.float32]:
+        if _is_empty(value):
+            return np.zeros((0, 0), dtype=np.float32)
         if embedder is None or not _is_text(value):
             return _matrix(value)
         listed = [value] if isinstance(value, str) else list(value)
         return embedder.embed(listed, long=long, progress=progress)
 
     first = vectors(a)
-    return score_matrix(first, first if b is None else vectors(b), function or "cosine")
+    second = first if b is None else vectors(b)
+    if not len(first) or not len(second):
+        return np.zeros((len(first), len(second)), dtype=np.float32)
+    return score_matrix(first, second, function or "cosine")
 
 
 def check_function(function: str | None) -> None:
@@ -106,7 +116,14 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 def _is_text(value: object) -> bool:
     if isinstance(value, str):
         return True
-    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value) and len(value) > 0
+    # A missing text is the embedder's to refuse, by its number.
+    return (
+        isinstance(value, list | tuple) and bool(value) and all(item is None or isinstance(item, str) for item in value)
+    )
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, list | tuple) and not value
 
 
 def _matrix(value: object) -> NDArray[np.float32]:

@@ -41,6 +41,7 @@ Progress = Callable[[str, int], None]
 def train_vocabulary(
     source: Path | Sequence[Path] | Iterable[str],
     *,
+    encoding: str = "utf-8",
     vocab_size: int = 30522,
     min_frequency: int = 2,
     lowercase: bool = True,
@@ -67,7 +68,7 @@ def train_vocabulary(
         handle_chinese_chars=tokenize_chinese_chars, strip_accents=strip_accents, lowercase=lowercase
     )
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
-        texts = _read_files(paths) if paths is not None else _checked(source)
+        texts = _read_files(paths, encoding) if paths is not None else _checked(source)
         kept = texts if paths is not None else _spooled(texts, spool)
         letters = _count_letters(_told(kept, "letters", progress), normalizer, processes)
         if not letters:
@@ -99,7 +100,7 @@ def train_vocabulary(
             show_progress=show_progress,
         )
         with rust_errors("The vocabulary could not be learned"):
-            again = _read_files(paths) if paths is not None else spool
+            again = _read_files(paths, encoding) if paths is not None else spool
             learner.train_from_iterator(_told(again, "words", progress, then="pieces"), trainer)
     return BertTokenizer(
         learner.get_vocab(),
@@ -126,15 +127,17 @@ def _checked(texts: Any) -> Iterator[str]:
         yield replace_surrogates(text)
 
 
-def _read_files(paths: Iterable[Path]) -> Iterator[str]:
+def _read_files(paths: Iterable[Path], encoding: str) -> Iterator[str]:
     for path in paths:
         try:
             openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
             opener = openers.get(path.suffix, open)
-            with opener(path, "rt", encoding="utf-8") as file:
+            with opener(path, "rt", encoding=encoding) as file:
                 yield from file
         except (OSError, UnicodeDecodeError, EOFError, lzma.LZMAError) as error:
-            raise TokenizerError(f"{path} cannot be read as text: {error}") from error
+            is_other = isinstance(error, UnicodeDecodeError)
+            remedy = "Say which encoding it is, e.g. encoding='latin-1'." if is_other else None
+            raise TokenizerError(f"{path} cannot be read as text: {error}", remedy) from error
 
 
 def _spooled(texts: Iterable[str], spool: IO[str]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from bertie.errors import DataError, TokenizerError
 from bertie.text import BertTokenizer, Window, WindowedDocument, split_document
 from bertie.text.windows import DEFAULT_STRIDE
 from bertie.training.rows import TokenRow, TokenRows, fingerprint
-from bertie.training.sources import several, source_label
+from bertie.training.sources import Columns, several, source_label
 
 
 class AnswerExample(NamedTuple):
@@ -80,6 +80,7 @@ def answer_examples(
     stride: int = DEFAULT_STRIDE,
     skip_bad: bool = False,
     repair: bool = False,
+    columns: Columns | None = None,
 ) -> AnswerExamples:
     """From SQuAD json or flat rows. `repair` moves answers whose place is wrong to where their text is nearest."""
     bad = BadRows(skip=skip_bad)
@@ -88,7 +89,7 @@ def answer_examples(
     spans: list[tuple[int, int]] = []
     owners: list[int] = []
     source = source_label(next(iter(several(given))))
-    for question in _questions(given, repair, bad):
+    for question in _questions(given, repair, columns or Columns(), bad):
         try:
             if not question.answers and not question.is_impossible:
                 raise DataError(
@@ -136,9 +137,11 @@ def position_in(window: Window, tokens: tuple[int, int] | None) -> tuple[int, in
     return tokens[0] + window.shift, tokens[1] + window.shift
 
 
-def _questions(given: object, repair: bool, bad: BadRows) -> Iterator[Question]:
+def _questions(given: object, repair: bool, columns: Columns, bad: BadRows) -> Iterator[Question]:
     for source in several(given):
         if isinstance(source, str | os.PathLike):
-            yield from read_squad(source, repair=repair, skip_bad=bad.skip).reading(bad)
+            yield from read_squad(
+                source, repair=repair, encoding=columns.encoding, skip_bad=bad.skip, delimiter=columns.delimiter
+            ).reading(bad)
         else:
             yield from question_rows(source, repair=repair).reading(bad)

@@ -13,7 +13,7 @@ from bertie.data.reading import SKIP_REMEDY
 from bertie.errors import DataError
 from bertie.text import BertTokenizer
 from bertie.training.rows import TokenRow, TokenRows, fingerprint
-from bertie.training.sources import open_rows, several, source_label
+from bertie.training.sources import Columns, open_rows, several, source_label
 
 
 class ChoiceExample(NamedTuple):
@@ -53,14 +53,14 @@ def choice_examples(
     *,
     max_length: int,
     skip_bad: bool = False,
-    format: str | None = None,  # noqa: A002
+    columns: Columns | None = None,
 ) -> ChoiceExamples:
     """From every layout that `read_choices` knows; all questions have equally many choices, and an answer."""
     bad = BadRows(skip=skip_bad)
     questions: list[ChoiceQuestion] = []
     source = source_label(next(iter(several(given))))
     for each in several(given):
-        rows = open_rows(each, skip_bad=skip_bad, format=format)
+        rows = open_rows(each, skip_bad=skip_bad, columns=columns)
         for question in choice_rows(rows).reading(bad):
             try:
                 _check(question, questions, source_label(each))

@@ -123,7 +123,7 @@ def _items(given: object, columns: Columns, scored: bool | None, bad: BadRows) -
     for source in several(given):
         task = glue_of(source, columns)
         if task is not None and task.text_b is not None:
-            for example in read_glue(task.name, os.fspath(source)).reading(bad):  # type: ignore[call-overload]
+            for example in read_glue(task.name, os.fspath(source), encoding=columns.encoding).reading(bad):  # type: ignore[call-overload]
                 where = f"{source_label(source)}, example {example.guid}"
                 try:
                     score = None if scored is False else float(example.label)  # type: ignore[arg-type]
@@ -131,13 +131,16 @@ def _items(given: object, columns: Columns, scored: bool | None, bad: BadRows) -
                     bad.report(DataError(f"{where}: the label {example.label!r} is no score.", "Use STS-B, or MRPC."))
                     continue
                 yield (example.text_a, example.text_b or ""), score, where
-        elif isinstance(source, str | os.PathLike) and (answers := _answer_retrieval(source)) is not None:
+        elif (
+            isinstance(source, str | os.PathLike)
+            and (answers := _answer_retrieval(source, columns.encoding)) is not None
+        ):
             yield from answers
         else:
-            yield from _rows(open_rows(source, skip_bad=bad.skip, format=columns.format), columns, scored, bad)
+            yield from _rows(open_rows(source, skip_bad=bad.skip, columns=columns), columns, scored, bad)
 
 
-def _answer_retrieval(path: str | os.PathLike[str]) -> list[_Item] | None:
+def _answer_retrieval(path: str | os.PathLike[str], encoding: str) -> list[_Item] | None:
     """ReQA's pairs, if that is what the file holds: an object with a list called questions."""
     if Path(path).suffix.lower() != ".json" or not Path(path).is_file():
         return None
@@ -145,7 +148,7 @@ def _answer_retrieval(path: str | os.PathLike[str]) -> list[_Item] | None:
         head = file.read(2048)
     if not re.match(rb'\s*\{\s*"(questions|candidates|answers|ground_truths)"', head):
         return None
-    found = read_answer_retrieval(path)
+    found = read_answer_retrieval(path, encoding=encoding)
     return [
         ((question, found.candidates[answer]), None, f"{os.fspath(path)}, questions[{number}]")
         for number, (question, answers) in enumerate(zip(found.questions, found.relevant, strict=True))

@@ -25,7 +25,7 @@ from bertie.tasks.inputs import chunked
 from bertie.text import BertTokenizer
 from bertie.training.labels import LabelNumbers, label_numbers
 from bertie.training.rows import TokenRow, TokenRows, fingerprint
-from bertie.training.sources import open_rows, several, source_label
+from bertie.training.sources import Columns, open_rows, several, source_label
 
 _ROW_FORMATS = {".jsonl", ".ndjson", ".json", ".parquet", ".pq", ".arrow", ".feather", ".ipc"}
 _SENTENCES_AT_ONCE = 256
@@ -148,24 +148,24 @@ class TaggedSentences:
                     yield sentence, numbers, row.ids, words
 
 
-def read_tagged(given: object, *, skip_bad: bool = False, format: str | None = None) -> TaggedSentences:  # noqa: A002
+def read_tagged(given: object, *, skip_bad: bool = False, columns: Columns | None = None) -> TaggedSentences:
     """All sentences of CoNLL files, or of rows with lists of tokens and tags."""
     bad = BadRows(skip=skip_bad)
     items: list[Sentence] = []
     for source in several(given):
-        items.extend(_reader(source, skip_bad, format).reading(bad))
+        items.extend(_reader(source, skip_bad, columns or Columns()).reading(bad))
     return TaggedSentences(items, bad, source_label(next(iter(several(given)))))
 
 
-def _reader(given: object, skip_bad: bool, format: str | None) -> Reader[Sentence]:  # noqa: A002
+def _reader(given: object, skip_bad: bool, columns: Columns) -> Reader[Sentence]:
     if not isinstance(given, str | os.PathLike):
         return tagged_rows(open_rows(given, skip_bad=skip_bad))
     suffixes = [suffix.lower() for suffix in Path(given).suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
-    if format not in (None, "conll") or (format is None and suffixes and suffixes[-1] in _ROW_FORMATS):
-        return tagged_rows(open_rows(given, skip_bad=skip_bad, format=format))
-    return read_conll(given, skip_bad=skip_bad)
+    if columns.format not in (None, "conll") or (columns.format is None and suffixes and suffixes[-1] in _ROW_FORMATS):
+        return tagged_rows(open_rows(given, skip_bad=skip_bad, columns=columns))
+    return read_conll(given, encoding=columns.encoding, skip_bad=skip_bad)
 
 
 def _cuts(words: Sequence[int], room: int) -> Iterator[tuple[int, int]]:

@@ -246,7 +246,7 @@ def _tag(request: _Request) -> Prepared:
     options = request.options
 
     def read(given: object) -> Any:
-        return read_tagged(given, skip_bad=options.skip_bad, format=options.columns.format)
+        return read_tagged(given, skip_bad=options.skip_bad, columns=options.columns)
 
     sentences = read(request.train)
     dev_sentences = None if request.dev is None else read(request.dev)
@@ -281,6 +281,7 @@ def _answer(request: _Request) -> Prepared:
             stride=options.stride,
             skip_bad=options.skip_bad,
             repair=options.repair,
+            columns=options.columns,
         )
 
     train, dev = read(request.train), None if request.dev is None else read(request.dev)
@@ -297,7 +298,7 @@ def _choice(request: _Request) -> Prepared:
 
     def read(given: object) -> Any:
         return choice_examples(
-            given, request.tokenizer, max_length=length, skip_bad=options.skip_bad, format=options.columns.format
+            given, request.tokenizer, max_length=length, skip_bad=options.skip_bad, columns=options.columns
         )
 
     train, dev = read(request.train), None if request.dev is None else read(request.dev)

@@ -71,6 +71,7 @@ class PretrainOptions:
     nsp: bool = False
     max_length: int = 128
     lines: Lines = "auto"  # is a line of the corpus a sentence or a paragraph?
+    encoding: str = "utf-8"
     skip_bad: bool = False
     processes: int | None = None  # that prepare the text; by default one for a core, eight at most, for large corpora
     mask_probability: float = 0.15
@@ -222,6 +223,7 @@ def _tokenizer(
             with seen.phase("vocabulary", "", "", size=size) as phase:
                 learned = train_vocabulary(
                     files,
+                    encoding=options.encoding,
                     vocab_size=options.vocab_size,
                     lowercase=options.lowercase,
                     model_max_length=options.max_length,
@@ -268,6 +270,7 @@ def _corpus(
             tokenizer,
             folder / f"{name}-ids",
             lines=options.lines,
+            encoding=options.encoding,
             skip_bad=options.skip_bad,
             progress=phase.at,
             processes=options.processes,

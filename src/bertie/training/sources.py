@@ -27,7 +27,8 @@ class Columns:
     """Which columns hold what, where the usual names do not tell; `format` where the file's name does not.
 
     `glue` names a GLUE task, whose files are laid out in ways of their own; a .tsv file in a folder called like one
-    (`MRPC/train.tsv`) is known by that. `separator` splits several labels in one cell.
+    (`MRPC/train.tsv`) is known by that. `separator` splits several labels in one cell. `encoding` and `delimiter` are
+    those of `read_rows`.
     """
 
     text: str | None = None
@@ -36,6 +37,8 @@ class Columns:
     glue: str | None = None
     format: str | None = None
     separator: str = ","
+    encoding: str = "utf-8"
+    delimiter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,11 @@ class Labelled:
     where: str
 
 
-def open_rows(given: object, *, skip_bad: bool, format: str | None = None) -> RowReader:  # noqa: A002
+def open_rows(given: object, *, skip_bad: bool, columns: Columns | None = None) -> RowReader:
     """The rows of a file (a path as text or `Path`), or of whatever else `as_rows` takes."""
     if isinstance(given, str | os.PathLike):
-        return read_rows(given, format=format, skip_bad=skip_bad)
+        how = columns or Columns()
+        return read_rows(given, format=how.format, encoding=how.encoding, skip_bad=skip_bad, delimiter=how.delimiter)
     return as_rows(given, skip_bad=skip_bad)
 
 
@@ -71,14 +75,14 @@ def read_labelled(
                 f"{task.name} has {wanted} to a text, which is not what was asked for.",
                 "Use regress for STS-B, and classify or pairs for the others.",
             )
-        for example in read_glue(task.name, os.fspath(given)).reading(bad):  # type: ignore[call-overload]
+        for example in read_glue(task.name, os.fspath(given), encoding=columns.encoding).reading(bad):  # type: ignore[call-overload]
             where = f"{source_label(given)}, example {example.guid}"
             if example.label is None:
                 bad.report(DataError(f"{where}: has no label.", "Test files have none: use train.tsv and dev.tsv."))
                 continue
             yield Labelled(example.text_a, example.text_b, example.label, where)
         return
-    yield from _from_rows(open_rows(given, skip_bad=bad.skip, format=columns.format), kind, paired, columns, bad)
+    yield from _from_rows(open_rows(given, skip_bad=bad.skip, columns=columns), kind, paired, columns, bad)
 
 
 def glue_of(given: object, columns: Columns) -> GlueTask | None:
@@ -88,7 +92,7 @@ def glue_of(given: object, columns: Columns) -> GlueTask | None:
     if columns.glue is not None:
         return glue_task(columns.glue)
     path = Path(given)
-    own_columns = columns.text or columns.pair or columns.label or columns.format
+    own_columns = columns.text or columns.pair or columns.label or columns.format or columns.delimiter
     if path.suffix.lower() != ".tsv" or own_columns or path.parent.name not in GLUE_TASKS:
         return None
     return GLUE_TASKS[path.parent.name]
@@ -154,7 +158,7 @@ def holds_lists(given: object, columns: Columns) -> bool:
     first = next(iter(several(given)))
     if isinstance(first, Iterator) or glue_of(first, columns) is not None:
         return False
-    reader = open_rows(first, skip_bad=True, format=columns.format)
+    reader = open_rows(first, skip_bad=True, columns=columns)
     row = None if reader.once else next(iter(reader), None)
     if row is None:
         return False

@@ -100,6 +100,19 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
     assert values(put(tmp_path, "a.csv", f"text\n{text}\n")) == [{"text": text}]
 
 
+@pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n"])
+def test_a_delimiter_is_one_character(tmp_path: Path, delimiter: str) -> None:
+    with pytest.raises(DataError, match=r"cannot separate the columns[\s\S]*one character"):
+        values(put(tmp_path, "a.csv", "a;b\n1;2\n"), delimiter=delimiter)
+
+
+def test_only_lines_that_can_be_left_out_are_said_to_be(tmp_path: Path) -> None:
+    for name, can_skip in (("a.txt", True), ("a.json", False)):
+        with pytest.raises(DataError, match="encoding='latin-1'") as caught:
+            values(put(tmp_path, name, b'["gr\xfc\xdfe"]'))
+        assert ("skip_bad" in str(caught.value)) is can_skip
+
+
 def test_other_encodings(tmp_path: Path) -> None:
     for encoding in ("utf-16", "utf-16-le", "utf-32", "latin-1"):
         path = put(tmp_path, "a.csv", CSV.replace("one", "öne").encode(encoding))

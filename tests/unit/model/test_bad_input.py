@@ -138,7 +138,7 @@ def test_a_cached_text_may_not_outgrow_the_positions() -> None:
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"top_k": -1}, "top_k is -1"),
         ({"num_beams": 2, "do_sample": True}, "Choose one of them"),
-        ({"num_return_sequences": 3}, "num_return_sequences is 3 with 1 beams"),
+        ({"num_return_sequences": 3}, "3 texts of each prompt were asked for, and the beams are 1"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]] * 2)}, "Pad prompts on the left"),
         ({"attention_mask": torch.ones(2, 4)}, "attention_mask has shape [2, 4]"),
         ({"attention_mask": [[1] * 5] * 2}, "attention_mask is of type list; it takes a tensor"),

@@ -276,6 +276,8 @@ MISTAKES: list[tuple[str, Callable[[Embedder], Any], str, str]] = [
     ("function", lambda e: similarity(np.ones((1, 2)), function="cos"), "no similarity 'cos'", "cosine, dot"),
     ("widths", lambda e: similarity(np.ones((1, 2)), np.ones((1, 3))), "2 and of 3 numbers", "same model"),
     ("mixture", lambda e: similarity(["a", [1.0]]), "neither", "strings"),
+    ("None to compare", lambda e: similarity("a", [None], model=e), r"Text number 0 .* is None", "missing texts"),
+    ("None alone", lambda e: similarity(None, model=e), "The text is None", "leave out"),  # type: ignore[arg-type]
     ("prompt too long", lambda e: e.embed(["dog " * 99], prompt="fox " * 46, long="windows"), "no room", "shorter"),
     ("prompt type", lambda e: e.embed(["a"], prompt=3), "prompt is a int", ""),
 ]
@@ -291,6 +293,20 @@ def test_mistakes_are_told_with_their_remedy(
     if remedy:
         assert caught.value.remedy is not None
         assert re.search(remedy, caught.value.remedy)
+
+
+def test_similarity_of_no_texts_is_empty(plain: Embedder) -> None:
+    assert similarity("a", [], model=plain).shape == (1, 0)
+    assert similarity([], ["a", "b"], model=plain).shape == (0, 2)
+    assert similarity([], model=plain).shape == (0, 0)
+    assert similarity(np.ones((3, 2)), []).shape == (3, 0)
+
+
+def test_similarity_takes_generators(plain: Embedder) -> None:
+    texts = ["a dog", "a fox"]
+    expected = similarity(texts, model=plain)
+    np.testing.assert_array_equal(similarity((text for text in texts), model=plain), expected)
+    np.testing.assert_array_equal(similarity(texts[0], iter(texts), model=plain), expected[:1])
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:

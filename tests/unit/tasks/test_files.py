@@ -44,6 +44,14 @@ def test_pairs_are_found_by_their_columns(tmp_path: Path, rows: Path) -> None:
     assert list(bertie.next_sentence(rows, model=follower)) == bertie.next_sentence(pairs, model=follower)
 
 
+def test_a_text_that_is_of_no_use_is_named_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("He was [MASK].\nNothing.\n")
+    model = saved(tmp_path / "m", "BertForMaskedLM")
+    with pytest.raises(DataError, match=r"texts\.txt, line 2: has no \[MASK\]: 'Nothing.'.\nWrite \[MASK\]"):
+        list(bertie.fill(file, model=model))
+
+
 def test_a_file_without_what_is_needed_is_named(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("x,y,z\n1,2,3\n")

@@ -31,6 +31,8 @@ OPTIONS = {
         ("optimizer is 'sgd'. It takes one of: adamw.", "--optimizer sgd. It takes one of: adamw."),
         ("loss='cosine' needs a score.", "--loss cosine needs a score."),
         ("Go on with it with resume=True, or not.", "Go on with it with --resume, or not."),
+        ("Say so: encoding='utf-16'.", "Say so: --encoding utf-16."),
+        ("If that separates them: delimiter=';'.", "If that separates them: --delimiter ';'."),
         ("Leave such rows out: skip_bad=True (--skip-bad).", "Leave such rows out: --skip-bad."),
         ("Name its column: label=, or stop.", "Name its column: --label, or stop."),
         ("The run was started with ema=0.5; now it is 0.0.", "The run was started with --ema 0.5; now it is 0.0."),
@@ -56,7 +58,7 @@ def test_settings_become_options(said: str, typed_as: str) -> None:
 def test_every_setting_that_can_be_typed_is_called_the_same_in_python() -> None:
     python = {field.name for kind in (Settings, TaskOptions, PretrainOptions) for field in fields(kind)}
     arguments = {"train", "corpus", "dev", "model", "output", "resume", "device", "teacher", "student_layers"}
-    columns = {"column", "columns", "label", "glue", "input_format"}
+    columns = {"column", "columns", "label", "glue", "input_format", "delimiter", "encoding"}
     assert set(OPTIONS) - python - arguments - columns - {"distil"} == set()
 
 
