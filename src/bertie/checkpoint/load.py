@@ -34,7 +34,9 @@ def usable_device(given: torch.device | str | int | None) -> torch.device:
         device = torch.device("cpu" if given is None else given)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        # torch says it with the list of all the back ends it has
+        not_built = isinstance(error, NotImplementedError)
+        reason = "this torch was not built for it" if not_built else str(error).splitlines()[0].rstrip(".")
         raise InputError(f"There is no device {given!r}: {reason}.", "It takes cpu, cuda, cuda:1 …") from None
     return device
 

@@ -62,9 +62,9 @@ _HEADS = {
 }
 # Heads whose weights have the same names, so that only the configuration tells them apart, and what each is for.
 _CLASSIFIERS = {
-    "BertForSequenceClassification": "classify and rerank are for it",
-    "BertForTokenClassification": "tag is for it",
-    "BertForMultipleChoice": "BertForMultipleChoice.from_pretrained(…) loads it",
+    "BertForSequenceClassification": "classify and rerank take this one",
+    "BertForTokenClassification": "tag takes this one",
+    "BertForMultipleChoice": "BertForMultipleChoice.from_pretrained(…) loads this one",
 }
 
 

@@ -66,7 +66,7 @@ def test_classifiers_of_three_kinds_are_told_apart_by_their_configuration(tmp_pa
     choices = saved(tmp_path / "choices", "BertForMultipleChoice", num_labels=1)
     with pytest.raises(CheckpointError, match=r"tag needs a token .* is a BertForSequence.*\n.*classify and rerank"):
         open_model(texts, BertForTokenClassification, task="tag")
-    with pytest.raises(CheckpointError, match=r"classify needs a text .* is a BertForToken.*\n.*; tag is for it"):
+    with pytest.raises(CheckpointError, match=r"classify needs a text .* is a BertForToken.*\n.*; tag takes this one"):
         open_model(tokens, BertForSequenceClassification, task="classify")
     with pytest.raises(CheckpointError, match=r"rerank needs .* is a BertForMultipleChoice"):
         open_model(choices, BertForSequenceClassification, task="rerank")
