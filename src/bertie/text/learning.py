@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -49,6 +50,7 @@ def train_vocabulary(
     num_unused: int = 0,
     limit_alphabet: int = 1000,
     model_max_length: int = 512,
+    skip_bad: bool = False,
     show_progress: bool = False,
     progress: Progress | None = None,
     processes: int = 1,
@@ -58,6 +60,7 @@ def train_vocabulary(
     At most `vocab_size` tokens, special ones included; fewer when the text has no more pairs that occur
     `min_frequency` times. `num_unused` tokens [unused0] … are kept free for later. The `limit_alphabet` most frequent
     characters can be spelled, others become [UNK]. An iterable is read once and kept in a temporary file meanwhile.
+    `skip_bad` passes over lines of files that are not UTF-8.
     The text is gone through twice, for its letters (`processes` share that) and for its words; then pieces are merged.
     """
     if isinstance(source, str):
@@ -67,7 +70,7 @@ def train_vocabulary(
         handle_chinese_chars=tokenize_chinese_chars, strip_accents=strip_accents, lowercase=lowercase
     )
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
-        texts = _read_files(paths) if paths is not None else _checked(source)
+        texts = _read_files(paths, skip_bad) if paths is not None else _checked(source)
         kept = texts if paths is not None else _spooled(texts, spool)
         letters = _count_letters(_told(kept, "letters", progress), normalizer, processes)
         if not letters:
@@ -99,7 +102,7 @@ def train_vocabulary(
             show_progress=show_progress,
         )
         with rust_errors("The vocabulary could not be learned"):
-            again = _read_files(paths) if paths is not None else spool
+            again = _read_files(paths, skip_bad) if paths is not None else spool
             learner.train_from_iterator(_told(again, "words", progress, then="pieces"), trainer)
     return BertTokenizer(
         learner.get_vocab(),
@@ -126,15 +129,29 @@ def _checked(texts: Any) -> Iterator[str]:
         yield replace_surrogates(text)
 
 
-def _read_files(paths: Iterable[Path]) -> Iterator[str]:
+def _read_files(paths: Iterable[Path], skip_bad: bool) -> Iterator[str]:
     for path in paths:
         try:
             openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
             opener = openers.get(path.suffix, open)
-            with opener(path, "rt", encoding="utf-8") as file:
-                yield from file
-        except (OSError, UnicodeDecodeError, EOFError, lzma.LZMAError) as error:
+            with opener(path, "rb") as file:
+                yield from _decoded(file, path, skip_bad)
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
             raise TokenizerError(f"{path} cannot be read as text: {error}") from error
+
+
+def _decoded(lines: Iterable[bytes], path: Path, skip_bad: bool) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if skip_bad:
+                continue
+            raise TokenizerError(
+                f"{path}, line {number}: byte 0x{line[error.start]:02x} at {error.start + 1} is not utf-8.",
+                "Save the file as UTF-8, or leave such lines out: skip_bad=True (--skip-bad).",
+            ) from None
+        yield text
 
 
 def _spooled(texts: Iterable[str], spool: IO[str]) -> Iterator[str]:
