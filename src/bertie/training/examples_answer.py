@@ -80,6 +80,7 @@ def answer_examples(
     stride: int = DEFAULT_STRIDE,
     skip_bad: bool = False,
     repair: bool = False,
+    format: str | None = None,  # noqa: A002
 ) -> AnswerExamples:
     """From SQuAD json or flat rows. `repair` moves answers whose place is wrong to where their text is nearest."""
     bad = BadRows(skip=skip_bad)
@@ -88,7 +89,7 @@ def answer_examples(
     spans: list[tuple[int, int]] = []
     owners: list[int] = []
     source = source_label(next(iter(several(given))))
-    for question in _questions(given, repair, bad):
+    for question in _questions(given, repair, format, bad):
         try:
             if not question.answers and not question.is_impossible:
                 raise DataError(
@@ -136,9 +137,9 @@ def position_in(window: Window, tokens: tuple[int, int] | None) -> tuple[int, in
     return tokens[0] + window.shift, tokens[1] + window.shift
 
 
-def _questions(given: object, repair: bool, bad: BadRows) -> Iterator[Question]:
+def _questions(given: object, repair: bool, format: str | None, bad: BadRows) -> Iterator[Question]:  # noqa: A002
     for source in several(given):
         if isinstance(source, str | os.PathLike):
-            yield from read_squad(source, repair=repair, skip_bad=bad.skip).reading(bad)
+            yield from read_squad(source, repair=repair, format=format, skip_bad=bad.skip).reading(bad)
         else:
             yield from question_rows(source, repair=repair).reading(bad)
