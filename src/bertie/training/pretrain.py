@@ -35,9 +35,17 @@ from bertie.text.sentence_pairs import PairRules
 from bertie.training.array_folder import locked
 from bertie.training.contract import Examples
 from bertie.training.corpus import LARGE, Lines, TokenizedCorpus, file_hash, tokenize_corpus
-from bertie.training.distillation import Weights, check_temperature, check_vocabulary, make_student
+from bertie.training.distillation import TEMPERATURE, Weights, check_temperature, check_vocabulary, make_student
 from bertie.training.distributed import world
-from bertie.training.finetune import check_student, deciding, run, set_dropout, with_teacher
+from bertie.training.finetune import (
+    check_student,
+    check_teacher,
+    deciding,
+    run,
+    set_dropout,
+    told_of_teacher,
+    with_teacher,
+)
 from bertie.training.loop import Result
 from bertie.training.masking import MaskRules
 from bertie.training.objectives.pretrain import Pretraining, average_predictions
@@ -84,7 +92,7 @@ class PretrainOptions:
     dev_share: float = 0.01  # of the examples, at most 2000, where there is no dev corpus
     dropout: float = 0.1
     distillation: Weights | None = None  # with a teacher: what counts how much
-    temperature: float = 2.0
+    temperature: float = TEMPERATURE
     attention_dropout: float = 0.0  # as recent recipes have it; packed attention on GPUs has none
 
     def __post_init__(self) -> None:
@@ -126,10 +134,13 @@ def pretrain(
     vocabulary is the teacher's, and with `student_layers` it begins as so many of the teacher's layers.
     """
     made, chosen = settings or PRETRAINING, options or PretrainOptions()
+    if size is not None or chosen.size != PretrainOptions.size:
+        _check_size(model, student_layers)
     size = size or chosen.size
     one_of("size", size, tuple(PRESETS))
     check_student(student_layers, teacher, model)
     check_temperature(chosen.temperature)
+    check_teacher(teacher, chosen.distillation, chosen.temperature)
     files, folder = _files(corpus), Path(output)
     held_files = None if dev is None else _files(dev)
     if made.tensorboard:
@@ -183,7 +194,20 @@ def pretrain(
             model_name=_model_name(size, model, teacher, student_layers),
             command=command or "bertie.training.pretrain(…) from Python",
             options=deciding(chosen, _DECIDING),
+            told={"max_length": chosen.max_length, **deciding(chosen, _DECIDING)}
+            | told_of_teacher(teacher, chosen.distillation, chosen.temperature),
         )  # fmt: skip
+
+
+def _check_size(model: PathLike | None, student_layers: int | None) -> None:
+    """Refuse a size where there is a model that has one."""
+    if model is None and student_layers is None:
+        return
+    given = "model" if model is not None else "student_layers"
+    raise InputError(
+        f"Both {given} and size were given.",
+        "A size is for a new model; one that is trained further, or cut out of its teacher, has its own.",
+    )
 
 
 def _model_name(size: str, model: PathLike | None, teacher: PathLike | None, student_layers: int | None) -> str:

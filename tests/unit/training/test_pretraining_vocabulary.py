@@ -13,7 +13,6 @@ from bertie.text import BertTokenizer
 from bertie.training import PretrainOptions, Settings, pretrain
 from tiny_models import SENTENCES
 
-
 pretraining = importlib.import_module("bertie.training.pretrain")
 
 
