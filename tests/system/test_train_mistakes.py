@@ -18,6 +18,7 @@ from tiny_models import SENTENCES
 
 CLASSIFY = "finetune classify -m my-bert -o out --device cpu --epochs 1"
 PRETRAIN = "pretrain -o out --device cpu --size tiny --vocab-size 300 --max-length 32 --max-steps 1"
+FURTHER = "pretrain -o out --device cpu --corpus texts.txt -m"
 
 
 @pytest.fixture
@@ -40,6 +41,8 @@ def files(desk: Path) -> Path:
     Path("latin.txt").write_bytes("Grüße\n".encode("latin-1"))
     Path("latin.csv").write_bytes("text,label\nGrüße,good\n".encode("latin-1"))
     Path("semicolons.csv").write_text("text;label\nA film;good\n")
+    Path("nulls.jsonl").write_text('{"text": "A", "labels": ["x", "y"]}\n{"text": "B", "labels": null}\n')
+    Path("odd.conll").write_text("Ada B-PER\nLovelace PER\nslept O\n")
     other = Path("other-words")  # as large a vocabulary, and two words have changed places
     shutil.copytree("my-sentiment", other)
     (other / "tokenizer.json").unlink(missing_ok=True)
@@ -61,11 +64,17 @@ MISTAKES = [
     (f"{CLASSIFY} --train two.jsonl --max-length 4000", "--max-length 4000: it takes 4 to 48", "--help"),
     (f"{CLASSIFY} --train two.jsonl --class-weights 1,2,3", "--class-weights 1,2,3: there are 2 labels", "bad, good"),
     (f"{PRETRAIN} --corpus texts.txt --mask-probability 2", "--mask-probability 2: it takes", "bertie pretrain --help"),
-    (f"{PRETRAIN} --corpus texts.txt -m my-bert --vocab my-bert", "Both --model and --vocab were given", "keeps"),
+    (f"{FURTHER} my-bert --vocab my-bert", "Both --model and --vocab were given", "keeps"),
     (f"{PRETRAIN} --corpus texts.txt --dupe-factor 0", "--dupe-factor 0: it takes at least 1", "--help"),
     (f"{CLASSIFY} --train two.jsonl three.jsonl", "unexpected extra argument", "--train A --train B"),
     (f"{CLASSIFY} --train two.jsonl --class-weights=-1,1", "--class-weights -1,1: weights are 0 or more", "--help"),
     ("finetune embed -m my-bert --train pairs.csv -o out --batch-size 1", "--batch-size 1: rows of a batch", "Larger"),
+    (f"{CLASSIFY} --train two.jsonl --class-weights inf,1", "--class-weights inf,1: weights are 0 or more", "--help"),
+    (f"{CLASSIFY} --train none --seed 99999999999999999999", "--seed 99999999999999999999: it takes at most", "--help"),
+    (f"{CLASSIFY} --train none --warmup inf", "error: --warmup inf: it takes a number that is finite.", "--help"),
+    (f"{FURTHER} my-bert --size base", "Both --model and --size were given", "its own"),
+    ("finetune answer -m my-bert --train two.jsonl -o out --input-format conll", "--input-format conll is not known",
+     "jsonl, json"),
     # what it is judged by
     (f"{CLASSIFY} --train none --dev none --metric f2", "--metric f2: classify has no such metric", "matthews, f1, "),
     (f"{CLASSIFY} --train none --dev none --metric acuracy", "--metric acuracy", "Did you mean accuracy? It has:"),
@@ -96,14 +105,22 @@ MISTAKES = [
     ("finetune classify -m my-bert --train two.jsonl -o texts.txt", "--output texts.txt, which is a file", "folder"),
     ("finetune classify -m my-bert --train two.jsonl -o texts.txt/a", "texts.txt is a file", "another folder"),
     ("finetune classify -m my-bert --train two.jsonl -o my-ner", "a model in my-ner already", "not overwritten"),
+    (f"{CLASSIFY} --train nulls.jsonl", "nulls.jsonl, line 2: the column 'labels' should be a list", "--skip-bad"),
+    ("finetune tag -m my-bert --train odd.conll -o out", "odd.conll, line 2: the tag 'PER'", "Correct it: either all"),
+    ("finetune tag -m my-bert --train odd.conll -o out --skip-bad", "odd.conll, line 2: the tag 'PER'", "Correct it"),
     # teachers
+    (f"{CLASSIFY} --train none --temperature 3", "--temperature 3, and there is no teacher", "--teacher"),
+    (f"{CLASSIFY} --train none --distil 1 1 0 0", "--distil 1 1 0 0, and there is no teacher", "--teacher"),
+    (f"{PRETRAIN} --corpus texts.txt --distil 1 1 0 0", "--distil 1 1 0 0, and there is no teacher", "--teacher"),
+    ("pretrain -o out --corpus texts.txt --teacher my-bert --student-layers 1 --size tiny",
+     "Both --student-layers and --size were given", "its own"),
     (f"{CLASSIFY} --train none --teacher other-words", "teacher other-words has another vocabulary", "same ids"),
     (f"{CLASSIFY} --train two.jsonl --teacher my-nli", "'entailment'", "--distil 0.5 0 0 0."),
     (f"{CLASSIFY} --train two.jsonl --teacher my-sentiment --distil 0 0 0 0", "--distil 0 0 0 0: its", "--help"),
     (f"{CLASSIFY} --train none --teacher my-sentiment --temperature 0", "--temperature 0: it must", "--help"),
     ("finetune classify --train two.jsonl -o out --teacher my-sentiment --student-layers 99",
      "--student-layers 99: the teacher has 3", "--help"),
-    (f"{PRETRAIN} --corpus texts.txt --teacher my-bert -m other-words", "has another vocabulary", "same ids"),
+    (f"{FURTHER} other-words --teacher my-bert", "has another vocabulary", "same ids"),
 ]  # fmt: skip
 
 
@@ -125,6 +142,11 @@ def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(
 def test_python_names_settings_by_their_own_names(files: Path) -> None:
     with pytest.raises(ConfigError, match=r"^learning_rate is 0\.0; it must be above 0\.$"):
         Settings(learning_rate=0.0)
+    with pytest.raises(ConfigError, match=r"^seed is 36893488147419103232; it takes at most 9223372036854775807\.$"):
+        Settings(seed=2**65)
+    weights = TaskOptions(class_weights={"good": -1.0})
+    with pytest.raises(BertieError, match=r"^class_weights is \[1\.0, -1\.0\]; weights are 0 or more, finite"):
+        finetune("classify", model="my-bert", train="two.jsonl", output="out", options=weights)
     with pytest.raises(BertieError, match=r"^best_metric is 'f2'; classify has no such metric\.\nIt has: accuracy, "):
         finetune("classify", train="none", dev="none", output="out", options=TaskOptions(best_metric="f2"))
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import gzip
 import lzma
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -50,6 +52,7 @@ def train_vocabulary(
     num_unused: int = 0,
     limit_alphabet: int = 1000,
     model_max_length: int = 512,
+    skip_bad: bool = False,
     show_progress: bool = False,
     progress: Progress | None = None,
     processes: int = 1,
@@ -59,6 +62,7 @@ def train_vocabulary(
     At most `vocab_size` tokens, special ones included; fewer when the text has no more pairs that occur
     `min_frequency` times. `num_unused` tokens [unused0] … are kept free for later. The `limit_alphabet` most frequent
     characters can be spelled, others become [UNK]. An iterable is read once and kept in a temporary file meanwhile.
+    `encoding` is that of files; `skip_bad` passes over lines that are not in it.
     The text is gone through twice, for its letters (`processes` share that) and for its words; then pieces are merged.
     """
     if isinstance(source, str):
@@ -68,7 +72,7 @@ def train_vocabulary(
         handle_chinese_chars=tokenize_chinese_chars, strip_accents=strip_accents, lowercase=lowercase
     )
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
-        texts = _read_files(paths, encoding) if paths is not None else _checked(source)
+        texts = _read_files(paths, encoding, skip_bad) if paths is not None else _checked(source)
         kept = texts if paths is not None else _spooled(texts, spool)
         letters = _count_letters(_told(kept, "letters", progress), normalizer, processes)
         if not letters:
@@ -100,7 +104,7 @@ def train_vocabulary(
             show_progress=show_progress,
         )
         with rust_errors("The vocabulary could not be learned"):
-            again = _read_files(paths, encoding) if paths is not None else spool
+            again = _read_files(paths, encoding, skip_bad) if paths is not None else spool
             learner.train_from_iterator(_told(again, "words", progress, then="pieces"), trainer)
     return BertTokenizer(
         learner.get_vocab(),
@@ -127,17 +131,37 @@ def _checked(texts: Any) -> Iterator[str]:
         yield replace_surrogates(text)
 
 
-def _read_files(paths: Iterable[Path], encoding: str) -> Iterator[str]:
+def _read_files(paths: Iterable[Path], encoding: str, skip_bad: bool) -> Iterator[str]:
     for path in paths:
         try:
             openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
             opener = openers.get(path.suffix, open)
-            with opener(path, "rt", encoding=encoding) as file:
-                yield from file
-        except (OSError, UnicodeDecodeError, EOFError, lzma.LZMAError) as error:
-            is_other = isinstance(error, UnicodeDecodeError)
-            remedy = "Say which encoding it is, e.g. encoding='latin-1'." if is_other else None
-            raise TokenizerError(f"{path} cannot be read as text: {error}", remedy) from error
+            with opener(path, "rb") as file:
+                yield from _decoded(file, path, encoding, skip_bad)
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            raise TokenizerError(f"{path} cannot be read as text: {error}") from error
+
+
+def _decoded(file: IO[bytes], path: Path, encoding: str, skip_bad: bool) -> Iterator[str]:
+    """Lines of a file. Those of an encoding in which a line end is one byte can be left out one by one."""
+    if len("\n".encode(encoding)) > 1:
+        try:
+            yield from TextIOWrapper(file, encoding=encoding)
+        except UnicodeDecodeError as error:
+            raise TokenizerError(f"{path} is not {encoding}: {error}.", "Say which encoding it is.") from None
+        return
+    for number, line in enumerate(file, start=1):
+        try:
+            text = line.decode(encoding)
+        except UnicodeDecodeError as error:
+            if skip_bad:
+                continue
+            raise TokenizerError(
+                f"{path}, line {number}: byte 0x{line[error.start]:02x} at {error.start + 1} is not {encoding}.",
+                "Say which encoding it is, e.g. encoding='latin-1', or leave such lines out: skip_bad=True "
+                "(--skip-bad).",
+            ) from None
+        yield text
 
 
 def _spooled(texts: Iterable[str], spool: IO[str]) -> Iterator[str]:

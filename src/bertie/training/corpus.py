@@ -109,7 +109,7 @@ def tokenize_corpus(
         raise DataError(f"lines={lines!r} is not known.", "Use 'auto', 'sentences' or 'paragraphs'.")
     key = {
         "format": "bertie tokenized corpus 1",
-        "files": [_file_hash(path) for path in paths],
+        "files": [file_hash(path) for path in paths],
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "lines": lines,
         "encoding": encoding,
@@ -220,7 +220,7 @@ def _first_lines(paths: Sequence[PathLike], encoding: str) -> Iterator[str]:
         yield from document.lines
 
 
-def _file_hash(path: PathLike) -> str:
+def file_hash(path: PathLike) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

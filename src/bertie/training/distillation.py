@@ -44,6 +44,8 @@ from bertie.training.contract import Batch, Examples, Objective
 AttentionLoss = Literal["maps", "relations"]
 Model = TypeVar("Model", bound=BertPreTrainedModel)
 
+TEMPERATURE = 2.0
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -71,7 +73,7 @@ class Distillation:
         teacher: BertPreTrainedModel,
         *,
         weights: Weights | None = None,
-        temperature: float = 2.0,
+        temperature: float = TEMPERATURE,
         layers: Sequence[int] | None = None,
         attention: AttentionLoss = "maps",
         seed: int = 0,

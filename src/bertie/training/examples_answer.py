@@ -141,7 +141,8 @@ def _questions(given: object, repair: bool, columns: Columns, bad: BadRows) -> I
     for source in several(given):
         if isinstance(source, str | os.PathLike):
             yield from read_squad(
-                source, repair=repair, encoding=columns.encoding, skip_bad=bad.skip, delimiter=columns.delimiter
-            ).reading(bad)
+                source, repair=repair, format=columns.format, encoding=columns.encoding, skip_bad=bad.skip,
+                delimiter=columns.delimiter,
+            ).reading(bad)  # fmt: skip
         else:
             yield from question_rows(source, repair=repair).reading(bad)

@@ -93,7 +93,7 @@ class TaggedSentences:
             # Spans that follow no one scheme are still read as conlleval reads them; a tag without prefix is an error.
             for sentence in self.items:
                 for index, tag in enumerate(sentence.tags):
-                    split_tag(tag, where=sentence.where(index))
+                    _check_span(tag, sentence.where(index))
             return "BIO"
 
     def label_numbers(self, config: BertConfig | None = None) -> LabelNumbers:
@@ -166,6 +166,13 @@ def _reader(given: object, skip_bad: bool, columns: Columns) -> Reader[Sentence]
     if columns.format not in (None, "conll") or (columns.format is None and suffixes and suffixes[-1] in _ROW_FORMATS):
         return tagged_rows(open_rows(given, skip_bad=skip_bad, columns=columns))
     return read_conll(given, encoding=columns.encoding, skip_bad=skip_bad)
+
+
+def _check_span(tag: str, where: str) -> None:
+    try:
+        split_tag(tag, where=where)
+    except DataError as error:  # it is the file's tags together that follow no scheme: no row to skip
+        raise DataError(error.cause, "Correct it: either all tags are O and spans such as B-PER, or none is.") from None
 
 
 def _cuts(words: Sequence[int], room: int) -> Iterator[tuple[int, int]]:

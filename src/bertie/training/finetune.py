@@ -26,13 +26,20 @@ from bertie.model.pretrained import BertPreTrainedModel
 from bertie.text import BertTokenizer
 from bertie.training.batches import needs_whole_batches
 from bertie.training.contract import Examples, Objective
-from bertie.training.distillation import Distillation, Weights, check_temperature, check_vocabulary, load_teacher
+from bertie.training.distillation import (
+    TEMPERATURE,
+    Distillation,
+    Weights,
+    check_temperature,
+    check_vocabulary,
+    load_teacher,
+)
 from bertie.training.distributed import World, world
 from bertie.training.examples_embed import EmbedExamples
 from bertie.training.judging import check_metric
 from bertie.training.loop import Result
 from bertie.training.loop import train as train_loop
-from bertie.training.prepare import TASKS, TaskOptions, prepare
+from bertie.training.prepare import TASKS, Prepared, TaskOptions, prepare
 from bertie.training.progress import check_tensorboard
 from bertie.training.report import Subject, write_report
 from bertie.training.run_checkpoint import check_output, seed_everything
@@ -58,7 +65,7 @@ def finetune(
     attention_dropout: float | None = None,
     teacher: str | os.PathLike[str] | None = None,
     distillation: Weights | None = None,
-    temperature: float = 2.0,
+    temperature: float = TEMPERATURE,
     student_layers: int | None = None,
     resume: bool = False,
     device: str | None = None,
@@ -80,6 +87,7 @@ def finetune(
     check_metric(task, chosen.best_metric)
     check_dropout(dropout, attention_dropout)
     check_temperature(temperature)
+    check_teacher(teacher, distillation, temperature)
     if dev is None and not chosen.dev_share:
         for name, value in (("best_metric", chosen.best_metric), ("patience", made.patience)):
             if value is not None:
@@ -112,11 +120,30 @@ def finetune(
             here=here, resume=resume, show=show, model_name=name, notes=prepared.notes,
             command=command or f"bertie.training.finetune({task!r}, …) from Python",
             options=deciding(chosen, _DECIDING) | {"dropout": dropout, "attention_dropout": attention_dropout},
+            told=_told(task, chosen, prepared) | told_of_teacher(teacher, distillation, temperature),
         )  # fmt: skip
+
+
+def _told(task: str, options: TaskOptions, prepared: Prepared) -> dict[str, Any]:
+    """What the report says besides the settings: what is in force, of what concerns the task."""
+    config = prepared.objective.model.config
+    found = deciding(options, _DECIDING) | {"best_metric": None if prepared.dev is None else options.best_metric}
+    return {
+        "max_length": prepared.max_length,
+        "dropout": config.hidden_dropout_prob,
+        "attention_dropout": config.attention_probs_dropout_prob,
+        **{name: value for name, value in found.items() if value is not None and task in _CONCERNED.get(name, TASKS)},
+    }
 
 
 # Of a task's options those that decide its numbers and do not show in the data's fingerprint.
 _DECIDING = ("best_metric", "label_smoothing", "class_weights", "max_answer_tokens", "loss", "scale", "pooling")
+
+_CONCERNED = {
+    "label_smoothing": ("classify", "pairs", "tag", "choice"),
+    "max_answer_tokens": ("answer",),
+    "scale": ("embed",),
+}
 
 
 def deciding(options: Any, names: tuple[str, ...]) -> dict[str, Any]:
@@ -138,8 +165,9 @@ def run(
     notes: tuple[str, ...],
     command: str,
     options: dict[str, Any] | None = None,
+    told: dict[str, Any] | None = None,
 ) -> Result:
-    """Train and, on the main process, write the report."""
+    """Train and, on the main process, write the report, which lists what is `told` beside the settings."""
     num_parameters = objective.model.num_parameters()
     result = train_loop(
         objective, examples, dev, settings, output, world=here, resume=resume, show=show, notes=notes, options=options
@@ -154,6 +182,7 @@ def run(
             best_metric=objective.best_metric,
             command=command,
             notes=notes,
+            options=told or {},
         )
         try:
             write_report(result, subject, settings, here)
@@ -205,6 +234,28 @@ def check_student(layers: int | None, teacher: object | None, model: object | No
         )
 
 
+def check_teacher(teacher: object | None, weights: Weights | None, temperature: float) -> None:
+    """Refuse what says how to learn from a teacher where there is none."""
+    if teacher is not None:
+        return
+    said = None if weights is None or weights == Weights() else f"distillation is {list(vars(weights).values())}"
+    if temperature != TEMPERATURE:
+        said = f"temperature is {temperature}"
+    if said is not None:
+        raise InputError(
+            f"{said}, and there is no teacher to learn from.", "Name a teacher: --teacher ./my-large-bert."
+        )
+
+
+def told_of_teacher(
+    teacher: str | os.PathLike[str] | None, weights: Weights | None, temperature: float
+) -> dict[str, Any]:
+    """What the report says of a teacher, where there is one."""
+    if teacher is None:
+        return {}
+    return {"teacher": os.fspath(teacher), "distillation": vars(weights or Weights()), "temperature": temperature}
+
+
 def check_dropout(hidden: float | None, attention: float | None) -> None:
     """Refuse what is no probability."""
     for name, value in (("dropout", hidden), ("attention_dropout", attention)):
@@ -231,4 +282,4 @@ def _settings(given: Settings | None, **changes: Any) -> Settings:
     return replace(given or Settings(), **{name: value for name, value in changes.items() if value is not None})
 
 
-__all__ = ["check_student", "finetune", "run", "set_dropout", "with_teacher"]
+__all__ = ["check_student", "check_teacher", "finetune", "run", "set_dropout", "told_of_teacher", "with_teacher"]

@@ -15,6 +15,7 @@ whose gradient is not finite are all made there. Numbers come back when they are
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import time
@@ -36,7 +37,7 @@ from bertie.training.optimizers import Optimizer, global_norm
 from bertie.training.outcome import MOST_SKIPPED, Diverged, Interrupted, Result
 from bertie.training.progress import Journal
 from bertie.training.run_checkpoint import RunFolder, check_output, seed_everything
-from bertie.training.run_state import resume_run, save_model, save_run
+from bertie.training.run_state import best_folder, let_go_of_bests, resume_run, save_model, save_run
 from bertie.training.schedules import make_schedule
 from bertie.training.settings import Settings
 from bertie.training.stopping import StopRequest
@@ -395,7 +396,8 @@ class Training:
         self.without_better = 0 if better else self.without_better + 1
         if better:
             self.best = {"step": self.step, "metrics": metrics}
-            save_model(self, self.output / "best")
+            save_model(self, best_folder(self))
+            let_go_of_bests(self)
         self.journal.evaluated(self.step, metrics, best=better)
 
     def _is_better(self, metrics: Mapping[str, float]) -> bool:
@@ -405,6 +407,8 @@ class Training:
         if self.best["step"] is None:
             return True
         old, new = self.best["metrics"][name], metrics[name]
+        if math.isnan(old):
+            return not math.isnan(new)
         return bool(new > old if self.objective.greater_is_better else new < old)
 
     def _out_of_patience(self) -> bool:
@@ -432,7 +436,7 @@ class Training:
 
     def _finish(self, early: bool) -> Result:
         """The best model, or without dev data the last one, into the run's folder itself."""
-        best = self.output / "best"
+        best = best_folder(self)
         if self.best["step"] is None:
             with self._averaged():
                 save_model(self, best)
@@ -442,7 +446,8 @@ class Training:
                 if path.is_dir():  # a folder (1_Pooling, say) takes no other's place
                     shutil.rmtree(self.output / path.name, ignore_errors=True)
                 os.replace(path, self.output / path.name)
-            best.rmdir()
+        if self.world.is_main:
+            shutil.rmtree(best.parent, ignore_errors=True)
         self.world.wait_for_all()
         return Result(
             output=self.output,

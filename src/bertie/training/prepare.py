@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, get_args
 
@@ -102,6 +102,7 @@ class Prepared:
     train: Examples
     dev: Examples | None
     notes: tuple[str, ...] = ()
+    max_length: int | None = None  # tokens to a row
 
 
 def prepare(
@@ -204,6 +205,8 @@ def _classify(request: _Request) -> Prepared:
     kind: Kind = "score" if request.task == "regress" else "class"
     if request.task != "regress":
         lists = options.several_labels
+        if isinstance(request.train, Iterator):  # it can be read once, and its labels are looked at first
+            request = replace(request, train=list(request.train))
         kind = "several" if (holds_lists(request.train, options.columns) if lists is None else lists) else "class"
     paired = {"classify": options.columns.pair is not None, "pairs": True, "regress": None}[request.task]
 
@@ -239,7 +242,7 @@ def _classify(request: _Request) -> Prepared:
     full = int(np.count_nonzero(np.diff(train.rows.ends) >= length))
     if full:
         notes += (f"{full:,} of {len(train):,} texts fill all {length} tokens; what goes beyond is cut off",)
-    return Prepared(objective, train, dev, notes)
+    return Prepared(objective, train, dev, notes, max_length=length)
 
 
 def _tag(request: _Request) -> Prepared:
@@ -265,7 +268,8 @@ def _tag(request: _Request) -> Prepared:
         class_weights=weights,
         best_metric=options.best_metric,
     )
-    return Prepared(objective, train, dev, _notes(train.bad, None if dev is None else dev.bad, labels=labels))
+    notes = _notes(train.bad, None if dev is None else dev.bad, labels=labels)
+    return Prepared(objective, train, dev, notes, max_length=length)
 
 
 def _answer(request: _Request) -> Prepared:
@@ -288,7 +292,7 @@ def _answer(request: _Request) -> Prepared:
     objective = Answering(
         model, request.tokenizer, max_answer_tokens=options.max_answer_tokens, best_metric=options.best_metric
     )
-    return Prepared(objective, train, dev, _notes(train.bad, None if dev is None else dev.bad))
+    return Prepared(objective, train, dev, _notes(train.bad, None if dev is None else dev.bad), max_length=length)
 
 
 def _choice(request: _Request) -> Prepared:
@@ -305,7 +309,7 @@ def _choice(request: _Request) -> Prepared:
     objective = MultipleChoice(
         model, request.tokenizer, label_smoothing=options.label_smoothing, best_metric=options.best_metric
     )
-    return Prepared(objective, train, dev, _notes(train.bad, None if dev is None else dev.bad))
+    return Prepared(objective, train, dev, _notes(train.bad, None if dev is None else dev.bad), max_length=length)
 
 
 def _embed(request: _Request) -> Prepared:
@@ -355,7 +359,7 @@ def _embed(request: _Request) -> Prepared:
         max_length=length,
         best_metric=best,
     )
-    return Prepared(objective, train, dev, _notes(train.bad, None if dev is None else dev.bad))
+    return Prepared(objective, train, dev, _notes(train.bad, None if dev is None else dev.bad), max_length=length)
 
 
 def _with_labels(model: BertPreTrainedModel, kind: type[Model], config: dict[str, Any]) -> Model:
@@ -404,15 +408,15 @@ def _class_weights(
             raise InputError(
                 f"class_weights names {unknown[0]!r}, which is no label.", f"There are: {', '.join(labels.names)}."
             )
-        return [float(given.get(name, 1.0)) for name in labels.names]
+        given = [given.get(name, 1.0) for name in labels.names]
     if len(given) != len(labels):
         raise InputError(
             f"class_weights is {[float(weight) for weight in given]}; there are {len(labels)} labels.",
             f"Give a weight for each, in this order: {', '.join(labels.names)}.",
         )
-    if any(not weight >= 0 for weight in given) or not any(given):
+    if any(not 0 <= weight < float("inf") for weight in given) or not any(given):
         raise InputError(
-            f"class_weights is {[float(weight) for weight in given]}; weights are 0 or more, and not all 0."
+            f"class_weights is {[float(weight) for weight in given]}; weights are 0 or more, finite, and not all 0."
         )
     return [float(weight) for weight in given]
 

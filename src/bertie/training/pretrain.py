@@ -15,13 +15,14 @@ What is made on the way (vocabulary, ids, pairs) is kept in `output/data` and fo
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from bertie.checkpoint.report import NewlyInitialized
 from bertie.config import PRESETS, BertConfig
@@ -33,10 +34,18 @@ from bertie.text.processes import num_processes
 from bertie.text.sentence_pairs import PairRules
 from bertie.training.array_folder import locked
 from bertie.training.contract import Examples
-from bertie.training.corpus import LARGE, Lines, TokenizedCorpus, tokenize_corpus
-from bertie.training.distillation import Weights, check_temperature, check_vocabulary, make_student
+from bertie.training.corpus import LARGE, Lines, TokenizedCorpus, file_hash, tokenize_corpus
+from bertie.training.distillation import TEMPERATURE, Weights, check_temperature, check_vocabulary, make_student
 from bertie.training.distributed import world
-from bertie.training.finetune import check_student, deciding, run, set_dropout, with_teacher
+from bertie.training.finetune import (
+    check_student,
+    check_teacher,
+    deciding,
+    run,
+    set_dropout,
+    told_of_teacher,
+    with_teacher,
+)
 from bertie.training.loop import Result
 from bertie.training.masking import MaskRules
 from bertie.training.objectives.pretrain import Pretraining, average_predictions
@@ -56,6 +65,7 @@ PRETRAINING = Settings(
     evaluate_every=1000,
 )  # fmt: skip
 _MOST_HELD_OUT = 2000
+_MADE_OF = "made_of.json"  # beside a learned vocabulary
 # What decides the numbers and does not show in the data's fingerprint.
 _DECIDING = ("mask_probability", "max_predictions", "whole_words", "dropout", "attention_dropout")
 
@@ -83,7 +93,7 @@ class PretrainOptions:
     dev_share: float = 0.01  # of the examples, at most 2000, where there is no dev corpus
     dropout: float = 0.1
     distillation: Weights | None = None  # with a teacher: what counts how much
-    temperature: float = 2.0
+    temperature: float = TEMPERATURE
     attention_dropout: float = 0.0  # as recent recipes have it; packed attention on GPUs has none
 
     def __post_init__(self) -> None:
@@ -125,10 +135,13 @@ def pretrain(
     vocabulary is the teacher's, and with `student_layers` it begins as so many of the teacher's layers.
     """
     made, chosen = settings or PRETRAINING, options or PretrainOptions()
+    if size is not None or chosen.size != PretrainOptions.size:
+        _check_size(model, student_layers)
     size = size or chosen.size
     one_of("size", size, tuple(PRESETS))
     check_student(student_layers, teacher, model)
     check_temperature(chosen.temperature)
+    check_teacher(teacher, chosen.distillation, chosen.temperature)
     files, folder = _files(corpus), Path(output)
     held_files = None if dev is None else _files(dev)
     if made.tensorboard:
@@ -137,7 +150,7 @@ def pretrain(
     with explained(folder), world(device=device, shard=made.shard) as here:
         seed_everything(made.seed)
         seen = Preparation(show=show, is_main=here.is_main)
-        tokenizer = _tokenizer(files, folder, model or teacher, chosen, seen)
+        tokenizer = _tokenizer(files, folder, model or teacher, chosen, seen, resume=resume)
         if teacher is not None:
             check_vocabulary(teacher, tokenizer)
         if student_layers is None:
@@ -182,7 +195,20 @@ def pretrain(
             model_name=_model_name(size, model, teacher, student_layers),
             command=command or "bertie.training.pretrain(…) from Python",
             options=deciding(chosen, _DECIDING),
+            told={"max_length": chosen.max_length, **deciding(chosen, _DECIDING)}
+            | told_of_teacher(teacher, chosen.distillation, chosen.temperature),
         )  # fmt: skip
+
+
+def _check_size(model: PathLike | None, student_layers: int | None) -> None:
+    """Refuse a size where there is a model that has one."""
+    if model is None and student_layers is None:
+        return
+    given = "model" if model is not None else "student_layers"
+    raise InputError(
+        f"Both {given} and size were given.",
+        "A size is for a new model; one that is trained further, or cut out of its teacher, has its own.",
+    )
 
 
 def _model_name(size: str, model: PathLike | None, teacher: PathLike | None, student_layers: int | None) -> str:
@@ -204,7 +230,13 @@ def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
 
 
 def _tokenizer(
-    files: list[Path], folder: Path, model: PathLike | None, options: PretrainOptions, seen: Preparation
+    files: list[Path],
+    folder: Path,
+    model: PathLike | None,
+    options: PretrainOptions,
+    seen: Preparation,
+    *,
+    resume: bool,
 ) -> BertTokenizer:
     """The model's own, the one that was named, or one learned from the corpus (once, whoever comes first)."""
     if model is not None:
@@ -218,24 +250,65 @@ def _tokenizer(
     place = folder / "data" / "vocabulary"
     place.parent.mkdir(parents=True, exist_ok=True)
     with locked(place):
-        if not (place / "vocab.txt").exists():
-            size = sum(map(text_size, files))
-            with seen.phase("vocabulary", "", "", size=size) as phase:
-                learned = train_vocabulary(
-                    files,
-                    encoding=options.encoding,
-                    vocab_size=options.vocab_size,
-                    lowercase=options.lowercase,
-                    model_max_length=options.max_length,
-                    progress=phase.read,
-                    processes=num_processes(options.processes, worth_it=size >= LARGE),
-                )
-                phase.end(f"{len(learned):,} tokens")
-            beside = place.with_name(f".{place.name}.saving")
-            shutil.rmtree(beside, ignore_errors=True)  # left by a kill
-            learned.save_pretrained(beside)
-            os.replace(beside, place)
+        key = {
+            "files": [file_hash(path) for path in files],
+            "vocab_size": options.vocab_size,
+            "lowercase": options.lowercase,
+            "encoding": options.encoding,
+            "max_length": options.max_length,
+            "skip_bad": options.skip_bad,
+        }
+        if resume and (place / "vocab.txt").exists():
+            _refuse_another_vocabulary(_made_of(place), key)
+        elif _made_of(place) != key:
+            _learn(files, place, key, options, seen)
     return BertTokenizer.from_pretrained(os.fspath(place))
+
+
+def _learn(files: list[Path], place: Path, key: dict[str, Any], options: PretrainOptions, seen: Preparation) -> None:
+    """A vocabulary into `place`, with what it is made of beside it, instead of one that was there."""
+    size = sum(map(text_size, files))
+    with seen.phase("vocabulary", "", "", size=size) as phase:
+        learned = train_vocabulary(
+            files,
+            encoding=options.encoding,
+            vocab_size=options.vocab_size,
+            lowercase=options.lowercase,
+            model_max_length=options.max_length,
+            skip_bad=options.skip_bad,
+            progress=phase.read,
+            processes=num_processes(options.processes, worth_it=size >= LARGE),
+        )
+        phase.end(f"{len(learned):,} tokens")
+    beside = place.with_name(f".{place.name}.saving")
+    shutil.rmtree(beside, ignore_errors=True)  # left by a kill
+    learned.save_pretrained(beside)
+    (beside / _MADE_OF).write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(place, ignore_errors=True)
+    os.replace(beside, place)
+
+
+def _made_of(place: Path) -> dict[str, Any]:
+    """What the vocabulary there was made of; empty where there is none, or none that says so."""
+    try:
+        key = json.loads((place / _MADE_OF).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return key if isinstance(key, dict) and (place / "vocab.txt").exists() else {}
+
+
+def _refuse_another_vocabulary(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in ("vocab_size", "lowercase", "max_length", "skip_bad"):
+        if name in before and before[name] != now[name]:
+            raise ConfigError(
+                f"The run was started with {name}={before[name]!r}; now it is {now[name]!r}.",
+                "Resume with the same options, or start a new run in another folder.",
+            )
+    if "files" in before and before["files"] != now["files"]:
+        raise ConfigError(
+            "The run was started with another corpus; its vocabulary is of that.",
+            "Resume with the same files, or start a new run in another folder.",
+        )
 
 
 def _network(

@@ -97,7 +97,7 @@ class Journal:
 
     def _write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         if self._file is not None:
-            row = {"step": step, "kind": kind, **{name: _plain(value) for name, value in values.items()}}
+            row = {"step": step, "kind": kind, **{name: finite(value) for name, value in values.items()}}
             try:
                 self._file.write(json.dumps(row) + "\n")
                 self._file.flush()
@@ -163,7 +163,7 @@ def _keep_until(path: Path, step: int) -> None:
     os.replace(beside, path)
 
 
-def _plain(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """JSON has no NaN and no infinity."""
     return float(value) if math.isfinite(value) else None
 

@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from bertie import __version__
 from bertie.training.distributed import World
 from bertie.training.loop import Result
-from bertie.training.progress import duration, read_metrics
+from bertie.training.progress import duration, finite, read_metrics
 from bertie.training.settings import Settings
 from bertie.training.utilisation import peak_flops
 
@@ -36,6 +36,7 @@ class Subject:
     best_metric: str
     command: str
     notes: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)  # besides the settings
 
 
 def write_report(result: Result, subject: Subject, settings: Settings, world: World) -> Path:
@@ -43,6 +44,7 @@ def write_report(result: Result, subject: Subject, settings: Settings, world: Wo
     rows = read_metrics(result.output)
     picture = draw_curves(rows, result.output / "curves.png", best_metric=subject.best_metric)
     environment = environment_of(world)
+    chosen = {**asdict(settings), **subject.options}
     lines = [
         f"# {subject.task}: {result.output.resolve().name}",
         "",
@@ -78,7 +80,7 @@ def write_report(result: Result, subject: Subject, settings: Settings, world: Wo
         "",
         "## Settings",
         "",
-        *_table(["setting", "value"], [(name, str(value)) for name, value in asdict(settings).items()]),
+        *_table(["setting", "value"], [(name, str(value)) for name, value in chosen.items()]),
         "",
         "## Machine",
         "",
@@ -88,12 +90,16 @@ def write_report(result: Result, subject: Subject, settings: Settings, world: Wo
     path = result.output / "report.md"
     path.write_text("\n".join(lines), encoding="utf-8")
     facts = {
-        "task": subject.task, "command": subject.command, "settings": asdict(settings), "metrics": result.metrics,
-        "best_step": result.best_step, "steps": result.steps, "seconds": result.seconds, "tokens": result.tokens,
-        "environment": environment,
+        "task": subject.task, "command": subject.command, "settings": _as_json(chosen),
+        "metrics": _as_json(result.metrics), "best_step": result.best_step, "steps": result.steps,
+        "seconds": result.seconds, "tokens": result.tokens, "environment": environment,
     }  # fmt: skip
-    (result.output / "run.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (result.output / "run.json").write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return path
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: finite(value) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def speed_of(result: Result, rows: Sequence[Mapping[str, Any]], world: World) -> list[tuple[str, str]]:

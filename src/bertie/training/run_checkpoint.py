@@ -127,6 +127,14 @@ class RunFolder:
         folders = [path for path in self.checkpoints.iterdir() if _NAME.fullmatch(path.name)]
         return sorted(folders, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
+    def best_steps(self) -> set[int]:
+        """The steps whose models these checkpoints call the best. A checkpoint that cannot be read has none."""
+        steps = set()
+        for folder in self.found():
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                steps.add(_json(folder / "state.json")["best"]["step"])
+        return steps - {None}
+
     def latest(self) -> Saved | None:
         """The newest checkpoint that is whole; one that is damaged is passed over with a warning. None: there is none.
 

@@ -7,6 +7,7 @@ together and the main one writes. Loading is the reverse: each process reads the
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,7 @@ def save_run(training: Training) -> None:
     }
     if training.folder is not None:
         training.folder.save(training.step, files, state, rng)
+        let_go_of_bests(training)
     training.saved_step = training.step
 
 
@@ -123,10 +125,43 @@ def resume_run(training: Training) -> None:
     training.in_row.fill_(0 if state["skipped_in_row"] >= MOST_SKIPPED else state["skipped_in_row"])
     training.seconds, training.tokens, training.flops = state["seconds"], state["tokens"], state["flops"]
     training.saved_step = training.step
+    _refuse_without_best(training)
+    let_go_of_bests(training)
     if len(saved.rng) == training.world.size:
         set_rng_state(saved.rng[training.world.rank], training.device)
     else:  # another number of processes: no generator can go on where it was
         seed_everything(training.settings.seed + 1000003 * training.world.rank + 7919 * training.step)
+
+
+def best_folder(training: Training) -> Path:
+    """Where the best model so far is, or without dev data the last one, until the run is over.
+
+    It is named by its step: a run that was killed goes on from its last checkpoint, whose best may be an older one.
+    """
+    step = training.step if training.best["step"] is None else training.best["step"]
+    return training.output / "best" / f"step-{step:08d}"
+
+
+def let_go_of_bests(training: Training) -> None:
+    """Remove the models that are neither the best now nor that of a checkpoint."""
+    folder = training.output / "best"
+    if training.folder is None or not folder.is_dir():
+        return
+    kept = {f"step-{step:08d}" for step in training.folder.best_steps()} | {best_folder(training).name}
+    for path in folder.iterdir():
+        if path.name not in kept:  # also what a killed save left
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _refuse_without_best(training: Training) -> None:
+    """A run that is over has its best model in its own folder; any other has it in `best`."""
+    folder = best_folder(training)
+    is_there = training.best["step"] is None or folder.is_dir() or (training.output / "config.json").exists()
+    if not training.world.main_says(is_there):
+        raise CheckpointError(
+            f"The run's best model so far, that of step {training.best['step']}, is missing: {folder}.",
+            "Bring it back from a copy, or start a new run in another folder.",
+        )
 
 
 def _deciding(training: Training) -> dict[str, Any]:

@@ -18,6 +18,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 OPTIMIZERS = ("adamw", "adam-weight-decay", "lamb")
 SCHEDULES = ("linear", "polynomial", "cosine", "constant")
 PRECISIONS = ("auto", "float32", "bfloat16")
+MOST_SEED = 2**63 - 1  # torch takes 64 bits, and processes add to it
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,11 @@ class Settings:
                 at_least(name, getattr(self, name), 1)
         for name in ("weight_decay", "clip", "warmup", "final_learning_rate", "workers", "seed"):
             at_least(name, getattr(self, name), 0)
+        for name in ("weight_decay", "warmup", "final_learning_rate"):
+            if getattr(self, name) == float("inf"):
+                raise ConfigError(f"{name} is inf; it takes a number that is finite.")
+        if self.seed > MOST_SEED:
+            raise ConfigError(f"seed is {self.seed}; it takes at most {MOST_SEED}.")
         for name in ("epochs", "learning_rate", "power", "layer_decay"):
             above_zero(name, getattr(self, name))
         for name in ("beta1", "beta2", "ema"):

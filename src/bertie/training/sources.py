@@ -7,10 +7,12 @@ still told by file and line. `BadRows` counts what `skip_bad` leaves out; strict
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from bertie.data import BadRows, GlueTask, RowReader, as_rows, choose_label, choose_pair, choose_text, glue_task
 from bertie.data.columns import PAIR_COLUMNS, label_of, text_of
@@ -20,6 +22,8 @@ from bertie.data.rows import Row, read_rows
 from bertie.errors import DataError
 
 Kind = Literal["class", "several", "score"]
+Choice = TypeVar("Choice")
+_LOOKED_AT = 100  # rows, to tell which columns hold what
 
 
 @dataclass(frozen=True)
@@ -101,11 +105,12 @@ def glue_of(given: object, columns: Columns) -> GlueTask | None:
 def _from_rows(
     reader: RowReader, kind: Kind, paired: bool | None, columns: Columns, bad: BadRows
 ) -> Iterator[Labelled]:
-    chosen: tuple[str, str | None, str] | None = None
-    for row in reader.reading(bad):
-        if chosen is None:
-            chosen = _choose(list(row.values), paired, columns, reader.name)
-        first, second, label = chosen
+    rows = reader.reading(bad)
+    head = list(islice(rows, _LOOKED_AT))
+    if not head:
+        return
+    first, second, label = _most_choose(head, lambda names: _choose(names, paired, columns, reader.name))
+    for row in chain(head, rows):
         try:
             text_b = None if second is None else text_of(row, second)
             found = Labelled(text_of(row, first), text_b, _label(row, label, kind, columns), row.where)
@@ -113,6 +118,20 @@ def _from_rows(
             bad.report(error)
             continue
         yield found
+
+
+def _most_choose(rows: Sequence[Row], choose: Callable[[Sequence[str]], Choice]) -> Choice:
+    """The columns that most rows would choose, so that one odd row does not decide for the others."""
+    choices: Counter[Choice] = Counter()
+    failure: DataError | None = None
+    for row in rows:
+        try:
+            choices[choose(list(row.values))] += 1
+        except DataError as error:
+            failure = failure or error
+    if not choices and failure is not None:
+        raise failure
+    return choices.most_common(1)[0][0]
 
 
 def _label_column(names: Sequence[str], columns: Columns, source: str) -> str:
@@ -147,22 +166,27 @@ def _label(row: Row, column: str, kind: Kind, columns: Columns) -> str | tuple[s
     if isinstance(value, str):
         value = [part.strip() for part in value.split(columns.separator) if part.strip()]
     if value is None:
-        value = []
+        raise DataError(
+            f"{row.where}: the column {column!r} should be a list of labels, and holds nothing.",
+            f"Where no label applies, the list is empty: []. {SKIP_REMEDY}",
+        )
     if not isinstance(value, list | tuple) or not all(isinstance(each, str | int) for each in value):
         raise DataError(f"{row.where}: the column {column!r} should be a list of labels: {value!r:.60}.", SKIP_REMEDY)
     return tuple(map(str, value))
 
 
 def holds_lists(given: object, columns: Columns) -> bool:
-    """Whether the first row's label is a list, so that several labels may apply to a text."""
+    """Whether the first label there is is a list, so that several labels may apply to a text."""
     first = next(iter(several(given)))
     if isinstance(first, Iterator) or glue_of(first, columns) is not None:
         return False
     reader = open_rows(first, skip_bad=True, columns=columns)
-    row = None if reader.once else next(iter(reader), None)
-    if row is None:
+    head = [] if reader.once else list(islice(reader, _LOOKED_AT))
+    if not head:
         return False
-    value: Any = row.values.get(_label_column(list(row.values), columns, reader.name))
+    column = _most_choose(head, lambda names: _label_column(names, columns, reader.name))
+    labels: Iterator[Any] = (row.values.get(column) for row in head)
+    value: Any = next((label for label in labels if label is not None), None)
     return isinstance(value.tolist() if hasattr(value, "tolist") else value, list | tuple)
 
 

@@ -386,3 +386,14 @@ def test_training_is_deterministic_and_respects_its_arguments(tmp_path: Path) ->
         train_vocabulary(["a", 1])  # type: ignore[list-item]
     with pytest.raises(TokenizerError, match="cannot be read as text"):
         train_vocabulary(tmp_path / "absent.txt")
+
+
+def test_a_line_that_is_not_utf_8_is_named_or_passed_over(tmp_path: Path) -> None:
+    lines = [f"words and wording {number}".encode() for number in range(20)]
+    whole, broken = tmp_path / "whole.txt", tmp_path / "broken.txt"
+    whole.write_bytes(b"\n".join(lines))
+    broken.write_bytes(b"\r\n".join([*lines[:4], b"caf\xe9", *lines[4:]]))
+    with pytest.raises(TokenizerError, match=r"broken\.txt, line 5: byte 0xe9 at 4 is not utf-8[\s\S]*skip_bad"):
+        train_vocabulary(broken, vocab_size=60)
+    skipping = train_vocabulary(broken, vocab_size=60, skip_bad=True)
+    assert skipping.get_vocab() == train_vocabulary(whole, vocab_size=60).get_vocab()

@@ -140,6 +140,44 @@ def test_several_labels_come_as_lists_or_in_one_cell(tmp_path: Path) -> None:
     assert examples.labels.tolist() == [[1, 1], [0, 0], [0, 1]]
 
 
+def lines(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("row", [{"text": "b"}, {"text": "b", "labels": None}], ids=["no field", "null"])
+def test_several_labels_that_are_missing_are_not_none_of_them(tmp_path: Path, row: Any) -> None:
+    path = lines(tmp_path / "t.jsonl", [{"text": "a", "labels": ["x", "y"]}, row, {"text": "c", "labels": []}])
+    with pytest.raises(DataError, match=r"t\.jsonl, line 2: the column 'labels'.* holds nothing[\s\S]*empty: \[\]"):
+        read_texts(path, kind="several")
+    texts = read_texts(path, kind="several", skip_bad=True)
+    assert (texts.bad.count, [item.label for item in texts.items]) == (1, [("x", "y"), ()])
+
+
+ODD_ROWS = [{"text": "odd"}, {"text": "odd", "labels": None}, {"labels": ["x"]}, {"labels": ["x"], "note": "odd"}]
+
+
+@pytest.mark.parametrize("odd", ODD_ROWS, ids=["no label", "null", "no text", "another column"])
+def test_a_first_row_that_is_bad_does_not_decide_for_the_others(tmp_path: Path, odd: Any) -> None:
+    rows = [odd, *({"text": text, "labels": [label, "both"]} for text, label in ROWS)]
+    path = lines(tmp_path / "t.jsonl", rows)
+    base = saved(tmp_path / "base", "BertModel")
+    for source in (str(path), rows, iter(rows)):
+        prepared = prepare("classify", model=base, train=source, options=TaskOptions(skip_bad=True))
+        assert len(prepared.train) == len(ROWS)
+        assert prepared.train.get(0, 0).label.shape == (3,)
+        assert any("1 bad row skipped" in note for note in prepared.notes)
+    with pytest.raises(DataError, match=r"t\.jsonl, line 1: "):
+        prepare("classify", model=base, train=str(path))
+
+
+def test_an_iterator_of_rows_may_hold_several_labels(tmp_path: Path) -> None:
+    base = saved(tmp_path / "base", "BertModel")
+    rows = ({"text": text, "labels": [label]} for text, label in ROWS)
+    prepared = prepare("classify", model=base, train=rows)
+    assert prepared.train.get(0, 0).label.tolist() == [0, 1]
+
+
 def test_scores_must_be_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", rows=[("a", "1.5"), ("b", "high")], names=("text", "score"))
     with pytest.raises(DataError, match=r"t\.csv, line 3: the column 'score' should be a number, and holds 'high'"):
@@ -297,6 +335,19 @@ def test_impossible_questions_point_at_cls_and_unlabelled_ones_are_refused(tmp_p
 
 
 # -- choices and embeddings -------------------------------------------------------------------------------------------
+
+
+def test_the_format_of_questions_can_be_told(tmp_path: Path) -> None:
+    base = saved(tmp_path / "base", "BertModel")
+    answer = {"text": ["dog"], "answer_start": [4]}
+    row = {"id": "1", "question": "who sleeps", "context": "the dog sleeps", "answers": answer}
+    path = lines(tmp_path / "questions.data", [row, row | {"id": "2"}])
+    options = TaskOptions(columns=Columns(format="jsonl"))
+    assert len(prepare("answer", model=base, train=str(path), options=options).train) == 2
+    path = path.rename(tmp_path / "questions.txt")
+    assert len(prepare("answer", model=base, train=str(path), options=options).train) == 2
+    with pytest.raises(DataError, match="format='conll' is not known"):
+        prepare("answer", model=base, train=str(path), options=TaskOptions(columns=Columns(format="conll")))
 
 
 def test_choices_are_pairs_with_the_question() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,14 @@ def test_the_best_model_is_kept_not_the_last(tmp_path: Path) -> None:
     result, _ = run(tmp_path, toy, dev=True, epochs=4)
     assert (result.metrics, result.best_step, result.stopped_early) == ({"accuracy": 0.9}, 10, False)
     assert_same(dict(bertie.load(tmp_path).named_parameters()), kept[1])
+
+
+def test_a_figure_takes_the_place_of_one_that_is_no_number(tmp_path: Path) -> None:
+    toy = Toy()
+    scores = iter([float("nan"), 0.3, float("nan")])
+    toy.evaluate = lambda *_, **__: {"accuracy": next(scores)}  # type: ignore[method-assign]
+    result, _ = run(tmp_path, toy, dev=True, epochs=3)
+    assert (result.best_step, result.metrics) == (10, {"accuracy": 0.3})
 
 
 def test_early_stopping_after_evaluations_without_a_better_one(tmp_path: Path) -> None:
@@ -282,6 +291,56 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, name: Any, killed_in: 
         return [(row["step"], row["kind"], row.get("loss"), row.get("accuracy")) for row in read_metrics(folder)]
 
     assert curve(tmp_path / "straight") == curve(tmp_path / "killed")
+
+
+def judged_by(toy: Toy, scores: dict[int, float], seen: dict[int, dict[str, torch.Tensor]], *, after: int = 0) -> None:
+    """Let evaluations give these figures by step (one micro-batch to a step), and see the weights they are of."""
+
+    def evaluate(*_: Any, **__: Any) -> dict[str, float]:
+        step = after + len(toy.batches_seen)
+        seen[step] = weights(toy)
+        return {"accuracy": scores[step]}
+
+    toy.evaluate = evaluate  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("ends", ["early", "late"])
+def test_the_model_kept_after_a_kill_is_the_one_the_result_names(tmp_path: Path, ends: str) -> None:
+    """Killed after a better model than the last checkpoint's was kept: going on must not take it for the older one."""
+    values: dict[str, Any] = {"micro_batch_tokens": 10**6, "dev": True, "epochs": 4, "evaluate_every": 2}
+    first, second = Toy(), Toy(seed=9)
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+    judged_by(first, {2: 0.5, 4: 0.4, 6: 0.3, 8: 0.9}, seen)
+    stop_at(first, 10, Stop())
+    with pytest.raises(Stop):
+        run(tmp_path, first, save_every=6, **values)
+    assert {path.name for path in (tmp_path / "best").iterdir()} == {"step-00000002", "step-00000008"}
+
+    judged_by(second, {8: 0.4, 10: 0.3, **dict.fromkeys(range(12, 21), 0.6)}, {}, after=6)
+    result, _ = run(tmp_path, second, save_every=6, resume=True, patience=3 if ends == "early" else None, **values)
+    kept = dict(bertie.load(tmp_path).named_parameters())
+    assert not (tmp_path / "best").exists()
+    if ends == "early":
+        assert (result.best_step, result.stopped_early) == (2, True)
+        assert_same(kept, seen[2])
+    else:
+        assert result.best_step == 12
+        different = [name for name in kept if not torch.equal(kept[name], seen[8][name])]
+        assert different
+
+
+def test_best_models_are_kept_for_every_checkpoint_and_no_longer(tmp_path: Path) -> None:
+    toy = Toy()
+    judged_by(toy, {step: step / 100 for step in range(1, 20)}, {})
+    stop_at(toy, 15, Stop())
+    values: dict[str, Any] = {"micro_batch_tokens": 10**6, "dev": True, "epochs": 4, "evaluate_every": 1}
+    with pytest.raises(Stop):
+        run(tmp_path, toy, save_every=4, **values)
+    left = sorted(path.name for path in (tmp_path / "best").iterdir())
+    assert left == ["step-00000008", "step-00000012", "step-00000014"]
+    shutil.rmtree(tmp_path / "best" / "step-00000012")
+    with pytest.raises(CheckpointError, match=r"best model so far, that of step 12, is missing[\s\S]*a new run"):
+        run(tmp_path, Toy(), save_every=4, resume=True, **values)
 
 
 def test_a_run_is_resumed_only_with_its_own_settings_and_data(tmp_path: Path) -> None:

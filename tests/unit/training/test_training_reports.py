@@ -12,13 +12,14 @@ import torch
 
 import bertie
 from bertie.errors import MissingExtra
-from bertie.training import utilisation
+from bertie.training import TaskOptions, finetune, utilisation
 from bertie.training.distributed import World
 from bertie.training.finetune import run, set_dropout
 from bertie.training.loop import train
 from bertie.training.progress import Journal, duration, read_metrics
 from bertie.training.report import draw_curves
 from bertie.training.utilisation import peak_flops, step_flops
+from tiny_models import SENTENCES, saved
 from training_toy import Toy, ToyExamples, settings
 
 
@@ -52,6 +53,41 @@ def test_the_report_tells_the_figures_the_command_and_the_machine(tmp_path: Path
     facts = json.loads((tmp_path / "run.json").read_text())
     assert facts["steps"] == 10
     assert facts["metrics"].keys() == {"accuracy"}
+
+
+def test_figures_that_are_not_finite_are_null_for_programs(tmp_path: Path) -> None:
+    toy = Toy()
+    toy.evaluate = lambda *_, **__: {"accuracy": float("nan"), "loss": float("inf")}  # type: ignore[method-assign]
+    run(
+        toy, ToyExamples(), ToyExamples(20, seed=1), settings(clip=float("inf")), tmp_path,
+        here=World(), resume=False, show=False, model_name="toy-model", notes=(), command="bertie",
+    )  # fmt: skip
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    facts = json.loads((tmp_path / "run.json").read_text(), parse_constant=refuse)
+    assert facts["metrics"] == {"accuracy": None, "loss": None}
+    assert facts["settings"]["clip"] is None
+
+
+def test_the_report_lists_what_is_no_setting(tmp_path: Path) -> None:
+    teacher = saved(tmp_path / "teacher", "BertForSequenceClassification")
+    rows = [{"text": text, "label": f"LABEL_{number % 2}"} for number, text in enumerate(SENTENCES)]
+    finetune(
+        "classify", model=teacher, train=rows, output=tmp_path / "run", dropout=0.2, teacher=teacher, temperature=3.0,
+        settings=settings(max_steps=1), device="cpu", show=False,
+        options=TaskOptions(label_smoothing=0.1, class_weights={"LABEL_1": 2.0}, max_length=20),
+    )  # fmt: skip
+    report = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
+    for part in (
+        "| dropout | 0.2 |", "| attention_dropout | ", "| label_smoothing | 0.1 |", "| max_length | 20 |",
+        "| class_weights | {'LABEL_1': 2.0} |", f"| teacher | {teacher} |", "| temperature | 3.0 |",
+        "| distillation | {'task': 0.5, 'logits': 0.5, ",
+    ):  # fmt: skip
+        assert part in report, part
+    assert "max_answer_tokens" not in report
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["max_length"] == 20
 
 
 def test_without_matplotlib_there_is_a_report_without_a_picture(
