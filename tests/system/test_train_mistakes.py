@@ -55,6 +55,7 @@ MISTAKES = [
     (f"{CLASSIFY} --train two.jsonl --lr high", "'--lr'", "bertie finetune classify --help"),
     (f"{CLASSIFY} --train two.jsonl --batch-size 0", "--batch-size 0: it takes at least 1", "--help"),
     (f"{CLASSIFY} --train two.jsonl --micro-batch-tokens -5", "--micro-batch-tokens -5: it takes", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --seed {2**63}", f"--seed {2**63}: it takes at most 2^63 - 1", "--help"),
     (f"{CLASSIFY} --train two.jsonl --dropout 1", "--dropout 1: it takes 0 up to", "--help"),
     (f"{CLASSIFY} --train two.jsonl --dev-share 2", "--dev-share 2: it takes 0 up to", "--help"),
     (f"{CLASSIFY} --train two.jsonl --dev two.jsonl --dev-share 0.5", "Both --dev and --dev-share were given", "share"),

@@ -49,6 +49,7 @@ def read_squad(
     path: PathLike,
     *,
     repair: bool = False,
+    format: str | None = None,  # noqa: A002  (as in read_rows)
     encoding: str = "utf-8",
     skip_bad: bool = False,
     delimiter: str | None = None,
@@ -57,8 +58,10 @@ def read_squad(
     check_readable(path)
     name = source_name(path)
     regular = is_regular(path)
-    if regular and known_format(path, None) not in ("json", None):
-        return question_rows(read_rows(path, encoding=encoding, skip_bad=skip_bad, delimiter=delimiter), repair=repair)
+    known = known_format(path, format) if regular or format is not None else None
+    if known not in ("json", None):
+        rows = read_rows(path, format=known, encoding=encoding, skip_bad=skip_bad, delimiter=delimiter)
+        return question_rows(rows, repair=repair)
 
     def read(bad: BadRows) -> Iterator[Question]:
         reader.repaired = reader.dropped = 0
