@@ -37,6 +37,7 @@ def files(desk: Path) -> Path:
     Path("stars.csv").write_text("review,stars\nA film,1\nB film,2\n")
     Path("hole.csv").write_text("text,label\nA film,good\nB film,\n")
     Path("blank.txt").write_text("\n\n\n")
+    Path("data.xyz").write_text("text,label\nA film,good\n")
     Path("latin.txt").write_bytes("Grüße\n".encode("latin-1"))
     Path("latin.csv").write_bytes("text,label\nGrüße,good\n".encode("latin-1"))
     Path("semicolons.csv").write_text("text;label\nA film;good\n")
@@ -85,6 +86,7 @@ MISTAKES = [
     (f"{CLASSIFY} --train one.jsonl", "all rows have the label 'good'", "Two labels"),
     (f"{CLASSIFY} --train two.jsonl --dev three.jsonl", "three.jsonl, line 3: the label 'odd'", "--skip-bad"),
     (f"{CLASSIFY} --train latin.csv", "latin.csv, line 2: byte 0xfc", "--encoding latin-1, or leave such lines out: -"),
+    (f"{CLASSIFY} --train data.xyz", "data.xyz: its format cannot be told", "Say it with --input-format: one of txt"),
     (f"{CLASSIFY} --train semicolons.csv", "is one column, with ';' in it", "--delimiter ';'."),
     (f"{CLASSIFY} --train two.jsonl --encoding utf-9", "'utf-9' is none of", "bertie finetune classify --help"),
     (f"{PRETRAIN} --corpus latin.txt", "latin.txt cannot be read as text", "it is, e.g. --encoding latin-1."),
