@@ -83,6 +83,14 @@ def test_columns_are_separated_by_what_is_named(desk: Path, rows: Any, name: str
     assert rows("answer", "-m", "my-squad", "-f", f"q{name}", "--delimiter", typed)[0]["question"] == "Who?"
 
 
+def test_questions_are_read_in_the_format_that_is_named(desk: Path, rows: Any) -> None:
+    (desk / "questions").write_text("question,context\nWho?,Ada.\n")
+    (desk / "squad.txt").write_text(json.dumps(SQUAD))
+    asked = ["answer", "-m", "my-squad", "-f"]
+    assert rows(*asked, "questions", "--input-format", "csv")[0]["question"] == "Who?"
+    assert rows(*asked, "squad.txt", "--input-format", "json") == rows(*asked, "dev.json")
+
+
 def test_a_context_is_the_file_without_its_last_line_end(desk: Path, rows: Any) -> None:
     (desk / "context.txt").write_bytes(b"Ada lived\r\nin London.\n")
     said = ["answer", "-m", "my-squad", "Who?", "--always"]

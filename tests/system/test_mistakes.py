@@ -60,6 +60,8 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
     ("answer -m my-squad Who?", "No context", "--context-file"),
     ("answer -m my-squad -f unmarked.jsonl --score", "nothing to score against", "is_impossible"),
     ("answer -m my-squad Who? --context-file latin.txt", "latin.txt, line 1", "is, e.g. --encoding latin-1."),
+    ("answer -m my-squad -f data.xyz", "format cannot be told", "--input-format: one of txt"),
+    ("answer -m my-squad -f latin.txt --input-format arrow", "cannot be read as arrow", "--input-format."),
     ("answer -m my-squad Who? --context-file empty.txt", "nothing in it", "with a text in it"),
     ("answer -m my-squad Who? -c Ada --skip-bad", "--skip-bad is for a file of questions", "leave --skip-bad out"),
     ("client answer Who? --context-file latin.txt", "latin.txt, line 1", "is, e.g. --encoding latin-1."),

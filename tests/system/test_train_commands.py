@@ -60,10 +60,10 @@ def test_files_are_read_in_the_encoding_that_is_named(desk: Path, files: Path, t
 
 
 def test_columns_are_separated_by_what_is_named(desk: Path) -> None:
-    rows = "".join(f"{text};{('bad', 'good')[n % 2]}\n" for n, text in enumerate(SENTENCES))
-    Path("a.csv").write_text(f"text;label\n{rows}")
+    rows = "".join(f"{text}|{('bad', 'good')[n % 2]}\n" for n, text in enumerate(SENTENCES))
+    Path("a.csv").write_text(f"text|label\n{rows}")
     line = ["finetune", "classify", "-m", "my-bert", "--train", "a.csv", "-o", "out", *SMALL]
-    assert main([*line, "--delimiter", ";"]) == 0
+    assert main([*line, "--delimiter", "|"]) == 0
 
 
 def train_file(files: Path, task: str) -> str:

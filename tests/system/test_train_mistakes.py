@@ -38,6 +38,7 @@ def files(desk: Path) -> Path:
     Path("stars.csv").write_text("review,stars\nA film,1\nB film,2\n")
     Path("hole.csv").write_text("text,label\nA film,good\nB film,\n")
     Path("blank.txt").write_text("\n\n\n")
+    Path("data.xyz").write_text("text,label\nA film,good\n")
     Path("latin.txt").write_bytes("Grüße\n".encode("latin-1"))
     Path("latin.csv").write_bytes("text,label\nGrüße,good\n".encode("latin-1"))
     Path("semicolons.csv").write_text("text;label\nA film;good\n")
@@ -58,6 +59,7 @@ MISTAKES = [
     (f"{CLASSIFY} --train two.jsonl --lr high", "'--lr'", "bertie finetune classify --help"),
     (f"{CLASSIFY} --train two.jsonl --batch-size 0", "--batch-size 0: it takes at least 1", "--help"),
     (f"{CLASSIFY} --train two.jsonl --micro-batch-tokens -5", "--micro-batch-tokens -5: it takes", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --seed {2**63}", f"--seed {2**63}: it takes at most 2^63 - 1", "--help"),
     (f"{CLASSIFY} --train two.jsonl --dropout 1", "--dropout 1: it takes 0 up to", "--help"),
     (f"{CLASSIFY} --train two.jsonl --dev-share 2", "--dev-share 2: it takes 0 up to", "--help"),
     (f"{CLASSIFY} --train two.jsonl --dev two.jsonl --dev-share 0.5", "Both --dev and --dev-share were given", "share"),
@@ -93,6 +95,7 @@ MISTAKES = [
     (f"{CLASSIFY} --train one.jsonl", "all rows have the label 'good'", "Two labels"),
     (f"{CLASSIFY} --train two.jsonl --dev three.jsonl", "three.jsonl, line 3: the label 'odd'", "--skip-bad"),
     (f"{CLASSIFY} --train latin.csv", "latin.csv, line 2: byte 0xfc", "--encoding latin-1, or leave such lines out: -"),
+    (f"{CLASSIFY} --train data.xyz", "data.xyz: its format cannot be told", "Say it with --input-format: one of txt"),
     (f"{CLASSIFY} --train semicolons.csv", "is one column, with ';' in it", "--delimiter ';'."),
     (f"{CLASSIFY} --train two.jsonl --encoding utf-9", "'utf-9' is none of", "bertie finetune classify --help"),
     (f"{PRETRAIN} --corpus latin.txt", "latin.txt cannot be read as text", "it is, e.g. --encoding latin-1."),

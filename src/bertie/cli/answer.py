@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertie.cli.options import Chosen, delimiter_option, encoding_option, model_options, output_options
+from bertie.cli.options import (
+    Chosen,
+    delimiter_option,
+    encoding_option,
+    input_format_option,
+    model_options,
+    output_options,
+)
 from bertie.cli.show import Out, clipped, marked, number, scored, table
 from bertie.cli.squad import given_questions, print_score, write_predictions
 from bertie.cli.texts import beside
@@ -34,6 +41,7 @@ NEEDS = "an answer model (BertForQuestionAnswering), such as one fine-tuned on S
 @click.option("-c", "--context", metavar="TEXT", help="The text to answer from.")
 @click.option("--context-file", metavar="FILE", help="Read the text to answer from out of a file; - is standard input.")
 @click.option("-f", "--file", metavar="FILE", help="Questions with their contexts: SQuAD json, or rows of both.")
+@input_format_option
 @encoding_option
 @delimiter_option
 @click.option("--skip-bad", is_flag=True, help="With -f: pass over questions that cannot be read, and count them.")
@@ -52,6 +60,7 @@ def command(
     context: str | None,
     context_file: str | None,
     file: str | None,
+    input_format: str | None,
     encoding: str,
     delimiter: str | None,
     skip_bad: bool,
@@ -69,8 +78,8 @@ def command(
 
     marking = score or predictions is not None
     questions = given_questions(
-        question, context, context_file, file, marking=marking, skip_bad=skip_bad, encoding=encoding,
-        delimiter=delimiter,
+        question, context, context_file, file, marking=marking, skip_bad=skip_bad, input_format=input_format,
+        encoding=encoding, delimiter=delimiter,
     )  # fmt: skip
     if score:
         questions = _with_answers(questions, file)

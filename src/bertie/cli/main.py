@@ -68,6 +68,7 @@ _TYPED = {
     "Index.open(folder).add(rows)": "--add",
     "Read it with read_squad.": "Its questions are for `bertie answer -f`.",
     "build_index(rows, folder), or `bertie index`": "`bertie index CORPUS -o FOLDER`",
+    "format= (--input-format)": "--input-format",
     "of another format: format=.": "of another format: --input-format.",
     "ranges=calibration_ranges(vectors of many texts)": "many texts at once, or use another --precision",
     "num_return_sequences=": "--count",

@@ -77,9 +77,7 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
         Given,
         click.argument("texts", nargs=-1, metavar=texts),
         click.option("-f", "--file", metavar="FILE", help=f"Read {what} from a file; - is standard input."),
-        click.option(
-            "--input-format", type=click.Choice(_READABLE), help="Format of the file. [default: by its ending]"
-        ),
+        input_format_option,
         encoding_option,
         delimiter_option,
         click.option(
@@ -87,6 +85,12 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
         ),
         click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them."),
     )
+
+
+def input_format_option(function: F) -> F:
+    """--input-format: of the file that is read."""
+    shown = "Format of the file. [default: by its ending]"
+    return click.option("--input-format", type=click.Choice(_READABLE), help=shown)(function)
 
 
 def encoding_option(function: F) -> F:

@@ -27,6 +27,7 @@ def given_questions(
     *,
     marking: bool = False,
     skip_bad: bool = False,
+    input_format: str | None = None,
     encoding: str = "utf-8",
     delimiter: str | None = None,
 ) -> Iterator[Question]:
@@ -39,7 +40,8 @@ def given_questions(
                 "A file of questions was given, and a question or a context besides.",
                 "Give -f FILE alone, or QUESTION with -c or --context-file.",
             )
-        return all_of(read_squad(file, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter))
+        reader = read_squad(file, format=input_format, encoding=encoding, skip_bad=skip_bad, delimiter=delimiter)
+        return all_of(reader)
     if marking:
         raise InputError("Scores and predictions are for a file of questions.", "Give one: -f dev.json.")
     if skip_bad:

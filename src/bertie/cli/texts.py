@@ -86,14 +86,9 @@ def open_rows(
     encoding: str = "utf-8",
     delimiter: str | None = None,
 ) -> RowReader:
-    """The rows of a file by its name; where its ending does not tell the format, the option that says it is named."""
-    from bertie.data import FORMATS, read_rows
-    from bertie.data.rows import known_format
+    """The rows of a file by its name."""
+    from bertie.data import read_rows
 
-    try:
-        known_format(file, input_format)
-    except DataError as error:
-        raise DataError(error.cause, f"Say it with --input-format: one of {', '.join(FORMATS)}.") from None
     return read_rows(file, format=input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter)
 
 

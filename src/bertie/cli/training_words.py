@@ -65,7 +65,7 @@ def typed(text: str, options: Mapping[str, click.Option]) -> str:
 
     text = re.sub(r"Weights\(([\w=., ]*)\)", _distil, text)
     text = re.sub(rf"\b({names})={_VALUE}(?: \(--[a-z-]+\))?", said, text)
-    text = re.sub(rf"\b({names})=(?=[\s.,:;)]|$)", named, text)
+    text = re.sub(rf"\b({names})=(?=[\s.,:;)]|$)(?: \(--[a-z-]+\))?", named, text)
     text = re.sub(rf"(?:^|(?<=[.] ))({names}) is {_VALUE}(?P<more>; )?", judged, text)
     text = re.sub(rf"\bBoth ({names}) and ({names})\b", both, text)
     if long_names:

@@ -142,7 +142,7 @@ def known_format(path: PathLike, given: str | None) -> str | None:
     if found is None and is_regular(path):
         raise DataError(
             f"{source_name(path)}: its format cannot be told from its name.",
-            f"Say it with format= (--format): one of {', '.join(FORMATS)}.",
+            f"Say it with format= (--input-format): one of {', '.join(FORMATS)}.",
         )
     return found
 

@@ -140,9 +140,14 @@ def position_in(window: Window, tokens: tuple[int, int] | None) -> tuple[int, in
 def _questions(given: object, repair: bool, columns: Columns, bad: BadRows) -> Iterator[Question]:
     for source in several(given):
         if isinstance(source, str | os.PathLike):
-            yield from read_squad(
-                source, repair=repair, format=columns.format, encoding=columns.encoding, skip_bad=bad.skip,
+            reader = read_squad(
+                source,
+                repair=repair,
+                format=columns.format,
+                encoding=columns.encoding,
+                skip_bad=bad.skip,
                 delimiter=columns.delimiter,
-            ).reading(bad)  # fmt: skip
+            )
+            yield from reader.reading(bad)
         else:
             yield from question_rows(source, repair=repair).reading(bad)
