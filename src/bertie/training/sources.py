@@ -181,8 +181,8 @@ def holds_lists(given: object, columns: Columns) -> bool:
     if not head:
         return False
     column = _most_choose(head, lambda names: _label_column(names, columns, reader.name))
-    labels: Iterator[Any] = (row.values.get(column) for row in head)
-    value = next((label for label in labels if label is not None), None)
+    labels = (row.values.get(column) for row in head)
+    value: Any = next((label for label in labels if label is not None), None)
     return isinstance(value.tolist() if hasattr(value, "tolist") else value, list | tuple)
 
 
