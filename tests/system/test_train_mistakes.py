@@ -98,7 +98,7 @@ MISTAKES = [
     (f"{CLASSIFY} --train data.xyz", "data.xyz: its format cannot be told", "Say it with --input-format: one of txt"),
     (f"{CLASSIFY} --train semicolons.csv", "is one column, with ';' in it", "--delimiter ';'."),
     (f"{CLASSIFY} --train two.jsonl --encoding utf-9", "'utf-9' is none of", "bertie finetune classify --help"),
-    (f"{PRETRAIN} --corpus latin.txt", "latin.txt cannot be read as text", "it is, e.g. --encoding latin-1."),
+    (f"{PRETRAIN} --corpus latin.txt", "latin.txt, line 1: byte 0xfc", "--encoding latin-1, or leave such lines out: -"),
     (f"{PRETRAIN} --corpus blank.txt", "no letter was found", "are they empty?"),
     (f"{PRETRAIN} --corpus my-bert", "my-bert: this is a folder", "one text file or more"),
     (f"{PRETRAIN} --corpus texts.txt --dev none.txt", "none.txt: there is no such file", "Check the path"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from bertie.cli.options import DEFAULT_MODEL, Chosen, long_option, model_options
+from bertie.cli.options import DEFAULT_MODEL, Chosen, delimiter_option, encoding_option, long_option, model_options
 from bertie.errors import DataError
 
 EXAMPLES = """\b
@@ -35,6 +35,8 @@ Examples:
     type=click.Choice(["txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow"]),
     help="Format of the corpus. [default: by its ending]",
 )
+@encoding_option
+@delimiter_option
 @click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them.")
 @model_options(default=DEFAULT_MODEL)
 @click.option(
@@ -52,6 +54,8 @@ def command(
     column: str | None,
     id_column: str | None,
     input_format: str | None,
+    encoding: str,
+    delimiter: str | None,
     skip_bad: bool,
     chosen: Chosen,
     store: str,
@@ -64,7 +68,7 @@ def command(
     from bertie.cli.texts import open_rows
     from bertie.tasks.search import Index, build_index
 
-    rows = open_rows(corpus, input_format, skip_bad=skip_bad)
+    rows = open_rows(corpus, input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter)
     started = time.perf_counter()
     with _left_as_it_was(Path(output)) as held:
         if add:
