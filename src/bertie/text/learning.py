@@ -146,13 +146,14 @@ def _decoded(file: IO[bytes], path: Path, encoding: str, skip_bad: bool) -> Iter
     """Lines of a file. Those of an encoding in which a line end is one byte can be left out one by one."""
     if len("\n".encode(encoding)) > 1:
         try:
-            yield from TextIOWrapper(file, encoding=encoding)
+            with TextIOWrapper(file, encoding=encoding) as text:
+                yield from text
         except UnicodeDecodeError as error:
             raise TokenizerError(f"{path} is not {encoding}: {error}.", "Say which encoding it is.") from None
         return
     for number, line in enumerate(file, start=1):
         try:
-            text = line.decode(encoding)
+            line_text = line.decode(encoding)
         except UnicodeDecodeError as error:
             if skip_bad:
                 continue
@@ -161,7 +162,7 @@ def _decoded(file: IO[bytes], path: Path, encoding: str, skip_bad: bool) -> Iter
                 "Say which encoding it is, e.g. encoding='latin-1', or leave such lines out: skip_bad=True "
                 "(--skip-bad).",
             ) from None
-        yield text
+        yield line_text
 
 
 def _spooled(texts: Iterable[str], spool: IO[str]) -> Iterator[str]:

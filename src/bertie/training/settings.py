@@ -82,8 +82,6 @@ class Settings:
             above_zero(name, getattr(self, name))
         for name in ("beta1", "beta2", "ema"):
             below_one(name, getattr(self, name))
-        if self.seed >= 2**63:
-            raise ConfigError(f"seed is {self.seed}; it takes at most 2^63 - 1.")
         if self.layer_decay > 1:
             raise ConfigError(f"layer_decay is {self.layer_decay}; it takes at most 1, which is no decay.")
 
