@@ -42,7 +42,7 @@ def test_a_second_signal_ends_it_without_a_traceback(tmp_path: Path, number: int
             time.sleep(pause)
             began = time.monotonic()
             os.killpg(process.pid, number)
-            rest, _ = process.communicate(timeout=30)
+            rest, _ = process.communicate(timeout=40)
     finally:
         if process.poll() is None:
             process.kill()
@@ -50,4 +50,5 @@ def test_a_second_signal_ends_it_without_a_traceback(tmp_path: Path, number: int
     assert "Traceback" not in said + rest
     assert "CancelledError" not in said + rest
     assert process.returncode == 0
-    assert time.monotonic() - began < 10, "it waited for the request"
+    # Two signals before the process runs again are one to it, and one waits for requests, 25 s at most.
+    assert time.monotonic() - began < (10 if pause else 30), "it waited for the request"
