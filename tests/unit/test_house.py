@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"errors", "config", "library", "ops", "model", "text"},
     "tasks": TASKS,
     "training": TASKS | {"tasks"},
-    "client": {"errors"},
+    "client": {"errors", "data"},
     "serve": TASKS | {"tasks"},
     "cli": TASKS | {"tasks", "training", "serve", "client", "certificate", "convert"},
     "__main__": {"cli"},

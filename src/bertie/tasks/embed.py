@@ -26,12 +26,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bertie.data import texts as read_texts
+from bertie.data.lists import listed
 from bertie.errors import InputError
 from bertie.model import BertModel
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.tasks.batching import Row, run_in_order
 from bertie.tasks.loaded import Loaded, ModelLike, default_embedding_model, open_model
-from bertie.tasks.pieces import Cutting, TextStream, as_texts, is_stream, text_chunks
+from bertie.tasks.pieces import Cutting, TextStream, is_stream, text_chunks
 from bertie.tasks.pipeline import Pipeline
 from bertie.tasks.pooling import read_pooling
 from bertie.tasks.progress import with_progress
@@ -175,7 +176,7 @@ class Embedder:
             # Copies: a vector that someone keeps should not keep its whole block.
             stream = (one.copy() for block in blocks for one in quantize(block, precision, ranges=ranges))
             return with_progress(stream, what="embedding", show=progress)
-        return quantize(self._all(as_texts(texts), self._pipeline(cutting), progress), precision, ranges=ranges)
+        return quantize(self._all(listed(texts), self._pipeline(cutting), progress), precision, ranges=ranges)
 
     def _all(self, texts: list[str], pipeline: Pipeline, progress: bool | None) -> NDArray[np.float32]:
         """`[n, d]`."""
@@ -276,7 +277,7 @@ class Embedder:
                 sentences, prompt_name, prompt, batch_size, show_progress_bar, output_value, precision,
                 convert_to_numpy, convert_to_tensor, None, normalize_embeddings, truncate_dim,
             )  # fmt: skip
-        texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
+        texts = [sentences] if isinstance(sentences, str) else listed(sentences)
         cutting = self._cutting(prompt, prompt_name)
         budget = self.loaded.budget
         if batch_size < _THEIR_BATCH:

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from bertie.data import RowReader, pairs
+from bertie.data import RowReader, as_rows, pairs
+from bertie.data.lists import is_table, listed
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForNextSentencePrediction
@@ -65,6 +66,9 @@ class NextSentencePredictor(Task[tuple[str, str], NextSentence]):
     def read(self, rows: RowReader) -> Iterable[Any]:
         return pairs(rows)
 
+    def read_table(self, table: Any) -> Iterable[Any]:
+        return pairs(as_rows(table))
+
     def is_one(self, given: Any) -> bool:
         return isinstance(given, (str, tuple))
 
@@ -113,11 +117,11 @@ def _paired(first: Any, second: Any) -> Any:
     if isinstance(first, str) or isinstance(second, str):
         return first, second
     for name, value in (("first", first), ("second", second)):
-        if isinstance(value, (bytes, dict)) or not hasattr(value, "__iter__"):
+        if isinstance(value, (bytes, dict)) or not (hasattr(value, "__iter__") or is_table(value)):
             raise InputError(f"{name} is {described(value)}; a string, a list or an iterator was wanted.")
     if isinstance(first, Iterator) or isinstance(second, Iterator):
         return _zipped(first, second)
-    first, second = list(first), list(second)
+    first, second = listed(first, "first texts"), listed(second, "second texts")
     if len(first) != len(second):
         raise InputError(f"There are {len(first)} first texts and {len(second)} second ones.", "Pass as many of each.")
     return list(zip(first, second, strict=True))

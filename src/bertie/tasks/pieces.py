@@ -145,13 +145,3 @@ def _described(value: object) -> str:
 
 def is_stream(texts: object) -> bool:
     return isinstance(texts, Iterator | Reader | PathLike)
-
-
-def as_texts(texts: object) -> list[str]:
-    """A list out of a list, a tuple, an array or a column; whether its items are strings is looked at later."""
-    if isinstance(texts, bytes | dict) or not isinstance(texts, Iterable):
-        raise InputError(
-            f"Texts were wanted, and this is of type {type(texts).__name__}.",
-            "Give a string, a list of strings, or an iterator of strings.",
-        )
-    return list(texts)

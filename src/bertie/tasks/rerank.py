@@ -23,6 +23,7 @@ import torch
 
 from bertie.checkpoint.read import open_checkpoint
 from bertie.config import read_json_object
+from bertie.data.lists import is_table, listed
 from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
@@ -101,12 +102,15 @@ class Reranker:
     ) -> Any:
         """The ranking of one query, or a list of rankings for a list of queries."""
         checked_count("top_k", top_k, none_means="all documents")
-        if isinstance(documents, (str, bytes, dict)) or not hasattr(documents, "__iter__"):
+        if isinstance(documents, (str, bytes, dict)) or not (hasattr(documents, "__iter__") or is_table(documents)):
             raise InputError(f"documents is {described(documents)}; a list or an iterator of strings was wanted.")
-        if not isinstance(query, (list, tuple)):
+        several = not isinstance(query, str) and (hasattr(query, "__iter__") or is_table(query))
+        if not isinstance(documents, Iterator) or several:
+            documents = listed(documents, "documents")
+        if not several:
             return self._rank(checked_text(query, "The query"), documents, top_k, ids, progress)
-        queries = [checked_text(one, f"Query {number}") for number, one in enumerate(query)]
-        documents, ids = list(documents), None if ids is None else list(ids)
+        queries = [checked_text(one, f"Query {number}") for number, one in enumerate(listed(query, "queries"))]
+        ids = None if ids is None else list(ids)
         return [self._rank(one, documents, top_k, ids, progress) for one in queries]
 
     def _rank(
