@@ -13,6 +13,8 @@
 
 An error says what was wrong (with the values that were wrong) and, where there is something to do, what to do:
 `cause` and `remedy` hold the two sentences, and `str(error)` is both, one to a line.
+
+    TruncationWarning      (UserWarning)  texts were longer than the model, and only a part of each was read
 """
 
 from __future__ import annotations
@@ -61,6 +63,10 @@ class TokenizerError(BertieError, ValueError):
 
 class DataError(BertieError, ValueError):
     """A user's data file could not be read; the message names the file and the line."""
+
+
+class TruncationWarning(UserWarning):
+    """Texts were longer than the model takes, and only a part of each was read."""
 
 
 class MissingExtra(BertieError, ImportError):

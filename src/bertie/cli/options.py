@@ -151,10 +151,10 @@ def long_option(default: str) -> Callable[[F], F]:
     """--long: what happens to a text that is longer than the model takes."""
     return click.option(
         "--long",
-        type=click.Choice(["truncate", "windows"]),
+        type=click.Choice(["truncate", "windows", "error"]),
         default=default,
         show_default=True,
-        help="Texts longer than the model: read the beginning, or all in overlapping windows.",
+        help="Texts longer than the model: read the beginning, all in overlapping windows, or refuse them.",
     )
 
 

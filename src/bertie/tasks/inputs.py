@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from bertie.data import Reader, RowReader, as_rows, choose_pair, pairs, read_rows, texts
 from bertie.data.lists import is_table, listed, text_columns
@@ -18,7 +18,6 @@ from bertie.errors import DataError, InputError
 from bertie.tasks.progress import with_progress
 
 TextOrPair = str | tuple[str, str]
-Long = Literal["truncate", "windows"]
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -73,7 +72,9 @@ class Task(Generic[Item, Answer]):
         elif isinstance(given, Reader):
             given = iter(given)
         if self.is_one(given):
-            return next(iter(self.stream([self.checked(given, "The text")])))
+            items = [self.checked(given, "The text")]
+            (answer,) = with_progress(self.stream(items), what=self.name, total=1, show=progress)
+            return answer
         if isinstance(given, Iterator):
             checked = (self.checked(item, f"Text {number}") for number, item in enumerate(given))
             return with_progress(self.stream(checked), what=self.name, show=progress)

@@ -16,8 +16,9 @@ import torch
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.tasks.classify import LONG, Classification, best_first
-from bertie.tasks.inputs import Long, Task, checked_choice, checked_count, described
+from bertie.tasks.classify import Classification, best_first
+from bertie.tasks.cuts import LONG, Cuts, Long
+from bertie.tasks.inputs import Task, checked_choice, checked_count, described
 from bertie.tasks.loaded import ModelLike, open_model
 from bertie.tasks.rows import DEFAULT_STRIDE
 from bertie.tasks.scoring import classifier_logits
@@ -62,16 +63,20 @@ class ZeroShotClassifier(Task[str, Classification]):
     def stream(self, items: Iterable[str]) -> Iterator[Classification]:
         pairs = ((text, hypothesis) for text in items for hypothesis in self.hypotheses)
         # The text is what is cut or slides; the hypothesis stays whole.
+        pairs_told = Cuts(self.long, self.loaded.max_length)
         answers = classifier_logits(
-            self.loaded, pairs, long=self.long, stride=self.stride, sliding="first", strategy="only_first"
+            self.loaded, pairs, cuts=pairs_told, stride=self.stride, sliding="first", strategy="only_first"
         )
-        for first in answers:
-            logits = torch.stack([first, *(next(answers) for _ in self.hypotheses[1:])])
-            if self.multi_label or len(self.labels) == 1:
-                values = logits[:, [self.contradiction, self.entailment]].softmax(-1)[:, 1]
-            else:
-                values = logits[:, self.entailment].softmax(0)
-            yield best_first(self.labels, values.tolist(), self.top_k)
+        with Cuts(self.long, self.loaded.max_length).told() as cuts:
+            for first in answers:
+                logits = torch.stack([first, *(next(answers) for _ in self.hypotheses[1:])])
+                if self.multi_label or len(self.labels) == 1:
+                    values = logits[:, [self.contradiction, self.entailment]].softmax(-1)[:, 1]
+                else:
+                    values = logits[:, self.entailment].softmax(0)
+                is_cut = max(pairs_told.next_is_cut() for _ in self.hypotheses)
+                cuts.count(int(is_cut), 1)
+                yield best_first(self.labels, values.tolist(), self.top_k, truncated=is_cut)
 
 
 def zero_shot(
@@ -92,7 +97,8 @@ def zero_shot(
     """A `Classification` over your own `labels` (a list, or one string with commas) for every text.
 
     `model` is a classifier trained for inference: one of its labels is called "entailment". `{}` in `hypothesis` is
-    where a label goes. Long texts are cut, or with `long="windows"` read whole; the hypothesis is never cut.
+    where a label goes. Long texts are cut with a warning, read whole (`long="windows"`), or refused (`"error"`); the
+    hypothesis is never cut.
     """
     task = ZeroShotClassifier(
         labels,

@@ -88,14 +88,14 @@ class Trace:
     ) -> None:
         self.samples = samples
         self._encodings = encodings
-        self._cuts = cuts
+        self.cuts = cuts
         self._padding = padding
         # The rows of one long text are asked for one after another: its lists are made once, not for every row.
         self._latest: tuple[int, EncodedRow] | None = None
 
     def row(self, index: int) -> EncodedRow:
         row = self._whole(self.samples[index])
-        cut, padding = self._cuts[index], self._padding
+        cut, padding = self.cuts[index], self._padding
         if cut is not None:
             row = EncodedRow(*(take(getattr(row, name), cut) for name in EncodedRow.__slots__))
         if padding is not None and len(row.ids) < padding.length:
@@ -160,6 +160,11 @@ class BatchEncoding(UserDict[str, Any]):
     @property
     def is_fast(self) -> bool:
         return self._trace is not None
+
+    @property
+    def truncated(self) -> list[bool]:
+        """For each row, whether it holds only a part of its text."""
+        return [False] * self.num_rows if self._trace is None else [cut is not None for cut in self._trace.cuts]
 
     @property
     def num_rows(self) -> int:
