@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from bertie.config import BertConfig as BertConfig
     from bertie.engine.compile import compile as compile  # noqa: A004
     from bertie.errors import BertieError as BertieError
+    from bertie.errors import TruncationWarning as TruncationWarning
     from bertie.loading import load as load
     from bertie.model import *  # noqa: F403
+    from bertie.model.generation_options import GenerationConfig as GenerationConfig
     from bertie.tasks.answer import answer as answer
     from bertie.tasks.classify import classify as classify
     from bertie.tasks.embed import Embedder as Embedder
@@ -48,6 +50,8 @@ _MODEL_NAMES = (
 _WHERE = {
     "BertConfig": "bertie.config",
     "BertieError": "bertie.errors",
+    "GenerationConfig": "bertie.model.generation_options",
+    "TruncationWarning": "bertie.errors",
     "BertTokenizer": "bertie.text",
     "Client": "bertie.client",
     "AsyncClient": "bertie.client",
