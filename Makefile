@@ -24,7 +24,7 @@ KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/csrc
 	@touch $@
 
 .venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[dev,parity,minilm,data,serve,train]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train]'
 	@touch $@ .venv/demo
 
 demo: .venv/demo
@@ -39,7 +39,7 @@ test: .venv/test
 	$(BIN)/python -m pytest -n 2
 
 .venv/test-all: .venv/test
-	$(INSTALL) -e '.[dev,parity,minilm,data,serve,train,langchain,mteb]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,langchain,mteb]'
 	-$(BIN)/python tests/scripts/fetch_artefacts.py
 	@touch $@
 
@@ -47,7 +47,7 @@ test-all: .venv/test-all
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
 .venv/bench: .venv/test
-	$(INSTALL) -e '.[dev,parity,minilm,data,serve,train,bench]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,bench]'
 	@touch $@
 
 bench: .venv/bench
