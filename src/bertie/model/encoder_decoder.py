@@ -18,6 +18,7 @@ from bertie.model import checks
 from bertie.model.bert import BertModel
 from bertie.model.generation import CausalStepper, Generation, Stepper
 from bertie.model.heads import BertLMHeadModel
+from bertie.model.kin import Kin
 from bertie.model.loading import EncoderDecoderIO
 from bertie.model.losses import IGNORED, class_labels, cross_entropy
 from bertie.model.outputs import BertModelOutput, Seq2SeqOutput
@@ -27,7 +28,7 @@ _HAS_ENCODERS = "Load one with BertModel.from_pretrained(…); a model with a he
 _MAKES_DECODERS = "BertEncoderDecoder.from_encoder_decoder() turns any BERT into such a decoder."
 
 
-class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
+class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
     """An encoder `BertModel` and a decoder `BertLMHeadModel` with cross-attention.
 
     >>> enc = BertModel(BertConfig.preset("tiny", vocab_size=50))

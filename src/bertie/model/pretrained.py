@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bertie.config import BertConfig, read_pruned_heads
 from bertie.errors import ConfigError, InputError
 from bertie.model import checks
+from bertie.model.kin import Kin
 from bertie.model.loading import PretrainedIO
 from bertie.model.masks import as_bias
 from bertie.model.surgery import resized_distances, resized_positions, resized_rows
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from bertie.model.bert import BertModel
 
 
-class BertPreTrainedModel(PretrainedIO, nn.Module):
+class BertPreTrainedModel(PretrainedIO, Kin):
     """Base of `BertModel` and of the classes with heads, which hold it as `self.bert`."""
 
     base_model_prefix = "bert"
