@@ -19,16 +19,17 @@ from bertie.model.bert import BertModel
 from bertie.model.generation import CausalStepper, Generation, Stepper
 from bertie.model.generation_options import GenerationOptions
 from bertie.model.heads import BertLMHeadModel
+from bertie.model.kin import Kin
 from bertie.model.loading import EncoderDecoderIO
 from bertie.model.losses import IGNORED, class_labels, cross_entropy
-from bertie.model.outputs import ModelOutput, Seq2SeqOutput
+from bertie.model.outputs import BertModelOutput, Seq2SeqOutput
 from bertie.model.pretrained import BertPreTrainedModel
 
 _HAS_ENCODERS = "Load one with BertModel.from_pretrained(…); a model with a head holds one as model.bert."
 _MAKES_DECODERS = "BertEncoderDecoder.from_encoder_decoder() turns any BERT into such a decoder."
 
 
-class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
+class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
     """An encoder `BertModel` and a decoder `BertLMHeadModel` with cross-attention.
 
     >>> enc = BertModel(BertConfig.preset("tiny", vocab_size=50))
@@ -89,9 +90,9 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
     def dtype(self) -> torch.dtype:
         return self.decoder.dtype
 
-    def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None = None, **inputs: Any) -> ModelOutput:
+    def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None = None, **inputs: Any) -> BertModelOutput:
         """Run the encoder; its last states come as wide as the decoder takes them."""
-        output: ModelOutput = self.encoder(input_ids, attention_mask, return_dict=True, **inputs)
+        output: BertModelOutput = self.encoder(input_ids, attention_mask, return_dict=True, **inputs)
         return output
 
     def _projected(self, states: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ class BertEncoderDecoder(EncoderDecoderIO, nn.Module, Generation):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         *,
-        encoder_outputs: ModelOutput | tuple[Any, ...] | None = None,
+        encoder_outputs: BertModelOutput | tuple[Any, ...] | None = None,
         labels: Tensor | None = None,
         past_key_values: Any = None,
         use_cache: bool | None = None,
@@ -281,9 +282,9 @@ def _as_decoder(model: BertModel | BertLMHeadModel) -> BertLMHeadModel:
     return decoder.to(model.dtype).to(model.device)
 
 
-def _as_encoded(given: Any) -> ModelOutput:
+def _as_encoded(given: Any) -> BertModelOutput:
     """What `encode()` gives, or the same with nothing but the last states, which a tuple begins with."""
-    encoded: Any = ModelOutput(given[0]) if isinstance(given, tuple) and given else given
+    encoded: Any = BertModelOutput(given[0]) if isinstance(given, tuple) and given else given
     if not isinstance(getattr(encoded, "last_hidden_state", None), Tensor):
         raise InputError(
             f"encoder_outputs is of type {type(given).__name__} and holds no last hidden states.",

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
 
+from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import checks
 from bertie.model.cache import KeyValueCache
 from bertie.model.masks import attention_bias, sees_all
 from bertie.ops.attention import AttentionPlan
 from bertie.ops.packing import Packing
+from bertie.ops.tracing import records_sizes
 
 if TYPE_CHECKING:
     from bertie.model.bert import BertModel
@@ -29,8 +31,13 @@ def read_packing(input_ids: Tensor | None, inputs_embeds: Tensor | None, cu_seql
     if cu_seqlens is not None:
         if dims != 1:
             raise InputError(f"cu_seqlens was given, but the input has shape {list(given.shape)}, not [tokens].")
+        if records_sizes():
+            raise InputError(
+                "A packed batch cannot be traced or exported: its lengths would become part of the program.",
+                "Give a padded batch with an attention_mask.",
+            )
         return Packing.from_cu_seqlens(cu_seqlens, num_tokens=given.shape[0], device=given.device)
-    if dims != 2 or 0 in given.shape[:2]:
+    if dims != 2 or (not records_sizes() and 0 in given.shape[:2]):
         raise InputError(
             f"The input has shape {list(given.shape)}; it takes [batch, length"
             f"{'' if input_ids is not None else ', hidden'}], none of them 0.",
@@ -39,6 +46,13 @@ def read_packing(input_ids: Tensor | None, inputs_embeds: Tensor | None, cu_seql
             else None,
         )
     return None
+
+
+def wants_dict(config: BertConfig, return_dict: bool | None) -> bool:
+    """Whether an output object is wanted, or the plain tuple: as the call says, or the config."""
+    if return_dict is not None:
+        return return_dict
+    return config.return_dict and not getattr(config, "torchscript", False)  # TorchScript knows tuples
 
 
 def read_cache(

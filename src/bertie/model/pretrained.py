@@ -14,15 +14,17 @@ from torch import Tensor, nn
 from bertie.config import BertConfig, read_pruned_heads
 from bertie.errors import ConfigError, InputError
 from bertie.model import checks
+from bertie.model.kin import Kin
 from bertie.model.loading import PretrainedIO
 from bertie.model.masks import as_bias
 from bertie.model.surgery import resized_distances, resized_positions, resized_rows
+from bertie.ops.tracing import values_are_known
 
 if TYPE_CHECKING:
     from bertie.model.bert import BertModel
 
 
-class BertPreTrainedModel(PretrainedIO, nn.Module):
+class BertPreTrainedModel(PretrainedIO, Kin):
     """Base of `BertModel` and of the classes with heads, which hold it as `self.bert`."""
 
     base_model_prefix = "bert"
@@ -52,8 +54,8 @@ class BertPreTrainedModel(PretrainedIO, nn.Module):
 
     @property
     def check_inputs(self) -> bool:
-        """Whether values (ids, labels, mask entries) are looked at before they are used. Never under torch.compile."""
-        return self.base_model._check_inputs and not torch.compiler.is_compiling()
+        """Whether values (ids, labels, mask entries) are looked at before they are used. Never while tracing."""
+        return self.base_model._check_inputs and values_are_known()
 
     @check_inputs.setter
     def check_inputs(self, on: bool) -> None:

@@ -94,7 +94,7 @@ MISTAKES: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
     ("class labels as a list", "BertForSequenceClassification", {}, {"input_ids": IDS, "labels": [0, 1]}, "labels is of type list"),
     ("tags turned round", "BertForTokenClassification", {}, {"input_ids": IDS, "labels": IDS.T}, "labels has shape [5, 2]; it takes [2, 5]"),
     ("tag weights", "BertForTokenClassification", {}, {"input_ids": IDS, "labels": IDS, "class_weights": torch.ones(3)}, "class_weights has shape [3]; it takes [2]"),
-    ("tag smoothing", "BertForTokenClassification", {}, {"input_ids": IDS, "labels": IDS, "label_smoothing": 1.5}, "label_smoothing is 1.5; it takes a share, 0 to 1"),
+    ("tag smoothing", "BertForTokenClassification", {}, {"input_ids": IDS, "labels": IDS, "smoothing": 1.5}, "smoothing is 1.5; it takes a share, 0 to 1"),
     ("no choices", "BertForMultipleChoice", {}, {"input_ids": IDS[0], "cu_seqlens": torch.tensor([0, 2, 5]), "num_choices": 0}, "num_choices is 0"),
     ("float answers", "BertForQuestionAnswering", {}, {"input_ids": IDS, "start_positions": torch.ones(2), "end_positions": torch.ones(2)}, "Answer positions have dtype torch.float32"),
     ("next label shape", "BertLMHeadModel", {"is_decoder": True}, {"input_ids": IDS, "labels": IDS[:, :2]}, "labels has shape [2, 2]"),
