@@ -140,7 +140,7 @@ class PretrainedIO:
     def _config_values(self) -> dict[str, Any]:
         """What config.json will say, apart from dtype and architectures."""
         self.config.to_json()  # refuses what a file cannot hold
-        return self.config.to_dict()
+        return self.config.to_diff_dict()
 
 
 class EncoderDecoderIO:
@@ -214,7 +214,7 @@ class EncoderDecoderIO:
         encoder.to_json(), decoder.to_json()  # refuse what a file cannot hold
         values = {name: getattr(decoder, name) for name in _SPECIAL_TOKENS if getattr(decoder, name) is not None}
         values |= {"model_type": "encoder-decoder", "is_encoder_decoder": True}
-        values |= {"encoder": encoder.to_dict(), "decoder": decoder.to_dict()}
+        values |= {"encoder": encoder.to_diff_dict(), "decoder": decoder.to_diff_dict()}
         save_model(self, folder, values, max_shard_size=max_shard_size, variant=variant, dtype=dtype)  # type: ignore[arg-type]
 
 
@@ -244,7 +244,7 @@ def _config(
     overrides: dict[str, Any],
 ) -> BertConfig:
     if isinstance(given, BertConfig):
-        values: Mapping[str, Any] = given.to_dict()
+        values: Mapping[str, Any] = given.to_diff_dict()
     elif isinstance(given, Mapping):
         values = given
     elif given is not None:
