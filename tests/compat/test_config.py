@@ -38,9 +38,9 @@ NAMES = [
     "is_decoder", "add_cross_attention", "chunk_size_feed_forward", "pruned_heads", "tie_word_embeddings", "num_labels",
     "id2label", "label2id", "problem_type", "output_attentions", "output_hidden_states", "return_dict", "bos_token_id",
     "eos_token_id", "decoder_start_token_id", "model_type", "attribute_map", "sub_configs", "use_return_dict",
-    "is_encoder_decoder", "architectures", "finetuning_task", "tokenizer_class", "prefix", "sep_token_id", "torchscript",
-    "cross_attention_hidden_size", "tie_encoder_decoder", "task_specific_params", "name_or_path", "_name_or_path",
-    "_commit_hash", "_attn_implementation", "dtype", "has_no_defaults_at_init",
+    "is_encoder_decoder", "architectures", "finetuning_task", "tokenizer_class", "prefix", "sep_token_id",
+    "torchscript", "cross_attention_hidden_size", "tie_encoder_decoder", "task_specific_params", "name_or_path",
+    "_name_or_path", "_commit_hash", "_attn_implementation", "dtype", "has_no_defaults_at_init",
     *transformers.PretrainedConfig._get_global_generation_defaults(),
 ]  # fmt: skip
 

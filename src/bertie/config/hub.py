@@ -114,7 +114,7 @@ class HubConfig:
         return iter({**PRIVATE, **self.to_dict()})  # type: ignore[attr-defined]
 
     def __contains__(self, name: object) -> bool:
-        return name in iter(self)
+        return name in list(self)
 
     def __repr__(self) -> str:
         lines = (f"  {name}: {value!r}" for name, value in sorted(self.to_diff_dict().items()))  # type: ignore[attr-defined]
