@@ -2,8 +2,8 @@
 
 The model is made without memory (model/empty.py says which parts of a subclass are not). Each parameter then becomes
 the checkpoint's tensor itself, a view of the mapped file when dtype and device agree, so there is never a second copy
-of the model. What the checkpoint does not have is what its constructor made of it, and then initialised the way the model
-initialises itself. Only encoder weights may not be missing.
+of the model. What the checkpoint does not have is what its constructor made of it, and then initialised the way the
+model initialises itself. Only encoder weights may not be missing.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ first. A head is a few lines; the parameter names are the hub's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -127,7 +127,7 @@ class LanguageModel(HeadModel):
     """A HeadModel whose head `self.cls` scores the vocabulary."""
 
     cls: nn.Module
-    _tied_weights_keys = ["predictions.decoder.bias", "cls.predictions.decoder.weight"]
+    _tied_weights_keys: ClassVar = ["predictions.decoder.bias", "cls.predictions.decoder.weight"]
 
     @property
     def _predictions(self) -> BertLMPredictionHead:

@@ -30,13 +30,13 @@ class HubModel(nn.Module):
     is_parallelizable = False
     framework = "pt"
     # accelerate does not put the two halves of one of these on two devices: what comes in is added to what goes out.
-    _no_split_modules: list[str] | None = ["BertEmbeddings", "BertLayer"]  # noqa: RUF012
-    _skip_keys_device_placement: str | list[str] | None = None
-    _keep_in_fp32_modules: list[str] | None = None
-    _keys_to_ignore_on_load_missing: list[str] | None = None
-    _keys_to_ignore_on_load_unexpected: list[str] | None = None
-    _keys_to_ignore_on_save: list[str] | None = None
-    _tied_weights_keys: list[str] | None = None
+    _no_split_modules: ClassVar[list[str] | None] = ["BertEmbeddings", "BertLayer"]
+    _skip_keys_device_placement: ClassVar[str | list[str] | None] = None
+    _keep_in_fp32_modules: ClassVar[list[str] | None] = None
+    _keys_to_ignore_on_load_missing: ClassVar[list[str] | None] = None
+    _keys_to_ignore_on_load_unexpected: ClassVar[list[str] | None] = None
+    _keys_to_ignore_on_save: ClassVar[list[str] | None] = None
+    _tied_weights_keys: ClassVar[list[str] | None] = None
     _supports_sdpa = True
     _supports_flash_attn = False
     _supports_flex_attn = False

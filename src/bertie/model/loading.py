@@ -114,7 +114,7 @@ class PretrainedIO:
         drop_meaningless(overrides, f"{cls.__name__}.from_pretrained")
         made, arguments = _config(cls, checkpoint, config, overrides)
         made.name_or_path = checkpoint.source
-        if cls.__module__.startswith("bertie."):  # somebody's own class may have no encoder
+        if cls.__module__.startswith("bertie.") and not key_mapping:  # somebody's own class may have no encoder
             check_num_layers(checkpoint.tensors, made.num_hidden_layers, source=checkpoint.source)
         if attention != "auto":
             made._attn_implementation = attention

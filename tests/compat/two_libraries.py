@@ -1,4 +1,4 @@
-"""Both libraries with one configuration and one set of weights."""
+"""Both libraries with one configuration and one set of weights: what the tests of models in this folder import."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from two_libraries import IDS, MASK, SIZES, base, library, transformers  # noqa: F401
 
 import bertie
 from bertie.checkpoint.report import NewlyInitialized
-from conftest import IDS, MASK, SIZES
 
 pytestmark = pytest.mark.filterwarnings("ignore::bertie.checkpoint.report.NewlyInitialized")
 
