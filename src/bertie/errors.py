@@ -6,7 +6,7 @@
     ├── CheckpointError    (OSError)      a checkpoint that cannot be found, read or understood
     │   ├── CheckpointNotFound (FileNotFoundError)   nothing there: a path, a file or a hub name
     │   ├── CorruptCheckpoint                        there, but damaged, truncated or hostile
-    │   └── WeightsMismatch                          sound, but the tensors are not this model's
+    │   └── WeightsMismatch    (RuntimeError)        sound, but the tensors are not this model's
     ├── TokenizerError     (ValueError)   a vocabulary or tokenizer file, or a text it refuses
     ├── DataError          (ValueError)   a user's data file: names the file and the line
     └── MissingExtra       (ImportError)  an optional package is not installed
@@ -53,7 +53,7 @@ class CorruptCheckpoint(CheckpointError):
     """A file that is there but damaged, truncated or hostile."""
 
 
-class WeightsMismatch(CheckpointError):
+class WeightsMismatch(CheckpointError, RuntimeError):
     """Sound tensors that are not this model's: missing, misshaped or unknown names."""
 
 
