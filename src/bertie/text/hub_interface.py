@@ -54,7 +54,7 @@ def both(ours: Any, theirs: Any) -> type:
     return type(ours.__name__, (ours, theirs), names)
 
 
-def blank(cls: type) -> Any:
+def blank(cls: Any) -> Any:
     """For unpickling: a tokenizer that has nothing yet."""
     return cls.__new__(cls)
 
@@ -71,8 +71,9 @@ class HubInterface(TokenTable):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
+        ours: Any = type(self)
         theirs = hub_class()
-        return type(self) if theirs is None else both(type(self), theirs)
+        return ours if theirs is None else both(ours, theirs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What was said already stays behind: datasets finds its cache by these bytes, and a log line should not matter.
@@ -288,6 +289,9 @@ class HubInterface(TokenTable):
     @property
     def ids_to_tokens(self) -> dict[int, str]:
         return {index: token for token, index in self.get_vocab().items()}
+
+    def _convert_id_to_token(self, index: int) -> Any:  # transformers' whole-word collator asks for this one
+        return self.convert_ids_to_tokens(int(index))
 
     @property
     def added_tokens_encoder(self) -> dict[str, int]:
