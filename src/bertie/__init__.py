@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bertie.tasks.tag import tag as tag
     from bertie.tasks.zero_shot import zero_shot as zero_shot
     from bertie.text import BertTokenizer as BertTokenizer
+    from bertie.text import BertTokenizerFast as BertTokenizerFast
 
 _MODEL_NAMES = (
     "BertAttention", "BertEmbeddings", "BertEncoder", "BertEncoderDecoder", "BertForMaskedLM", "BertForMultipleChoice",
@@ -53,6 +54,7 @@ _WHERE = {
     "GenerationConfig": "bertie.model.generation_options",
     "TruncationWarning": "bertie.errors",
     "BertTokenizer": "bertie.text",
+    "BertTokenizerFast": "bertie.text",
     "Client": "bertie.client",
     "AsyncClient": "bertie.client",
     "compile": "bertie.engine.compile",

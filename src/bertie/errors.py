@@ -8,6 +8,7 @@
     │   ├── CorruptCheckpoint                        there, but damaged, truncated or hostile
     │   └── WeightsMismatch    (RuntimeError)        sound, but the tensors are not this model's
     ├── TokenizerError     (ValueError)   a vocabulary or tokenizer file, or a text it refuses
+    │   └── TokenizerTypeError (TypeError)               no text at all: None, a number, bytes
     ├── DataError          (ValueError)   a user's data file: names the file and the line
     └── MissingExtra       (ImportError)  an optional package is not installed
 
@@ -59,6 +60,10 @@ class WeightsMismatch(CheckpointError, RuntimeError):
 
 class TokenizerError(BertieError, ValueError):
     """A vocabulary or tokenizer file, or a text a tokenizer refuses."""
+
+
+class TokenizerTypeError(TokenizerError, TypeError):
+    """Something that is no text or token at all, such as None, a number or bytes."""
 
 
 class DataError(BertieError, ValueError):

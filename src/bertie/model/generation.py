@@ -20,7 +20,7 @@ from bertie.errors import InputError
 from bertie.model import checks
 from bertie.model.beam_search import Ends, beam_search
 from bertie.model.generation_options import GenerationConfig, GenerationOptions, read_options
-from bertie.model.outputs import Output
+from bertie.model.outputs import ModelOutput
 from bertie.model.token_rules import Rule, apply_rules, rules_for
 
 _DEFAULT_NEW_TOKENS = 20
@@ -31,7 +31,7 @@ _IGNORED = ("synced_gpus", "return_dict", "custom_generate", "trust_remote_code"
 
 
 @dataclass
-class Generated(Output):
+class Generated(ModelOutput):
     """What `generate(return_dict_in_generate=True)` gives. Tuples have one entry to a step.
 
     `scores` are what tokens were chosen by, `logits` what the model gave; of a beam search there are also the
