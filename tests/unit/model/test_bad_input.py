@@ -43,7 +43,7 @@ MISTAKES: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
     ("cross width", "BertModel", CROSS, {"input_ids": IDS, "encoder_hidden_states": STATES[..., :3]}, "encoder_hidden_states has shape [2, 4, 3]; it takes [2, length, 24]"),
     ("cross batch", "BertModel", CROSS, {"input_ids": IDS, "encoder_hidden_states": STATES[:1]}, "encoder_hidden_states has shape [1, 4, 24]"),
     ("cross mask", "BertModel", CROSS, {"input_ids": IDS, "encoder_hidden_states": STATES, "encoder_attention_mask": torch.ones(2, 5)}, "encoder_attention_mask has shape [2, 5]"),
-    ("cache on encoder", "BertModel", {}, {"input_ids": IDS, "past_key_values": bertie.KeyValueCache(2)}, "given to an encoder"),
+    ("cache of fewer layers", "BertModel", {}, {"input_ids": IDS, "past_key_values": [[torch.ones(2, 3, 1, 8)] * 2]}, "holds 1 layers; the model has 2"),
     ("cache of another model", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": bertie.KeyValueCache(3)}, "holds 3 layers; the model has 2"),
     ("legacy of a wrong shape", "BertModel", {"is_decoder": True}, {"input_ids": IDS, "past_key_values": [[torch.zeros(2)] * 3] * 2}, "past_key_values[0] holds [[2], [2], [2]]"),
     ("maps layer", "BertModel", {}, {"input_ids": IDS, "output_attentions": [(2, 0)]}, "layer 2, head 0, which is not there"),
