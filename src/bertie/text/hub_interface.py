@@ -49,7 +49,7 @@ def hub_class() -> type | None:
 @cache
 def both(ours: Any, theirs: Any) -> type:
     """A class that says it is both. It is asked for its bases and its name only; calling it makes one of ours."""
-    names = {name: getattr(ours, name) for name in ("from_pretrained", "from_parts", "__module__", "__doc__")}
+    names = {name: getattr(ours, name) for name in ("from_pretrained", "__module__", "__doc__")}
     names["__new__"] = lambda cls, *args, **settings: ours(*args, **settings)
     return type(ours.__name__, (ours, theirs), names)
 

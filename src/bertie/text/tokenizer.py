@@ -221,13 +221,6 @@ class BertTokenizer(HubInterface):
         tokenizer._fill(replace(parts, name=str(pretrained_model_name_or_path)), others)
         return tokenizer
 
-    @classmethod
-    def from_parts(cls, parts: TokenizerParts) -> BertTokenizer:
-        """From parts that are ready; `__init__`, which makes them, is left out."""
-        tokenizer = cls.__new__(cls)
-        TokenTable.__init__(tokenizer, parts)
-        return tokenizer
-
     def __call__(
         self,
         text: Any = None,
