@@ -52,16 +52,20 @@ def register() -> Callable[[], None]:
         for config in configs:
             auto.register(config, getattr(bertie.model, _CLASSES[auto.__name__]), exist_ok=True)
     original = vars(transformers.AutoTokenizer)["from_pretrained"]
-    transformers.AutoTokenizer.from_pretrained = classmethod(_tokenizer_or(original.__func__))
+    _exchange(transformers, classmethod(_tokenizer_or(original.__func__)))
 
     def undo() -> None:
         transformers.models.auto.configuration_auto.CONFIG_MAPPING._extra_content.pop("bert", None)
         for auto in registered:
             for config in configs:
                 auto._model_mapping._extra_content.pop(config, None)
-        transformers.AutoTokenizer.from_pretrained = original
+        _exchange(transformers, original)
 
     return undo
+
+
+def _exchange(transformers: Any, method: Any) -> None:
+    transformers.AutoTokenizer.from_pretrained = method
 
 
 def _tokenizer_or(original: Callable[..., Any]) -> Callable[..., Any]:
