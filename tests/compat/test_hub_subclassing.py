@@ -288,8 +288,8 @@ def _saved(model: Any, folder: Path) -> Path:
 
 def test_small_methods_answer_alike(transformers: Any) -> None:
     answers = []
-    for library in (transformers, bertie):
-        model = library.BertForMaskedLM(library.BertConfig(**SIZES))
+    for one in (transformers, bertie):
+        model = one.BertForMaskedLM(one.BertConfig(**SIZES))
         inputs = {"input_ids": IDS}
         answers.append([
             model.num_parameters(), model.num_parameters(True), model.num_parameters(exclude_embeddings=True),
@@ -297,9 +297,9 @@ def test_small_methods_answer_alike(transformers: Any) -> None:
             model.estimate_tokens(inputs), model.get_memory_footprint(return_buffers=False), model.framework,
             model.main_input_name, model.base_model_prefix, model.can_generate(), model.is_gradient_checkpointing,
             model.supports_gradient_checkpointing, model.is_parallelizable, model.name_or_path,
-            model.get_position_embeddings().num_embeddings if library is bertie else 40,
+            model.get_position_embeddings().num_embeddings if one is bertie else 40,
             model.dummy_inputs["input_ids"].tolist(), model.config._attn_implementation, model._tied_weights_keys,
-            type(model.base_model).__name__, library.BertLMHeadModel.can_generate(), model.half().dtype,
+            type(model.base_model).__name__, one.BertLMHeadModel.can_generate(), model.half().dtype,
             model.float().dtype, sorted(model.state_dict()),
         ])  # fmt: skip
     assert answers[0] == answers[1]
@@ -308,9 +308,9 @@ def test_small_methods_answer_alike(transformers: Any) -> None:
 def test_fresh_models_from_one_seed_are_equal(transformers: Any) -> None:
     for name in ("BertModel", "BertForTokenClassification", "BertForPreTraining"):
         states = []
-        for library in (transformers, bertie):
+        for one in (transformers, bertie):
             torch.manual_seed(5)
-            states.append(getattr(library, name)(library.BertConfig(**SIZES)).state_dict())
+            states.append(getattr(one, name)(one.BertConfig(**SIZES)).state_dict())
         assert states[0].keys() == states[1].keys()
         assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items()), name
 

@@ -127,11 +127,11 @@ def _offloaded(model: nn.Module) -> Mapping[str, torch.Tensor]:
         hasattr(m, "_hf_hook") for m in modules.values()
     ):
         return tensors
-    from accelerate.utils import get_state_dict_offloaded_model
+    from accelerate.utils.modeling import get_state_dict_offloaded_model
 
     fetched: Mapping[str, torch.Tensor] = get_state_dict_offloaded_model(model)
     first = {id(tensor): name for name, tensor in reversed(tensors.items())}
-    return {name: fetched[name] for name, tensor in tensors.items() if first[id(tensor)] == name and name in fetched}
+    return {name: fetched.get(name, tensor) for name, tensor in tensors.items() if first[id(tensor)] == name}
 
 
 def num_bytes(size: int | str) -> int:

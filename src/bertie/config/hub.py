@@ -28,12 +28,17 @@ DEFAULTS: dict[str, Any] = {
     "suppress_tokens": None, "begin_suppress_tokens": None, "num_beam_groups": 1, "diversity_penalty": 0.0,
 }  # fmt: skip
 # Where a model came from and how it runs here: readable, never written, and no part of two configurations' equality.
-PRIVATE: dict[str, Any] = {"_name_or_path": "", "_commit_hash": None, "_attn_implementation": None, "_auto_class": None}
+PRIVATE: dict[str, Any] = {
+    "_name_or_path": "",
+    "_commit_hash": None,
+    "_attn_implementation_internal": None,
+    "_auto_class": None,
+}
 _ALIASES = {
     "torch_dtype": "dtype",
     "name_or_path": "_name_or_path",
-    "attn_implementation": "_attn_implementation",
-    "_attn_implementation_internal": "_attn_implementation",
+    "attn_implementation": "_attn_implementation_internal",
+    "_attn_implementation": "_attn_implementation_internal",
 }
 # Arguments of from_pretrained that say how to fetch the file, and are no keys of it.
 _FETCHING = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
@@ -100,6 +105,15 @@ class HubConfig:
     @name_or_path.setter
     def name_or_path(self, value: Any) -> None:
         self._keep("_name_or_path", value)
+
+    @property
+    def _attn_implementation(self) -> str | None:
+        """The attention kernel a model is built with: eager or sdpa. None before there is a model."""
+        return self.__dict__.get("_attn_implementation_internal")
+
+    @_attn_implementation.setter
+    def _attn_implementation(self, value: str | Mapping[str, str] | None) -> None:
+        self._keep("_attn_implementation", value.get("") if isinstance(value, Mapping) else value)
 
     @property
     def use_return_dict(self) -> bool:

@@ -68,7 +68,8 @@ class BertEmbeddings(nn.Module):
     def make_default_ids(self) -> None:
         """Positions 0, 1, 2, … and segment 0, as buffers so that they move with the model; never saved."""
         weight = self.position_embeddings.weight
-        positions = torch.arange(len(weight), device=weight.device)[None]
+        device = None if weight.is_meta else weight.device  # weights built empty are filled later, these are not
+        positions = torch.arange(len(weight), device=device)[None]
         self.register_buffer("position_ids", positions, persistent=False)
         self.register_buffer("token_type_ids", torch.zeros_like(positions), persistent=False)
 

@@ -52,6 +52,9 @@ class BertLMPredictionHead(nn.Module):
         self.transform = BertPredictionHeadTransform(config)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self._tie_weights()
+
+    def _tie_weights(self) -> None:
         self.decoder.bias = self.bias  # checkpoints know it by both names
 
     def forward(self, hidden_states: Tensor) -> Tensor:

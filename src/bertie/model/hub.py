@@ -79,7 +79,7 @@ class HubModel(nn.Module):
     def set_attn_implementation(self, attn_implementation: str | Mapping[str, str]) -> None:
         """The hub's name of `set_attention_backend`."""
         if isinstance(attn_implementation, Mapping):
-            attn_implementation = attn_implementation.get("", self.config._attn_implementation)
+            attn_implementation = attn_implementation.get("", self.config._attn_implementation or "sdpa")
         try:
             self.set_attention_backend(attn_implementation)  # type: ignore[operator]
         except ConfigError as error:
