@@ -74,7 +74,6 @@ class FastBert(BertModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         cache_position: Tensor | None = None,
-        *,
         cu_seqlens: Tensor | None = None,
     ) -> BertModelOutput | tuple[Any, ...]:
         special = (head_mask, inputs_embeds, encoder_hidden_states, encoder_attention_mask, past_key_values)

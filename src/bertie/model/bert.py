@@ -423,7 +423,6 @@ class BertModel(BertPreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         cache_position: Tensor | None = None,  # the hub's; the cache itself says where the input begins
-        *,
         cu_seqlens: Tensor | None = None,
     ) -> BertModelOutput | tuple[Any, ...]:
         """A `BertModelOutput`, or with `return_dict=False` the plain tuple."""

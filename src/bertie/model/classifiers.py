@@ -43,7 +43,6 @@ class BertForNextSentencePrediction(HeadModel):
         output_attentions: WantedMaps | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        *,
         num_items_in_batch: Tensor | int | None = None,
         cu_seqlens: Tensor | None = None,
         **kwargs: Any,
@@ -100,7 +99,6 @@ class BertForSequenceClassification(HeadModel):
         output_attentions: WantedMaps | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        *,
         class_weights: Tensor | None = None,
         smoothing: float = 0.0,
         cu_seqlens: Tensor | None = None,
@@ -156,7 +154,6 @@ class BertForMultipleChoice(HeadModel):
         output_attentions: WantedMaps | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        *,
         num_choices: int | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> LogitsOutput | tuple[Any, ...]:
@@ -214,7 +211,6 @@ class BertForTokenClassification(HeadModel):
         output_attentions: WantedMaps | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        *,
         class_weights: Tensor | None = None,
         smoothing: float = 0.0,
         cu_seqlens: Tensor | None = None,
@@ -268,7 +264,6 @@ class BertForQuestionAnswering(HeadModel):
         output_attentions: WantedMaps | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        *,
         cu_seqlens: Tensor | None = None,
     ) -> QuestionAnsweringOutput | tuple[Any, ...]:
         outputs: BertModelOutput = self.bert(

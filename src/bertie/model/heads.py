@@ -1,8 +1,9 @@
 """The prediction heads, and the `BertFor…` classes that predict words; classifiers.py has those that judge texts.
 
 Every class takes what `BertModel` takes (padded or packed) plus its labels, and returns a typed output with `loss`
-first. The arguments are the hub's, in the hub's order; those after `*` are ours. A head is a few lines; the parameter
-names are the hub's.
+first. The arguments are the hub's, in the hub's order, up to `return_dict` or `cache_position`; those after them are
+ours, to be given by name. (They are not keyword-only: ONNX's older exporter passes every default by position.) A head
+is a few lines; the parameter names are the hub's.
 """
 
 from __future__ import annotations
@@ -182,7 +183,6 @@ class BertForPreTraining(LanguageModel):
         output_attentions: WantedMaps | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        *,
         masked_positions: Tensor | None = None,
         sparse_logits: bool = False,
         cu_seqlens: Tensor | None = None,
@@ -238,7 +238,6 @@ class BertForMaskedLM(LanguageModel):
         output_attentions: WantedMaps | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        *,
         masked_positions: Tensor | None = None,
         sparse_logits: bool = False,
         cu_seqlens: Tensor | None = None,
@@ -287,7 +286,6 @@ class BertLMHeadModel(LanguageModel, Generation):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         cache_position: Tensor | None = None,
-        *,
         num_items_in_batch: Tensor | int | None = None,
         cu_seqlens: Tensor | None = None,
         **loss_kwargs: Any,
