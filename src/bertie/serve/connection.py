@@ -14,6 +14,7 @@ whatever the answer will be, and they fail where nobody is left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -34,6 +35,7 @@ _MOST_HEADER_BYTES = 64 << 10
 _LINGER_SECONDS = 5.0
 # Bytes a second. A client that reads its answer more slowly than this is not reading it.
 _SLOWEST_READER = 64 << 10
+_MOST_IN_LINE = 16
 _FIRST_BYTES = b"HTTP/1.1 "
 _FIRST_PAUSE = 0.05  # between two of them; each pause is twice the last
 
@@ -104,6 +106,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
+        self.parser = _Parser(self)  # type: ignore[assignment]
         self._all = self.connections_of_server
         self._current: RequestResponseCycle | None = None  # the request that is next to be answered
         self._receiving = self._in_header = False
@@ -167,11 +170,11 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._header_bytes > _MOST_HEADER_BYTES:
             return
+        if self.parser.should_upgrade():
+            return  # it comes again
         self._in_header = False
         self._take_host_from_target()
         super().on_headers_complete()
-        if self.parser.should_upgrade():
-            self.cycle.keep_alive = False  # to no protocol that we speak: answered as it is, and that is all
         if not self.pipeline:
             self._current = self.cycle
 
@@ -181,6 +184,8 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._receiving = False
         if self._header_bytes > _MOST_HEADER_BYTES:
             return
@@ -290,15 +295,52 @@ class Connection(HttpToolsProtocol):
             self.loop.call_later(pause, self._send_ahead, begun, 2 * pause)
 
 
+class _Parser:
+    """httptools' parser, to which `Upgrade` is a header that means nothing: a server may ignore it (RFC 9110, 7.8).
+
+    httptools takes whatever comes after such a header, the body too, for another protocol. Clients that offer HTTP/2
+    in this way (Java's does) go on in HTTP/1.1. So the header is parsed again without that field, and then the rest.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._parser = self._make()
+
+    def _make(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self._connection)
+        with contextlib.suppress(AttributeError):  # as uvicorn does; older versions need not be told
+            parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def feed_data(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                return self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as error:
+                rest = rest[error.args[0] :]
+            method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+            if method == b"CONNECT":
+                raise httptools.HttpParserError("CONNECT")
+            fields = [b"%b: %b\r\n" % field for field in self._connection.headers if field[0] != b"upgrade"]
+            self._parser = self._make()
+            self._parser.feed_data(
+                b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._connection.url, version, b"".join(fields))
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+
 class _Flow(FlowControl):
-    """Nothing is read while requests wait in line: a client may send on and on, and each would be kept."""
+    """Nothing is read while many requests wait in line: a client may send on and on, and each would be kept."""
 
     def __init__(self, transport: asyncio.Transport, pipeline: Any) -> None:
         super().__init__(transport)
         self._pipeline = pipeline
 
     def resume_reading(self) -> None:
-        if not self._pipeline:
+        if len(self._pipeline) < _MOST_IN_LINE:
             super().resume_reading()
 
 

@@ -71,9 +71,9 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._watching = [self._loop.create_task(self.connections.watch())]
-        await super().startup(sockets)
         if self.parent is not None:
             self._watching.append(self._loop.create_task(self._watch_parent(self.parent)))
+        await super().startup(sockets)
         self.on_listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -115,14 +115,19 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def make_server(settings: Settings) -> DrainingServer:
-    """A server, to be run on a bound socket. Models are loaded once it listens: /live and /ready answer meanwhile."""
+def make_server(settings: Settings, *, when_ready: bool = False) -> DrainingServer:
+    """A server, to be run on a bound socket. Models are loaded once it accepts: /live and /ready answer meanwhile.
+
+    With `when_ready` it accepts nobody before it is ready, which is right where others accept from the same socket.
+    """
     service = Service(settings)
     loading: set[asyncio.Task[None]] = set()
 
     async def startup() -> None:
         task = asyncio.get_running_loop().create_task(load_all())
         loading.add(task)
+        while when_ready and not task.done() and not server.should_exit:
+            await asyncio.sleep(0.02)
 
     async def load_all() -> None:
         try:
@@ -166,9 +171,10 @@ def make_server(settings: Settings) -> DrainingServer:
 
 
 def serve(
-    settings: Settings, sock: socket.socket, *, parent: int | None = None, say: Callable[[str], None] = print
-) -> int:
-    """Serve until told to stop, or until the `parent` process is gone; the exit code.
+    settings: Settings, sock: socket.socket, *, parent: int | None = None, when_ready: bool = False,
+    say: Callable[[str], None] = print,
+) -> int:  # fmt: skip
+    """Serve until told to stop, or until the `parent` process is gone; the exit code. `when_ready`: see make_server.
 
     A model that cannot be loaded is the error it is everywhere else.
     """
@@ -180,10 +186,11 @@ def serve(
     handler = start_logging(settings.log_level)
     if settings.host not in LOOPBACK and not settings.keys:
         logger.warning("open to the network without API keys", extra={"host": settings.host})
-    server = make_server(settings)
+    server = make_server(settings, when_ready=when_ready)
     server.parent = parent
     url = address(sock)
-    server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")
+    if not when_ready:
+        server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")
     server.on_ready = lambda: say(f"Ready: {url}")
     try:
         server.run([sock])
@@ -204,6 +211,8 @@ def replace_process(fd: int) -> None:
     if "--fd" in given:  # of the last time
         place = given.index("--fd")
         del given[place : place + 2]
+    if "--parent" in given and "--when-ready" not in given:
+        given.append("--when-ready")  # the other workers accept meanwhile
     os.set_inheritable(fd, True)
     for number in _STOPS:  # what is ignored here would be ignored there
         signal.signal(number, signal.SIG_DFL)
