@@ -255,7 +255,8 @@ class Bodies:
                     if whole:
                         return parts[0] if len(parts) == 1 else b"".join(parts)
         except TimeoutError:
-            raise Refusal(408, "Timeout", f"The body did not arrive within {limits.body_seconds:g} s.") from None
+            why = f"within {limits.body_seconds:g} s" if deadline.when() else "before its place was needed"
+            raise Refusal(408, "Timeout", f"The body did not arrive {why}.") from None
         finally:
             self._arriving.pop(call, None)
 
@@ -273,7 +274,7 @@ class Bodies:
         oldest = next((one for one in self._arriving if one is not call), None)
         if oldest is None:
             raise overloaded("The bodies of the requests under way fill the memory set aside for them.", retry_after=1)
-        self._arriving.pop(oldest).reschedule(0)
+        self._arriving.pop(oldest).reschedule(0)  # that is, now
 
 
 class Rates:
