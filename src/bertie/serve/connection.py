@@ -143,11 +143,14 @@ class Connection(HttpToolsProtocol):
             return
         self._bytes_without_body += len(data)
         super().data_received(data)
-        if max(self._header_bytes, self._bytes_without_body) > _MOST_HEADER_BYTES:
+        if self.header_too_large() or self._bytes_without_body > _MOST_HEADER_BYTES:
             self._end(431, "The header is too large.", "header size")
 
     def send_400_response(self, msg: str) -> None:
         self._end(400, "This is not HTTP/1.1.", "not HTTP")
+
+    def header_too_large(self) -> bool:
+        return self._header_bytes > _MOST_HEADER_BYTES
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -158,36 +161,34 @@ class Connection(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         self._header_bytes += len(url)
-        if self._header_bytes <= _MOST_HEADER_BYTES:
+        if not self.header_too_large():
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value) + 4
         # After the body come trailers, which are no headers: what they say about hosts and keys counts for nothing.
-        if self._in_header and self._header_bytes <= _MOST_HEADER_BYTES:
+        if self._in_header and not self.header_too_large():
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if self._header_bytes > _MOST_HEADER_BYTES:
+        if self.header_too_large() or self.parser.should_upgrade():  # in which case it comes again
             return
-        if self.parser.should_upgrade():
-            return  # it comes again
-        self._in_header = False
         self._take_host_from_target()
         super().on_headers_complete()
+        self._in_header = False  # only now: either may refuse it
         if not self.pipeline:
             self._current = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._bytes_without_body = 0
-        if self._header_bytes <= _MOST_HEADER_BYTES:
+        if not self.header_too_large():
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
         self._receiving = False
-        if self._header_bytes > _MOST_HEADER_BYTES:
+        if self.header_too_large():
             return
         super().on_message_complete()
         self._bytes_without_body = 0
@@ -263,7 +264,7 @@ class Connection(HttpToolsProtocol):
 
     def _is_answered(self) -> bool:
         """The request that is being received has had its answer already."""
-        return not self._in_header and self.cycle is not None and self.cycle.response_started
+        return self._receiving and not self._in_header and self.cycle.response_started
 
     def _end(self, status: int, message: str, reason: str) -> None:
         """Refuse what is being received, and everything after it; what was accepted before is answered first."""
@@ -322,6 +323,8 @@ class _Parser:
             method, version = self._parser.get_method(), self._parser.get_http_version().encode()
             if method == b"CONNECT":
                 raise httptools.HttpParserError("CONNECT")
+            if self._connection.header_too_large():
+                return  # and refused: its fields are not all here
             fields = [b"%b: %b\r\n" % field for field in self._connection.headers if field[0] != b"upgrade"]
             self._parser = self._make()
             self._parser.feed_data(
