@@ -112,6 +112,7 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
 )
 @click.option("--fd", type=int, hidden=True, help="A socket that is bound already. [default: a new one]")
 @click.option("--parent", type=int, hidden=True, help="End when this process has. [default: never]")
+@click.option("--when-ready", is_flag=True, hidden=True, help="Accept nobody before. [default: accept at once]")
 def command(
     models: tuple[str, ...],
     tasks: tuple[str, ...],
@@ -120,6 +121,7 @@ def command(
     workers: int,
     fd: int | None,
     parent: int | None,
+    when_ready: bool,
     **options: Any,
 ) -> int:
     """Serve models over HTTP: OpenAI's, text-embeddings-inference's and Cohere's routes, and all of Bertie's tasks."""
@@ -166,7 +168,7 @@ def command(
     sock = bind(settings) if fd is None else take_socket(fd)
     from bertie.serve.run import serve  # with torch, which takes seconds: mistakes in what was asked are found before
 
-    return serve(settings, sock, parent=parent, say=click.echo)
+    return serve(settings, sock, parent=parent, when_ready=when_ready, say=click.echo)
 
 
 def _default_models(tasks: tuple[str, ...]) -> tuple[ModelChoice, ...]:

@@ -30,9 +30,13 @@ class Limits:
     queue_requests: int = 512
     queue_tokens: int = 0  # 0: sixteen batches
     rate: float = 0.0  # requests a second and key (client address, where there are no keys); 0: no limit
-    connections: int = 2048
+    connections: int = 2048  # one more, and the client that has been silent longest is disconnected
     header_seconds: float = 10.0  # a sender that takes longer for its header, or its body, gets 408
     body_seconds: float = 20.0
+    idle_seconds: float = 75.0  # between two requests of a connection
+    write_seconds: float = 20.0  # for an answer to be read, and a second more for each 64 KiB of it
+    received_bytes: int = 512 << 20  # of all bodies together, until their requests are answered
+    unsent_bytes: int = 256 << 20  # of all answers together that nobody has read yet
     request_seconds: float = 60.0  # in the queue
 
 

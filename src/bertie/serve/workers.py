@@ -112,6 +112,8 @@ class _Worker:
         fd = self._sock.fileno()
         environment = os.environ | {MULTIPROCESS: self._folder}
         command = [sys.executable, "-m", "bertie", *sys.argv[1:], "--fd", str(fd), "--parent", str(os.getpid())]
+        if self._deaths:  # the others accept meanwhile
+            command.append("--when-ready")
         device, cores = share(self._index, self._count, self._settings.device)
         if device is not None:
             command += ["--device", device]
