@@ -146,9 +146,9 @@ class Engine:
         return job
 
     def check_room(self, client: str = "", work: int = 0) -> None:
-        """Refuse what does not fit into its line."""
+        """Refuse work of about so many tokens if its line has no room at all."""
         with self._wake:
-            self._check(self._line(work), client, work)
+            self._check(self._line(work), client, 0)
 
     def _line(self, work: int) -> Line:
         return self._short if work <= self.short_tokens else self._long

@@ -102,7 +102,8 @@ class FillPlan:
     tokens: Ids
     places: tuple[int, ...]  # of the masks
     work: int  # tokens that go through the model, at most
-    texts: int  # texts in the answer, at most, each about as long as the text itself
+    candidates: int  # in the answer, at most, each with a text about as long as this one
+    fillings: int  # likewise
 
 
 _Scored = list[tuple[int, float]]  # (id, log-probability)
@@ -199,7 +200,8 @@ class MaskFiller(Task[str, Filled]):
             alone = masks * pieces * (self._room(len(ids) + longest) + 1)
             together = masks * beams * pieces * (self._room(len(ids) + masks * longest) + 1)
             choices = min(self.top_k, len(self.targets))
-        return FillPlan(ids, places, alone + together, masks * choices + (self.top_k if beams or masks == 1 else 0))
+        fillings = self.top_k if beams or masks == 1 else 0
+        return FillPlan(ids, places, alone + together, masks * choices, fillings)
 
     def _room(self, tokens: int) -> int:
         """The row of a text of so many tokens."""
@@ -315,9 +317,7 @@ class MaskFiller(Task[str, Filled]):
                 choices = []
                 for beam in beams:
                     choices.append((yield from self._targets_at(beam.tokens, beam.places[0])))
-            longer = [
-                (beam, ids, score) for beam, scored in zip(beams, choices, strict=True) for ids, score in scored
-            ]
+            longer = [(beam, ids, score) for beam, scored in zip(beams, choices, strict=True) for ids, score in scored]
             longer.sort(key=lambda one: -(one[0].score + one[2]))
             beams = [_longer(beam, ids, score) for beam, ids, score in longer[: self.num_beams]]
         decode = self.loaded.tokenizer.decode
