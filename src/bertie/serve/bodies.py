@@ -19,8 +19,8 @@ from bertie.serve.settings import Limits
 
 # Bytes that are decoded, or encoded, on the event loop.
 INLINE_BYTES = 64 << 10
-# Of a number in JSON, with its comma: -1.2345678901234567e-05 is the longest.
-NUMBER_BYTES = 24
+# Of a number in JSON, with its comma: -1.2345678901234567e-308 is the longest.
+NUMBER_BYTES = 25
 _BLOCK = 256 << 10
 # Elements of a list that are encoded at once.
 _AT_ONCE = 4

@@ -93,7 +93,7 @@ class Engine:
     ) -> None:
         self.name, self.budget = name, budget
         self.short_tokens = budget // 8 if short_tokens is None else short_tokens
-        device = device or Device()
+        self.device = device or Device()
         self._loop = loop
         self._on_crash, self._on_batch, self._start = on_crash, on_batch, start
         self._wake = threading.Condition()
@@ -105,7 +105,7 @@ class Engine:
         self.skipped = 0
         self._threads = [
             threading.Thread(target=self._work, args=args, name=f"engine-{name}", daemon=True)
-            for args in ((self._short, device.short), (self._long, device.long))
+            for args in ((self._short, self.device.short), (self._long, self.device.long))
         ]
         for thread in self._threads:
             thread.start()

@@ -38,7 +38,7 @@ _CLEAN_UP = (
     (" 've", "'ve"),
     (" 're", "'re"),
 )
-_MANY_IDS = 1024
+_MANY_IDS = 128
 
 
 class NativeForm:
