@@ -67,7 +67,7 @@ async def info(service: Service, call: Call, body: None) -> wire.Info:
         max_batch_requests=None,
         max_client_batch_size=settings.limits.batch,
         auto_truncate=settings.truncation in ("left", "right"),
-        tokenization_workers=2,
+        tokenization_workers=service.helpers,
         version=__version__,
         sha=None,
         docker_label=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -97,7 +98,8 @@ class Service:
         self.failure: Exception | None = None  # why the models could not be loaded
         self.lost_device = False  # the process has to be replaced
         self._stopped = False
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self.helpers = 1 if (os.cpu_count() or 1) <= 2 else 2  # they compete with the event loop
+        self._pool = ThreadPoolExecutor(self.helpers, thread_name_prefix="tokenize")
 
     @property
     def ready(self) -> bool:

@@ -261,9 +261,11 @@ class MaskFiller(Task[str, Filled]):
 
     def _windows(self, tokens: Ids, places: Sequence[int]) -> dict[int, list[int]]:
         """The masks by where the window around each begins: those with the same window are read from one row."""
+        last = self._start(len(tokens), len(tokens) - 1, len(tokens))
+        half = (self.loaded.max_length - self.loaded.tokenizer.num_special_tokens_to_add() - 1) // 2
         found: dict[int, list[int]] = {}
         for place in places:
-            found.setdefault(self._start(len(tokens), place, place + 1), []).append(place)
+            found.setdefault(min(max(0, place - half), last), []).append(place)
         return found
 
     # -- one text ------------------------------------------------------------------------------------------------------
