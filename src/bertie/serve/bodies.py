@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertie.serve.failures import Refusal, too_large
+from bertie.serve.failures import Refusal, invalid, too_large
 from bertie.serve.settings import Limits
 
 # Bytes that are decoded, or encoded, on the event loop.
@@ -45,11 +45,12 @@ def read_body(decoder: msgspec.json.Decoder[Any], body: bytes, limits: Limits) -
 def check_shape(body: bytes, limits: Limits) -> None:
     """Refuse a body with more in it than any route takes: an input is a list or an object of a few strings at most."""
     lists, strings, commas = shape(body)
-    allowed = {"lists and objects": 4 * limits.batch, "strings": 16 * limits.batch, "values": limits.request_tokens}
-    found = (lists, strings, commas - min(commas, 16 * limits.batch))
-    for (what, most), count in zip(allowed.items(), found, strict=True):
-        if count > most + 64:
-            raise too_large(f"The body has more than {most} {what}.", f"Send at most {limits.batch} inputs at once.")
+    most = 16 * limits.batch + 64
+    if lists > most:  # or nested too deeply
+        raise invalid(f"The body is not what this route takes: it has more than {most} lists and objects.")
+    if strings > most or commas > most + limits.request_tokens:
+        what = f"{most} strings" if strings > most else f"{limits.request_tokens} numbers"
+        raise too_large(f"The body has more than {what}.", f"Send at most {limits.batch} inputs at once.")
 
 
 def shape(body: bytes) -> tuple[int, int, int]:
