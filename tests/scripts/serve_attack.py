@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import random
+import signal
 import socket
 import sys
 import time
@@ -332,7 +333,7 @@ async def run(seconds: float, only: str) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=6, help="of each attack")
+    parser.add_argument("--seconds", type=float, default=5, help="of each attack")
     parser.add_argument("--attack", help="be the attacker (internal)")
     parser.add_argument("--port", type=int, help="of the attacker's server (internal)")
     parser.add_argument("--only", default="", help="attacks whose name has this in it")
@@ -340,6 +341,7 @@ def main() -> int:
     if given.attack is not None:
         attack(given.attack, given.port, given.seconds)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is ended, too
     return 0 if asyncio.run(run(given.seconds, given.only)) else 1
 
 
