@@ -26,6 +26,7 @@ from bertie.serve.settings import Truncation
 from bertie.tasks.answer import Answerer
 from bertie.tasks.batching import Row
 from bertie.tasks.classify import Function, label_names, score_function
+from bertie.tasks.cuts import Cuts
 from bertie.tasks.embed import Embedder
 from bertie.tasks.features import FeatureExtractor
 from bertie.tasks.fill import MaskFiller
@@ -95,19 +96,23 @@ class Embedding:
         truncation: Truncation = "right",
         long: str = "truncate",
         raw: bool = False,
+        cuts: Cuts | None = None,
     ) -> tuple[list[EmbedItem], list[int]]:
-        """The rows of all texts, in order, and each row's tokens."""
+        """The rows of all texts, in order, and each row's tokens. Texts that are cut are counted in `cuts`."""
+        cuts = cuts or Cuts("truncate", 0)
         ids = sum(not isinstance(text, str) for text in texts)
         if 0 < ids < len(texts):
             raise invalid("Texts and token ids cannot be mixed in one request.")
         given: Any = texts
         if ids:
-            pieces = self._of_ids(given, truncation)
+            pieces = self._of_ids(given, truncation, cuts)
         else:
-            pieces = self._of_texts(given, prompt_name, truncation, long)
+            pieces = self._of_texts(given, prompt_name, truncation, long, cuts)
         return [EmbedItem(pieces, row, raw) for row in range(len(pieces))], pieces.lengths.tolist()
 
-    def _of_texts(self, texts: Sequence[str], prompt_name: str | None, truncation: Truncation, long: str) -> Pieces:
+    def _of_texts(
+        self, texts: Sequence[str], prompt_name: str | None, truncation: Truncation, long: str, cuts: Cuts
+    ) -> Pieces:
         embedder = self.embedder
         name = embedder.settings.default_prompt_name if prompt_name is None else prompt_name
         if name is not None and name not in embedder.prompts:
@@ -123,10 +128,10 @@ class Embedding:
                 lower=embedder.settings.do_lower_case,
                 long=long,
             )
-        pieces = cutting.pieces(texts)
-        return self._cut(pieces, truncation) if whole else pieces
+        pieces = cutting.pieces(texts, cuts)
+        return self._cut(pieces, truncation, cuts) if whole else pieces
 
-    def _of_ids(self, texts: Sequence[list[int]], truncation: Truncation) -> Pieces:
+    def _of_ids(self, texts: Sequence[list[int]], truncation: Truncation, cuts: Cuts) -> Pieces:
         tokenizer = self.loaded.tokenizer
         rows = []
         for number, given in enumerate(texts):
@@ -135,9 +140,9 @@ class Embedding:
             if not (len(ids) >= 2 and ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id):
                 ids = tokenizer.build_inputs_with_special_tokens(ids)
             rows.append(np.array(ids, dtype=np.int64))
-        return self._cut(Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows])), truncation)
+        return self._cut(Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows])), truncation, cuts)
 
-    def _cut(self, pieces: Pieces, truncation: Truncation) -> Pieces:
+    def _cut(self, pieces: Pieces, truncation: Truncation, cuts: Cuts) -> Pieces:
         """Rows that are too long, refused or cut at their beginning or end, special tokens kept."""
         limit = self.max_length
         if int(pieces.lengths.max(initial=0)) <= limit:
@@ -149,6 +154,7 @@ class Embedding:
                     raise too_long(number, len(row), limit)
                 kept = (row[:1], row[len(row) - limit + 1 :]) if truncation == "left" else (row[: limit - 1], row[-1:])
                 rows[number] = np.concatenate(kept)
+                cuts.count(1, 0)
         return Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows]), skipped=skipped)
 
     def join(self, items: Sequence[EmbedItem], answers: Sequence[Any]) -> Floats:
@@ -250,6 +256,7 @@ class Logits:
         texts: Sequence[TextOrPair],
         *,
         truncation: Truncation,
+        cuts: Cuts,
         long: str = "truncate",
         sliding: Any = "longer",
     ) -> list[tuple[list[Row], list[int]]]:
@@ -257,11 +264,13 @@ class Logits:
         tokenizer, limit = self.loaded.tokenizer, self.loaded.max_length
         if long == "windows":
             found = [split_text_or_pair(tokenizer, text, max_length=limit, sliding=sliding) for text in texts]
+            cuts.count(sum(one.is_cut for one in found), len(found))
             return [(one.rows, one.weights) for one in found]
         rows = truncated_rows(tokenizer, texts, max_length=1 << 30 if truncation == "error" else limit)
         for number, row in enumerate(rows, first):
             if len(row) > limit:
                 raise too_long(number, len(row), limit)
+        cuts.count(sum(row.is_cut for row in rows), len(rows))
         return [([row], [1]) for row in rows]
 
     @torch.inference_mode()
@@ -273,6 +282,11 @@ class Logits:
     def rank_rule(self) -> tuple[int, Function]:
         """The label that means relevance, and how its logit becomes a score."""
         ranker = Reranker(self.loaded)
+        return ranker.label, ranker.function
+
+    def rank_by(self, label: str) -> tuple[int, Function]:
+        """The same by the name of a label."""
+        ranker = Reranker(self.loaded, relevant=label)
         return ranker.label, ranker.function
 
     def function(self, multi_label: bool | None) -> Function:

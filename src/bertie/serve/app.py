@@ -126,7 +126,7 @@ def make_answerer(service: Service, route: Route) -> Answerer:
             if isinstance(error, RuntimeError):
                 logger.error("a request failed", exc_info=error, extra={"request_id": call.id, "path": call.path})
             return refusal.status, [_JSON, *refusal.headers()], refusal.body(call.path)
-        headers = [content_type, *call.timing_headers()] if route.timed else [content_type]
+        headers = [content_type, *call.cut_headers(), *(call.timing_headers() if route.timed else [])]
         return 200, headers, found
 
     return answer

@@ -87,7 +87,8 @@ def encode_answer(found: Any) -> bytes:
         parts = (encode(found[start : start + _AT_ONCE])[1:-1] for start in range(0, len(found), _AT_ONCE))
         return encode_parts(parts)
     if isinstance(found, msgspec.Struct):
-        fields = (b"%b:%b" % (encode(name), encode_answer(getattr(found, name))) for name in found.__struct_fields__)
+        values = ((name, getattr(found, name)) for name in found.__struct_fields__)
+        fields = (b"%b:%b" % (encode(name), encode_answer(one)) for name, one in values if one is not msgspec.UNSET)
         return b"{%b}" % b",".join(fields)
     return encode(found)
 

@@ -26,7 +26,9 @@ from bertie.serve.failures import Refusal, unhealthy
 from bertie.serve.scheduler import Device, Engine, device_failed
 from bertie.serve.settings import ModelChoice, Settings
 from bertie.tasks.batching import Row
+from bertie.tasks.classify import label_names
 from bertie.tasks.loaded import Loaded, forget_models
+from bertie.tasks.rerank import relevant_label
 from bertie.tasks.zero_shot import inference_labels
 
 logger = logging.getLogger("bertie.serve")
@@ -198,7 +200,9 @@ class Models:
         abilities = make_abilities(tasks, choice.source, Place(settings.device, settings.dtype))
         if not choice.tasks and "zero_shot" in abilities and not _infers(abilities["zero_shot"]):
             del abilities["zero_shot"]
-        if "classify" in abilities and "rerank" not in abilities:
+        if "rerank" in abilities:
+            _ = abilities["rerank"].rank_rule  # a classifier whose labels do not mean relevance is refused here
+        elif "classify" in abilities and relevant_label(label_names(abilities["classify"].config)) is not None:
             abilities["rerank"] = abilities["classify"]
         for ability in abilities.values():
             warm_up(ability)

@@ -51,8 +51,9 @@ async def text_vectors(
             raise invalid(f"{name} is {size}; this model's vectors have {ability.dimension} numbers.")
     raw = normalize is False
     items, lengths = await service.prepare(
-        call, texts, ability.items, texts, prompt_name=prompt_name, truncation=truncation, long=long, raw=raw
-    )
+        call, texts, ability.items, texts, prompt_name=prompt_name, truncation=truncation, long=long, raw=raw,
+        cuts=call.cuts,
+    )  # fmt: skip
     answers = await service.compute(call, model, ability.vectors, items, lengths)
 
     def finished() -> Floats:
@@ -93,8 +94,7 @@ async def embeddings(service: Service, call: Call, body: wire.EmbeddingsRequest)
         return found
 
     data = await service.each(call, list(vectors), shown, sizes=[vectors.shape[1]] * len(vectors))
-    usage = {"prompt_tokens": call.tokens, "total_tokens": call.tokens}
-    return encode({"object": "list", "data": data, "model": model.name, "usage": usage})
+    return encode({"object": "list", "data": data, "model": model.name, "usage": usage_of(call)})
 
 
 def _reserve_vectors(service: Service, call: Call, model: ServedModel, count: int, dimensions: int | None) -> None:
@@ -155,7 +155,7 @@ async def embed_all(service: Service, call: Call, body: wire.EmbedAllRequest) ->
     ability: Embedding = model.ability("embed", call.who, call.characters)
     truncation = service.truncation(asked=body.truncate, direction=body.truncation_direction, default=False)
     items, lengths = await service.prepare(
-        call, texts, ability.items, texts, prompt_name=body.prompt_name, truncation=truncation
+        call, texts, ability.items, texts, prompt_name=body.prompt_name, truncation=truncation, cuts=call.cuts
     )
     service.reserve(call, sum(lengths) * ability.loaded.model.config.hidden_size * NUMBER_BYTES)
     answers = await service.compute(call, model, ability.tokens, items, lengths)
@@ -179,6 +179,7 @@ async def embed_sparse(service: Service, call: Call, body: wire.EmbedSparseReque
         for number, row in enumerate(rows, first):
             if len(row) > limit:
                 raise too_long(number, len(row), limit)
+        call.cuts.count(sum(row.is_cut for row in rows), len(rows))
         return rows
 
     def shown(_: int, some: Sequence[tuple[Any, Any]]) -> list[bytes]:
@@ -242,7 +243,7 @@ async def similarity(service: Service, call: Call, body: wire.SimilarityRequest)
 
 
 def usage_of(call: Call) -> wire.Usage:
-    return wire.Usage(call.tokens, call.tokens)
+    return wire.Usage(call.tokens, call.tokens, call.cuts.cut or msgspec.UNSET)
 
 
 def as_list(given: str | list[str]) -> list[str]:

@@ -49,7 +49,7 @@ async def item_logits(
 ) -> list[tuple[torch.Tensor, list[int]]]:
     """For every item `[windows, labels]` logits and the windows' weights."""
     ability: Logits = model.ability(task, call.who, call.characters)
-    how = partial(ability.items, truncation=truncation, long=long, sliding=sliding)
+    how = partial(ability.items, truncation=truncation, long=long, sliding=sliding, cuts=call.cuts)
     prepared = await service.each(call, items, how)
     rows = [row for own, _ in prepared for row in own]
     answers = iter(await service.compute(call, model, ability.lane, rows, [len(row) for row in rows]))
@@ -70,20 +70,26 @@ async def relevance(
     truncation: Truncation,
     long: str,
     raw: bool = False,
+    relevant: str | None = None,
 ) -> tuple[ServedModel, list[float]]:
-    """A score for every text: by a cross-encoder where there is one, otherwise by cosine of embeddings."""
+    """A score for every text: by a cross-encoder where there is one, otherwise by cosine of embeddings.
+
+    `relevant` names the label of a classifier to rank by, where its labels do not say it themselves.
+    """
     pairs: list[Any] = [(query, text) for text in texts]
     service.check_texts(call, pairs, what="texts")
-    names = [model.name for model in service.models.all if "rerank" in model.abilities]
+    task = "rerank" if relevant is None else "classify"
+    names = [model.name for model in service.models.all if task in model.abilities]
+    if relevant is None and name is not None and name not in names:
+        _refuse_classifier(service, name)
     if not names or (name is not None and name not in names and service.models.knows(name)):
         model = service.models.find("embed", name)
         found = await _cosines(service, call, model, query, texts, truncation, long)
         return model, found
-    model = service.models.find("rerank", name)
-    label, function = model.ability("rerank", call.who, call.characters).rank_rule
-    judged = await item_logits(
-        service, call, model, "rerank", pairs, truncation=truncation, long=long, sliding="second"
-    )
+    model = service.models.find(task, name)
+    ability: Logits = model.ability(task, call.who, call.characters)
+    label, function = ability.rank_rule if relevant is None else ability.rank_by(relevant)
+    judged = await item_logits(service, call, model, task, pairs, truncation=truncation, long=long, sliding="second")
     how: Any = "none" if raw else function
 
     def best(_: int, some: Sequence[tuple[torch.Tensor, list[int]]]) -> list[float]:
@@ -91,6 +97,17 @@ async def relevance(
         return [float(scores(logits, how)[:, label].max()) for logits, _ in some]
 
     return model, await service.each(call, judged, best, sizes=list(map(len, texts)))
+
+
+def _refuse_classifier(service: Service, name: str) -> None:
+    """A classifier whose labels do not mean relevance would rank by whatever it was trained for."""
+    for model in service.models.all:
+        if model.name == name and "classify" in model.abilities:
+            labels = ", ".join(repr(label) for label in model.abilities["classify"].names[:6])
+            raise invalid(
+                f"{name} is a classifier with the labels {labels}, none of which means that a document is relevant. "
+                "Use a reranker, or name the label to rank by: `relevant`."
+            )
 
 
 async def _cosines(
@@ -106,10 +123,10 @@ async def _cosines(
     ability: Embedding = model.ability("embed", call.who, call.characters)
     prompt = ability.embedder.document_prompt_name
     asked, own = await service.prepare(
-        call, [query], ability.items, [query], prompt_name="query", truncation=truncation, long=long
+        call, [query], ability.items, [query], prompt_name="query", truncation=truncation, long=long, cuts=call.cuts
     )
     rows, lengths = await service.prepare(
-        call, texts, ability.items, texts, prompt_name=prompt, truncation=truncation, long=long
+        call, texts, ability.items, texts, prompt_name=prompt, truncation=truncation, long=long, cuts=call.cuts
     )
     answers = await service.compute(call, model, ability.vectors, [*asked, *rows], [*own, *lengths])
 
@@ -127,8 +144,9 @@ async def tei_rerank(service: Service, call: Call, body: wire.TeiRerankRequest) 
     truncation = service.truncation(asked=body.truncate, direction=body.truncation_direction, default=False)
     _reserve_ranks(service, call, body.texts if body.return_text else [""] * len(body.texts))
     _, found = await relevance(
-        service, call, body.model, body.query, body.texts, truncation=truncation, long="truncate", raw=body.raw_scores
-    )
+        service, call, body.model, body.query, body.texts, truncation=truncation, long="truncate", raw=body.raw_scores,
+        relevant=body.relevant,
+    )  # fmt: skip
     ranks = [wire.Rank(index, score) for index, score in enumerate(found)]
     if body.return_text:
         for rank in ranks:
@@ -142,8 +160,9 @@ async def cohere_rerank(service: Service, call: Call, body: wire.CohereRerankReq
     texts = [one if isinstance(one, str) else one.text for one in body.documents]
     _reserve_ranks(service, call, texts if body.return_documents else [""] * len(texts))
     model, found = await relevance(
-        service, call, body.model, body.query, texts, truncation=service.truncation(asked=None), long="windows"
-    )
+        service, call, body.model, body.query, texts, truncation=service.truncation(asked=None), long="windows",
+        relevant=body.relevant,
+    )  # fmt: skip
     ranks = [wire.CohereRank(index, score) for index, score in enumerate(found)]
     if body.return_documents:
         for rank in ranks:
@@ -288,6 +307,7 @@ async def from_rows(
         return [ability.prepared(runner, item, number, longest) for number, item in enumerate(some, first)]
 
     prepared = await service.each(call, items, rows_of, sizes=sizes)
+    call.cuts.count(sum(any(row.is_cut for row in own) for _, own in prepared), len(prepared))
     rows = [row for _, own in prepared for row in own]
     lengths = [len(row) for row in rows]
     if task == "features":

@@ -20,6 +20,7 @@ from bertie.serve.metrics import Metrics
 from bertie.serve.models import Models, ServedModel
 from bertie.serve.scheduler import Engine
 from bertie.serve.settings import Settings, Truncation
+from bertie.tasks.cuts import Cuts
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,6 +53,7 @@ class Call:
     size: int = 0  # characters and ids, of everything that was sent
     tokens: int = 0
     answer_bytes: int = 0  # that the answer will have, at most
+    cuts: Cuts = field(default_factory=lambda: Cuts("truncate", 0))  # its texts that were cut to the model's length
     tokenization: float = 0.0
     queue: float = 0.0
     inference: float = 0.0
@@ -70,6 +72,10 @@ class Call:
             engine.forget(job)
             if not job.future.done():
                 job.future.set_exception(ClientLeft())
+
+    def cut_headers(self) -> list[tuple[bytes, bytes]]:
+        """How many of its texts were cut to the model's length; nothing where none was."""
+        return [(b"x-truncated-texts", b"%d" % self.cuts.cut)] if self.cuts.cut else []
 
     def timing_headers(self) -> list[tuple[bytes, bytes]]:
         """text-embeddings-inference's, in milliseconds."""

@@ -42,9 +42,10 @@ class EmbeddingOut(Struct):
     index: int
 
 
-class Usage(Struct):
+class Usage(Struct, omit_defaults=True):
     prompt_tokens: int
     total_tokens: int
+    truncated_texts: int | UnsetType = UNSET  # cut to the model's length, where any were
 
 
 class EmbeddingsAnswer(Struct):
@@ -110,6 +111,7 @@ class TeiRerankRequest(Request):
     truncation_direction: Direction = "Right"
     raw_scores: bool = False
     return_text: bool = False
+    relevant: str | None = None  # ours: the label to rank by, of a classifier that has several
 
 
 class Rank(Struct, omit_defaults=True):
@@ -195,6 +197,7 @@ class CohereRerankRequest(Request):
     documents: list[str | DocumentIn]
     top_n: Count | None = None
     return_documents: bool = False
+    relevant: str | None = None  # ours: the label to rank by, of a classifier that has several
 
 
 class CohereRank(Struct, omit_defaults=True):
