@@ -229,3 +229,13 @@ class Seq2SeqOutput(ModelOutput):
     encoder_last_hidden_state: Tensor | None = None
     encoder_hidden_states: tuple[Tensor, ...] | None = None
     encoder_attentions: Attentions | None = None
+
+
+# The hub's names of the same, for code that imports or checks them.
+BaseModelOutputWithPastAndCrossAttentions = BertEncoderOutput
+BaseModelOutputWithPoolingAndCrossAttentions = BertModelOutput
+MaskedLMOutput = NextSentencePredictorOutput = LogitsOutput
+SequenceClassifierOutput = TokenClassifierOutput = MultipleChoiceModelOutput = LogitsOutput
+CausalLMOutputWithCrossAttentions = CausalLMOutput
+QuestionAnsweringModelOutput = QuestionAnsweringOutput
+Seq2SeqLMOutput = Seq2SeqOutput
