@@ -195,5 +195,8 @@ def test_torchinfo_and_tensorboard_read_a_model(tmp_path: Any) -> None:
 def test_models_are_the_hubs_kind_once_transformers_is_imported() -> None:
     _, ours = pair("BertForMaskedLM")
     assert isinstance(ours, transformers.PreTrainedModel)
+    output = ours(torch.tensor([[4, 5]]))
+    assert isinstance(output, transformers.utils.ModelOutput)  # pipelines index what is, and nothing else
+    assert isinstance(pickle.loads(pickle.dumps(output)), transformers.utils.ModelOutput)
     assert isinstance(copy.deepcopy(ours), transformers.PreTrainedModel)
     assert isinstance(pickle.loads(pickle.dumps(ours)), transformers.PreTrainedModel)
