@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertie.ops.backends import PaddedKernel, causal_bias, hidden_value, packed_kernel, sdpa, varlen
+from bertie.ops.backends import PaddedKernel, causal_bias, eager, hidden_value, packed_kernel, sdpa, varlen
 from bertie.ops.packing import Group, Packing
 from bertie.ops.relative import RelativePositions, chunks_within, num_scores
+from bertie.ops.tracing import records_sizes
 
 # Relative scores are made for as many batch items at a time as have this many of them.
 _RELATIVE_ENTRIES = 2**22
@@ -126,6 +127,10 @@ def _padded(
     if relative is None:
         return kernel(q, k, v, bias=bias, causal=False, dropout=dropout)
 
+    if records_sizes():
+        kernel = (
+            eager  # torch.onnx lowers the fused call, when its bias has a gradient, to another layout of the answer
+        )
     # Relative scores are as large as the probabilities a fused kernel avoids; they live a few batch items at a time.
     scale = 1 / math.sqrt(q.shape[-1])
     contexts = []
