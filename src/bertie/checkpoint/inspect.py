@@ -1,4 +1,4 @@
-"""What is in a checkpoint, from its headers alone, whatever its size. Safetensors are described without torch."""
+"""What is in a checkpoint, from its headers alone, whatever its size and format, and without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.checkpoint.folder import WeightFiles
-from bertie.checkpoint.headers import read_header
+from bertie.checkpoint.headers import open_weights, read_header
 from bertie.checkpoint.locate import locate
 from bertie.checkpoint.names import common_wrapper, modern, num_layers
 from bertie.checkpoint.report import listed
@@ -168,13 +168,12 @@ def _headers(weights: WeightFiles, config: dict[str, Any]) -> list[TensorHeader]
                 TensorHeader(one.hub_name, tuple(one.shape), bundle.entries[one.tf_name].dtype.name)
                 for one in plan.kept
             ]
-    found = [read_torch_headers(file) for file in weights.files]
-    if all(one is not None for one in found):
-        return [TensorHeader(name, one.shape, one.dtype) for each in found if each for name, one in each.items()]
-    from bertie.checkpoint.torch_bin import read_bin
-
-    tensors = [(name, tensor) for file in weights.files for name, tensor in read_bin(file).items()]
-    return [TensorHeader(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in tensors]
+    headers: list[TensorHeader] = []
+    for file in weights.files:
+        with open_weights(file) as opened:
+            notes = read_torch_headers(file, opened).tensors
+            headers += [TensorHeader(name, note.shape, note.dtype) for name, note in notes.items()]
+    return headers
 
 
 def _files(weights: WeightFiles) -> list[tuple[str, int]]:
