@@ -11,7 +11,7 @@ from typing import Any
 
 from bertie.checkpoint.folder import WeightFiles
 from bertie.checkpoint.headers import open_weights, read_header
-from bertie.checkpoint.locate import locate
+from bertie.checkpoint.locate import Located, read_located
 from bertie.checkpoint.names import common_wrapper, modern, num_layers
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.torch_headers import read_torch_headers
@@ -137,14 +137,16 @@ class Summary:
 
 def summarise(source: str | os.PathLike[str]) -> Summary:
     """Read the headers of what `source` names: a folder, a file, a TensorFlow prefix or a hub name."""
-    found = locate(source)
-    weights = found.weights
+    return read_located(source, lambda found: _summary(os.fspath(source), found))
+
+
+def _summary(source: str, found: Located) -> Summary:
     summary = Summary(
-        source=os.fspath(source),
-        format=weights.format,
-        files=_files(weights),
+        source=source,
+        format=found.weights.format,
+        files=_files(found.weights),
         config=found.config,
-        tensors=_headers(weights, found.config),
+        tensors=_headers(found.weights, found.config),
         vocabulary=_vocabulary(found.folder),
     )
     summary.notes = list(_notes(summary))

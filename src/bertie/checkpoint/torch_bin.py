@@ -2,7 +2,7 @@
 
 torch_headers.py says which tensor lies where, and has checked that it does. Like safetensors, tensors are views of a
 private mapping of the file (see safe.py); only storages that begin at odd places, as in the files of
-old versions, are read into memory.
+old versions, are copied.
 """
 
 from __future__ import annotations
@@ -11,47 +11,50 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 
 from bertie.checkpoint.headers import open_weights
-from bertie.checkpoint.torch_headers import TorchFile, read_torch_headers
+from bertie.checkpoint.torch_headers import read_torch_headers
 from bertie.checkpoint.torch_pickle import ITEM_BYTES, StorageNote
-from bertie.errors import CorruptCheckpoint
 
 _ALIGNMENT = 16  # bytes of the widest item; torch itself begins storages at multiples of 64
-_KINDS = {name: getattr(torch, name) for name in ITEM_BYTES}
 
 
 def read_bin(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """The tensors of a `pytorch_model.bin`, by name, on the CPU; mapped from the file where they are aligned."""
-    path = Path(path)
-    with open_weights(path) as file:
-        found = read_torch_headers(path, file)
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        storages: dict[str, torch.Tensor] = {}  # of bytes; tied weights share one
-        tensors = {}
-        for name, note in found.tensors.items():
-            storage = note.storage
-            if storage.key not in storages:
-                storages[storage.key] = _bytes_of(path, storage, found, file, mapped)
-            item = ITEM_BYTES[storage.dtype]
-            part = storages[storage.key][storage.begin * item : (storage.begin + storage.length) * item]
-            items = part.view(_KINDS[note.dtype])
-            tensors[name] = items.as_strided(note.shape, note.stride, items.storage_offset() + note.offset)
-    return tensors
+    """The tensors of a `pytorch_model.bin`, by name, on the CPU."""
+    file = BinFile(path)
+    return {name: file.tensor(name) for name in file.notes}
 
 
-def _bytes_of(path: Path, storage: StorageNote, found: TorchFile, file: BinaryIO, mapped: mmap.mmap) -> torch.Tensor:
-    start, length = found.places[storage.key], storage.num_bytes
-    if length and start % _ALIGNMENT == 0 and found.byteorder == sys.byteorder:
-        return torch.frombuffer(mapped, dtype=torch.uint8, count=length, offset=start)
-    raw = torch.empty(length, dtype=torch.uint8)
-    file.seek(start)
-    if file.readinto(raw.numpy().data) != length:  # type: ignore[attr-defined]
-        raise CorruptCheckpoint(f"{path} became shorter while it was read.", "Load it again when it is whole.")
-    if found.byteorder == sys.byteorder:
-        return raw
-    number = ITEM_BYTES[storage.dtype] // (2 if storage.dtype.startswith("complex") else 1)
-    return raw.view(length // number, number).flip(1).view(length)
+class BinFile:
+    """An open `.bin` file. `notes` maps names to dtype, shape and place; `tensor(name)` is the tensor itself."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with open_weights(self.path) as file:
+            self._found = read_torch_headers(self.path, file)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self.notes = self._found.tensors
+        self._storages: dict[str, torch.Tensor] = {}  # of bytes; tied weights share one
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A view of the file's bytes; of a copy where they are not aligned or in the other order."""
+        note = self.notes[name]
+        storage = note.storage
+        if storage.key not in self._storages:
+            self._storages[storage.key] = self._bytes_of(storage)
+        item = ITEM_BYTES[storage.dtype]
+        part = self._storages[storage.key][storage.begin * item : (storage.begin + storage.length) * item]
+        items = part.view(getattr(torch, note.dtype))
+        return items.as_strided(note.shape, note.stride, items.storage_offset() + note.offset)
+
+    def _bytes_of(self, storage: StorageNote) -> torch.Tensor:
+        start, length = self._found.places[storage.key], storage.num_bytes
+        if length == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        mapped = torch.frombuffer(self._map, dtype=torch.uint8, count=length, offset=start)
+        if self._found.byteorder != sys.byteorder:
+            number = ITEM_BYTES[storage.dtype] // (2 if storage.dtype.startswith("complex") else 1)
+            return mapped.view(length // number, number).flip(1).view(length)
+        return mapped if start % _ALIGNMENT == 0 else mapped.clone()
