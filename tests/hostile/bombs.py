@@ -228,6 +228,7 @@ BOMBS: dict[str, Callable[[], Files]] = {
     "safetensors: header 1e5 deep": _safetensors(b'{"a":' * DEEP),
     "safetensors: a shape of 1e5 ones": _safetensors({"a": _tensor([1] * DEEP, 0, 4)}, bytes(4)),
     "safetensors: nothing, 2^62 times": _safetensors({"a": _tensor([0, 2**62], 0, 0)}),
+    "safetensors: nothing, 2^124 times": _safetensors({"a": _tensor([0, 2**62, 2**62], 0, 0)}),
     "safetensors: a billion layers": _billion_layers,
     "safetensors: 24,000 layers of nothing": lambda: _many_layers(24_000),
     "safetensors: 2 MB of entries": lambda: _safetensors({str(n): [] for n in range(130_000)})(),

@@ -3,9 +3,9 @@
 A file appears whole or not at all: it is written without a name, synced, and put in its place when the writer closes
 without an error; where the system has no files without names, it is a `.NAME.….part` beside its place, which the next
 run removes if this one is killed. Standard output is flushed row by row; when its reader has gone (`| head`),
-`reader_gone` says so and the rest is dropped without noise. NumPy and torch values become plain ones, NaN and infinities
-null (JSON has no word for them); in csv and tsv, lists are JSON strings. tsv and txt have no way to hold a tab or line
-break, so these become spaces.
+`reader_gone` says so and the rest is dropped without noise. NumPy and torch values become plain ones, NaN and
+infinities null (JSON has no word for them); in csv and tsv, lists are JSON strings. tsv and txt have no way to hold a
+tab or line break, so these become spaces.
 """
 
 from __future__ import annotations
