@@ -207,6 +207,7 @@ def one(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[st
         (safe(one(shape=[True, 2])), "has the shape [True, 2]"),
         (safe(one(shape=[1] * 100)), "has the shape"),
         (safe(one(shape="2")), "has the shape"),
+        (safe(one(shape=[0, 2**62, 2**62], offsets=[0, 0])), "has the shape [0, 4611686018427387904"),
         (safe(one(offsets=[0, 8, 9])), "has the data_offsets"),
         (safe(one(offsets=[0, 2**70])), "has the data_offsets"),
         (safe(one(offsets=[8, 0])), "its place has -8"),
