@@ -1,9 +1,9 @@
 """Torch in a forked child: pools and workers of multiprocessing, DataLoader's, servers that fork.
 
-Torch computes with the help of OpenMP's threads, which belong to the thread that first wanted them. A child is a copy of
-that thread without its helpers, and waits for them for ever. So they are dismissed before a fork, and parent and child
-each start new ones when they next want some. An OpenMP library older than 5.0 cannot dismiss them; there torch computes
-with one thread in the child, which needs no help.
+Torch computes with the help of OpenMP's threads, which belong to the thread that first wanted them. A child is a copy
+of that thread without its helpers, and waits for them for ever. So they are dismissed before a fork, and parent and
+child each start new ones when they next want some. An OpenMP library older than 5.0 cannot dismiss them; there torch
+computes with one thread in the child, which needs no help.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What test_forks.py runs in a process of its own, where torch has two threads: `python -m tests.unit.engine.forked JOB…`.
+"""What test_forks.py runs in a process of its own, where torch has two threads.
+
+    python -m tests.unit.engine.forked JOB…
 
 Every child ends by itself: an alarm kills it, also where it hangs in C.
 """
@@ -118,7 +120,7 @@ def stream(folder: Path) -> None:
     in_child(refused)
 
 
-# -- pools and workers: the same in each ---------------------------------------------------------------------------------
+# -- pools and workers: the same in each -------------------------------------------------------------------------------
 
 _EMBEDDERS: dict[str, bertie.Embedder] = {}
 

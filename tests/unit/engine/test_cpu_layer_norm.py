@@ -1,4 +1,4 @@
-"""LayerNorm in the C++ kernels against float64, at every size: padding counts for nothing, a large mean takes nothing."""
+"""LayerNorm in the C++ kernels against float64 at every size: neither padding nor a large mean costs accuracy."""
 
 from __future__ import annotations
 
