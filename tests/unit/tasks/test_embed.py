@@ -306,7 +306,8 @@ def test_similarity_takes_generators(plain: Embedder) -> None:
     texts = ["a dog", "a fox"]
     expected = similarity(texts, model=plain)
     np.testing.assert_array_equal(similarity((text for text in texts), model=plain), expected)
-    np.testing.assert_array_equal(similarity(texts[0], iter(texts), model=plain), expected[:1])
+    expected = similarity(texts[0], texts, model=plain)  # not the first row of those: BLAS adds up in another order
+    np.testing.assert_array_equal(similarity(texts[0], iter(texts), model=plain), expected)
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
