@@ -63,7 +63,9 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
     show_default=True,
     help="Processes behind the one port; each has its share of the GPUs or cores.",
 )
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a CPU engine. [default: torch's choice]")
+@click.option(
+    "--threads", type=click.IntRange(0, 1024), default=0, help="Threads of a CPU engine. [default: torch's choice]"
+)
 @click.option("--batch-tokens", type=click.IntRange(0), default=0, help="Tokens of a batch. [default: by the device]")
 @click.option(
     "--truncation",

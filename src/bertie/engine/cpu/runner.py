@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertie.engine.compile import Options, Refused
+from bertie.engine.cpu.cores import check_threads, usable_cores
 from bertie.engine.cpu.library import address, load_library
+from bertie.errors import InputError
 from bertie.model import BertLayer, BertModel
 from bertie.ops.packing import Packing
 
@@ -46,7 +48,7 @@ class CpuRunner:
         library: Any = load_library()
         self._library = library
         self.smoothing = dict(smoothing or {})
-        self.threads = threads
+        self.threads = check_threads(threads)
         self.width = config.hidden_size
         self.num_layers = len(model.encoder.layer)
         self.num_int8 = len(self.smoothing)
@@ -109,6 +111,13 @@ class CpuRunner:
         if getattr(self, "_handle", None):
             self._library.bertie_model_free(self._handle)
 
+    def __reduce__(self) -> Any:
+        # A copy would hold, and free, the same memory.
+        raise InputError(
+            "A compiled model cannot be copied or pickled, for another process for example.",
+            "Copy or send the model it was compiled from, or the name of its folder, and compile it there.",
+        )
+
     def _add_layer(self, number: int, layer: BertLayer, head: int) -> None:
         norms = [layer.attention.output.LayerNorm, layer.output.LayerNorm]
         arrays = [_plain(t) for norm in norms for t in (norm.weight, norm.bias)]
@@ -162,7 +171,7 @@ class CpuRunner:
 
     @property
     def _team(self) -> int:
-        return self.threads or torch.get_num_threads()
+        return min(self.threads or torch.get_num_threads(), usable_cores())
 
     def describe(self) -> str:
         name = self._library.bertie_instruction_set().decode()
