@@ -18,19 +18,32 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from bertie.engine.fast import FastBert, Runner
 from bertie.errors import InputError
 from bertie.model import BertModel, BertPreTrainedModel
+from bertie.model.bert import (
+    BertAttention,
+    BertEmbeddings,
+    BertEncoder,
+    BertIntermediate,
+    BertLayer,
+    BertOutput,
+    BertSelfAttention,
+    BertSelfOutput,
+)
 from bertie.text import BertTokenizer
 
 M = TypeVar("M", bound=BertPreTrainedModel)
 logger = logging.getLogger("bertie.engine")
+_AS_IT_IS = "Use the model as it is."
 
 # Names people write → the dtype of the tensors around the runner (int8 and fp8 are inside it).
 DTYPES: dict[str, torch.dtype] = {
@@ -73,6 +86,9 @@ def compile(  # noqa: A001  # it is what people call it
 
     int8 and fp8 look at `calibration` (texts, with the `tokenizer`, or rows of token ids; a page of prose by default)
     to keep the mean cosine to float32 at `accuracy` or above: layers that cost too much stay in a wider type.
+
+    The two models share their weights where the dtype and the device stay the same, and both are put into eval mode.
+    When the weights change afterwards, the next answer waits until they are compiled again.
     """
     base = model.base_model
     if isinstance(base, FastBert):
@@ -83,23 +99,25 @@ def compile(  # noqa: A001  # it is what people call it
     if where != model.device or DTYPES[name] != model.dtype:
         model = copy.deepcopy(model).to(device=where, dtype=DTYPES[name])
         base = model.base_model
+    where = model.device  # "cuda" is "cuda:0"
     rows = None
     if name in ("int8", "fp8"):
         rows = _calibration_rows(base, tokenizer, calibration)
     try:
-        runner = make_runner(base, Options(name, where, threads, accuracy, rows))
+        return with_runner(model, partial(make_runner, options=Options(name, where, threads, accuracy, rows)))
     except Refused as refusal:
         if strict:
             raise
         logger.info("%s", refusal.cause)
         return model.eval()
-    return with_runner(model, runner)
 
 
 def make_runner(base: BertModel, options: Options) -> Runner:
     """The runner for this model, or `Refused` with what stands in the way."""
     if base.config.is_decoder:
-        raise Refused("The engine runs encoders; this model is a decoder.", "Use the model as it is.")
+        raise Refused("The engine runs encoders; this model is a decoder.", _AS_IT_IS)
+    _check_parts(base)
+    options = _following(base, options)
     if options.device.type == "cpu" and options.dtype in ("float32", "int8"):
         from bertie.engine.cpu.runner import CpuRunner
 
@@ -114,18 +132,48 @@ def make_runner(base: BertModel, options: Options) -> Runner:
     )
 
 
-def with_runner(model: M, runner: Runner) -> M:
-    """A model that shares all weights with `model` and answers through `runner`."""
-    base = model.base_model
-    fast: Any = FastBert(base, runner)
+def with_runner(model: M, make: Callable[[BertModel], Runner]) -> M:
+    """A model that shares all weights with `model` and answers through the runner that `make` makes of its base."""
+    base = model.eval().base_model
+    fast: Any = FastBert(base, make)
     if base is model:
         return fast  # type: ignore[no-any-return]  # a BertModel was given: FastBert is one
     copied = copy.copy(model)
     copied._modules = {**model._modules, model.base_model_prefix: fast}
-    copied.training = False
-    for child in copied.children():
-        child.eval()
     return copied
+
+
+def _following(base: BertModel, options: Options) -> Options:
+    """A compiled model may have been moved or converted: then its dtype and device are those it has now."""
+    if base.device == options.device and base.dtype == DTYPES[options.dtype]:
+        return options
+    name = str(base.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise Refused(f"The engine has no runner for {name}.", f"It has {', '.join(DTYPES)}.")
+    return replace(options, dtype=name, device=base.device)
+
+
+# What runners know. Anything else in their place (an adapter, a parametrization, a subclass) computes something else.
+_PARTS = {
+    nn.Embedding, nn.Linear, nn.LayerNorm, nn.Dropout, nn.ModuleList, BertEmbeddings, BertEncoder, BertLayer,
+    BertAttention, BertSelfAttention, BertSelfOutput, BertIntermediate, BertOutput,
+}  # fmt: skip
+
+
+def _check_parts(base: BertModel) -> None:
+    """`Refused` for modules that do not compute what BERT's do."""
+    if type(base).forward is not BertModel.forward:
+        raise Refused(f"{type(base).__name__} has a forward of its own, which the engine would not call.", _AS_IT_IS)
+    for prefix in ("embeddings", "encoder"):
+        for name, module in getattr(base, prefix).named_modules(prefix=prefix):
+            if name.rpartition(".")[2] == "intermediate_act_fn":  # runners look at that themselves
+                continue
+            if type(module) not in _PARTS or "forward" in vars(module):
+                kind = type(module)
+                own = " with a forward of its own" if kind in _PARTS else ""
+                raise Refused(
+                    f"{name} is a {kind.__module__}.{kind.__qualname__}{own}, which the engine does not know."
+                )
 
 
 def dtype_name(dtype: str | torch.dtype) -> str:
