@@ -44,6 +44,7 @@ from bertie.text import BertTokenizer
 M = TypeVar("M", bound=BertPreTrainedModel)
 logger = logging.getLogger("bertie.engine")
 _AS_IT_IS = "Use the model as it is."
+_LARGEST = 1e4  # a hundred times what BERTs have; from 1e8 on answers differ from the reference's, NaN in one of them
 
 # Names people write → the dtype of the tensors around the runner (int8 and fp8 are inside it).
 DTYPES: dict[str, torch.dtype] = {
@@ -62,13 +63,17 @@ class Refused(InputError):
 
 @dataclass(frozen=True)
 class Options:
-    """How a runner is made. `calibration` is rows of token ids, which int8 and fp8 look at before they round."""
+    """How a runner is made. `calibration` is rows of token ids, which int8 and fp8 look at before they round.
+
+    int8 looks at `unusual` rows as well, which may lose twice as much.
+    """
 
     dtype: str
     device: torch.device
     threads: int | None = None
     accuracy: float = 0.999
     calibration: Sequence[Sequence[int]] | None = None
+    unusual: Sequence[Sequence[int]] = ()
 
 
 def compile(  # noqa: A001  # it is what people call it
@@ -85,7 +90,8 @@ def compile(  # noqa: A001  # it is what people call it
     """A model of the same class that answers faster. `dtype` and `device` are the model's own by default.
 
     int8 and fp8 look at `calibration` (texts, with the `tokenizer`, or rows of token ids; a page of prose by default)
-    to keep the mean cosine to float32 at `accuracy` or above: layers that cost too much stay in a wider type.
+    to keep the mean cosine to float32 at `accuracy` or above: layers that cost too much stay in a wider type. By
+    default int8 is also fitted to other scripts, digits, code and odd words, which may lose twice as much.
 
     The two models share their weights where the dtype and the device stay the same, and both are put into eval mode.
     When the weights change afterwards, the next answer waits until they are compiled again.
@@ -100,11 +106,14 @@ def compile(  # noqa: A001  # it is what people call it
         model = copy.deepcopy(model).to(device=where, dtype=DTYPES[name])
         base = model.base_model
     where = model.device  # "cuda" is "cuda:0"
-    rows = None
+    rows: Sequence[Sequence[int]] | None = None
+    unusual: Sequence[Sequence[int]] = ()
     if name in ("int8", "fp8"):
         rows = _calibration_rows(base, tokenizer, calibration)
+        if name == "int8" and calibration is None and tokenizer is not None:
+            unusual = _unusual_rows(base, tokenizer)
     try:
-        return with_runner(model, partial(make_runner, options=Options(name, where, threads, accuracy, rows)))
+        return with_runner(model, partial(make_runner, options=Options(name, where, threads, accuracy, rows, unusual)))
     except Refused as refusal:
         if strict:
             raise
@@ -117,6 +126,7 @@ def make_runner(base: BertModel, options: Options) -> Runner:
     if base.config.is_decoder:
         raise Refused("The engine runs encoders; this model is a decoder.", _AS_IT_IS)
     _check_parts(base)
+    _check_weights(base)
     options = _following(base, options)
     if options.device.type == "cpu" and options.dtype in ("float32", "int8"):
         from bertie.engine.cpu.runner import CpuRunner
@@ -176,6 +186,18 @@ def _check_parts(base: BertModel) -> None:
                 )
 
 
+def _check_weights(base: BertModel) -> None:
+    """`Refused` for weights with which float32 overflows, sooner in one order of adding up than in another."""
+    for prefix in ("embeddings", "encoder"):
+        for name, parameter in getattr(base, prefix).named_parameters(prefix=prefix):
+            if not parameter.numel():
+                continue
+            low, high = (float(x) for x in parameter.detach().aminmax())
+            if not (low >= -_LARGEST and high <= _LARGEST):  # also where they are no numbers
+                wrong = high if not high <= _LARGEST else low
+                raise Refused(f"{name} holds {wrong:g}; the engine takes weights up to {_LARGEST:g}.", _AS_IT_IS)
+
+
 def dtype_name(dtype: str | torch.dtype) -> str:
     """The engine's word for a dtype, or an error that lists them."""
     given = str(dtype).removeprefix("torch.")
@@ -214,3 +236,13 @@ def _calibration_rows(
         )
     limit = min(base.config.max_position_embeddings, 128)
     return tokenizer.encode_ids(list(calibration), max_length=limit)  # type: ignore[arg-type]
+
+
+def _unusual_rows(base: BertModel, tokenizer: BertTokenizer) -> Sequence[Sequence[int]]:
+    from bertie.engine.prose import UNUSUAL, vocabulary_rows
+
+    limit = min(base.config.max_position_embeddings, 128)
+    size = min(base.config.vocab_size, len(tokenizer))
+    written = tokenizer.encode_ids(list(UNUSUAL), max_length=limit)
+    ends = written[0][0], written[0][-1]  # [CLS] and [SEP]
+    return [*written, *(row[:limit] for row in vocabulary_rows(size, *ends))]

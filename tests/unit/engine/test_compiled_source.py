@@ -312,6 +312,47 @@ def test_a_subclass_with_its_own_forward_is_refused() -> None:
         bertie.compile(Mine(tiny("BertModel").config))
 
 
+TENSORS = [
+    "embeddings.word_embeddings.weight",
+    "embeddings.LayerNorm.weight",
+    "encoder.layer.1.attention.self.query.weight",
+    "encoder.layer.0.attention.output.dense.bias",
+    "encoder.layer.2.output.dense.weight",
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("name", TENSORS)
+def test_weights_that_overflow_are_refused_by_name(name: str, dtype: str) -> None:
+    for value in (float("nan"), float("inf"), -float("inf"), 1e30, -1e8):
+        model = tiny("BertModel")
+        with torch.no_grad():
+            model.get_parameter(name).view(-1)[300 if "weight" in name and "Norm" not in name else 3] = value
+        with pytest.raises(Refused, match=rf"{name} holds"):
+            bertie.compile(model, dtype=dtype, tokenizer=tokenizer())
+        plain = bertie.compile(model, dtype=dtype, tokenizer=tokenizer(), strict=False)
+        torch.testing.assert_close(answer(plain), answer(model), rtol=0, atol=0, equal_nan=True)
+
+
+def test_weights_as_large_as_are_taken_give_the_reference_s_answer() -> None:
+    for name in TENSORS:
+        model = tiny("BertModel")
+        with torch.no_grad():
+            model.get_parameter(name).clamp_(-1, 1).mul_(1e4)
+            found, wanted = answer(bertie.compile(model)), answer(model)
+        assert found.isfinite().all()
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_that_diverges_after_compiling_gives_the_reference_s_nan(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny("BertModel")
+    fast = bertie.compile(model)
+    with torch.no_grad():
+        query(model).weight.fill_(float("nan"))
+    assert answer(fast).isnan().all()
+    assert "encoder.layer.1.attention.self.query.weight holds nan" in caplog.text
+
+
 def test_hooks_are_called_while_there_are_any() -> None:
     model = tiny("BertModel")
     fast = bertie.compile(model)

@@ -112,7 +112,9 @@ class CpuRunner:
         from bertie.engine.cpu.calibrate import int8_runner
 
         assert options.calibration is not None
-        return int8_runner(model, options.calibration, accuracy=options.accuracy, threads=options.threads)
+        return int8_runner(
+            model, options.calibration, options.unusual, accuracy=options.accuracy, threads=options.threads
+        )
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
