@@ -83,6 +83,40 @@ def test_columns_are_separated_by_what_is_named(desk: Path, rows: Any, name: str
     assert rows("answer", "-m", "my-squad", "-f", f"q{name}", "--delimiter", typed)[0]["question"] == "Who?"
 
 
+def test_several_files_are_read_in_their_order(desk: Path, rows: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "one.txt").write_text("The [MASK] ran.\n")
+    (desk / "two.csv").write_text("id,review\n1,A [MASK] fell.\n2,Go [MASK].\n")
+    (desk / "pairs.tsv").write_text("premise\thypothesis\nIt rains.\tIt is wet.\n")
+    both = ["-m", "my-bert", "-f", "two.csv", "-f", "one.txt"]
+    for command in ("embed", "fill", "tokenize"):
+        assert [row["text"] for row in rows(command, *both)] == ["A [MASK] fell.", "Go [MASK].", "The [MASK] ran."]
+    told = ["similarity", "--pairs", "-f", "pairs.tsv", "-f", "pairs.tsv"]
+    assert [row["text_a"] for row in rows(*told)] == ["It rains.", "It rains."]
+    (desk / "who.csv").write_text("question,context\nWho?,Ada.\n")
+    asked = [row["question"] for row in rows("answer", "-m", "my-squad", "-f", "who.csv", "-f", "dev.json")]
+    assert asked[0] == "Who?"
+    assert len(asked) == 1 + len(rows("answer", "-m", "my-squad", "-f", "dev.json"))
+    (facts,) = rows("index", "two.csv", "one.txt", "-o", "i", "--column", "review", "--skip-bad")
+    assert facts["texts"] == 2  # one.txt has no column of that name
+    (facts,) = rows("index", "one.txt", "one.txt", "-o", "twice")
+    assert facts["texts"] == 2
+    capsys.readouterr()
+
+
+def test_a_missing_file_among_several_is_refused_before_any_is_read(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, cause in (
+        (["-f", "texts.txt", "-f", "nowhere.txt"], "nowhere.txt: there is no such file."),
+        (["-f", "-", "-f", "-"], "Standard input (-) was given twice"),
+        (["x", "-o", "a.jsonl", "-o", "b.jsonl"], "--output takes one file; 2 were given: a.jsonl, b.jsonl."),
+    ):
+        assert main(["embed", "-m", "my-bert", *arguments]) == 2
+        said = capsys.readouterr()
+        assert cause in said.err
+        assert not said.out
+
+
 def test_questions_are_read_in_the_format_that_is_named(desk: Path, rows: Any) -> None:
     (desk / "questions").write_text("question,context\nWho?,Ada.\n")
     (desk / "squad.txt").write_text(json.dumps(SQUAD))

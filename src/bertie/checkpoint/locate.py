@@ -71,10 +71,22 @@ def name_of(source: str | os.PathLike[str]) -> str:
     return os.fspath(source)
 
 
-def read_config(source: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
-    """The configuration's values alone, of a local folder or file."""
-    path = Path(source)
-    return read_json_object(path if path.is_file() else (find_config(model_folder(path)) or path / "config.json"))
+def read_config(source: str | os.PathLike[str], *, subfolder: str = "", **hub_options: Any) -> dict[str, Any]:
+    """The configuration's values alone, of a folder, a file or a hub name; no weights are looked for."""
+    path = Path(given := name_of(source)).expanduser()
+    if path.is_file():
+        return read_json_object(path)
+    if path.is_dir():
+        folder = model_folder(below(path, subfolder))
+        return read_json_object(find_config(folder) or folder / "config.json")
+    if _looks_like_a_path(given, path):
+        raise _no_such_path(path)
+    from bertie.checkpoint import hub
+
+    shipped = find_shipped(given, wanted=hub.MODEL, **hub_options)
+    if shipped is not None:
+        return read_config(shipped, subfolder=subfolder)
+    return read_json_object(hub.fetch_config(given, subfolder=subfolder, **hub_options))
 
 
 def _found_at(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bertie.checkpoint.folder import WeightFiles
-from bertie.checkpoint.locate import locate
+from bertie.checkpoint.locate import locate, read_config
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.safe import SafeFile
 from bertie.checkpoint.shards import read_index
@@ -87,6 +87,18 @@ class TorchTensors(Tensors):
         self._tensors.pop(name, None)
 
 
+class GivenTensors(TorchTensors):
+    """A state dict from memory."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = dict(tensors)
+        self.info = {name: TensorInfo(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()}
+        self.ignored = []
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._tensors[name].detach().clone()  # two models never share their weights
+
+
 class TensorFlowTensors(TorchTensors):
     def __init__(self, prefix: Path, config: Mapping[str, Any]) -> None:
         from bertie.checkpoint.tensorflow import load_tf_checkpoint
@@ -105,6 +117,7 @@ class Checkpoint:
     config_file: Path | None
     weights: WeightFiles
     head: str | None = field(default=None)  # the class that will be filled; names TensorFlow's nameless heads
+    state_dict: Mapping[str, torch.Tensor] | None = field(default=None)  # the tensors, when they come from memory
 
     @property
     def format(self) -> str:
@@ -112,6 +125,8 @@ class Checkpoint:
 
     @cached_property
     def tensors(self) -> Tensors:
+        if self.state_dict is not None:
+            return GivenTensors(self.state_dict)
         if self.format == "safetensors":
             tensors: Tensors = SafeTensors(self.weights)
         elif self.format == "torch":
@@ -128,6 +143,15 @@ def open_checkpoint(source: str | os.PathLike[str], **options: Any) -> Checkpoin
     """Find and open what `source` names; the options are those of `locate.locate`."""
     found = locate(source, **options)
     return Checkpoint(os.fspath(source), found.folder, found.config, found.config_file, found.weights)
+
+
+def given_checkpoint(
+    source: str | os.PathLike[str] | None, state_dict: Mapping[str, torch.Tensor], **options: Any
+) -> Checkpoint:
+    """A state dict from memory as a checkpoint; `source` names the configuration, if that is not given too."""
+    config = {} if source is None else read_config(source, **options)
+    name = "state_dict" if source is None else os.fspath(source)
+    return Checkpoint(name, Path(), config, None, WeightFiles("state_dict", ()), state_dict=state_dict)
 
 
 def _check_against_index(index: Path, tensors: Tensors) -> None:

@@ -22,7 +22,7 @@ from bertie.engine.source import Source
 from bertie.errors import InputError
 from bertie.model import BertModel, KeyValueCache, inputs
 from bertie.model.inputs import WantedMaps
-from bertie.model.outputs import ModelOutput
+from bertie.model.outputs import BertModelOutput
 from bertie.ops.packing import Packing
 
 logger = logging.getLogger("bertie.engine")
@@ -148,9 +148,9 @@ class FastBert(BertModel):
         output_attentions: WantedMaps | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        *,
+        cache_position: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-    ) -> Any:
+    ) -> BertModelOutput | tuple[Any, ...]:
         if self.encoder.training:
             raise InputError(
                 "The model this one was compiled from is in training mode, and they share their dropout.",
@@ -192,18 +192,10 @@ class FastBert(BertModel):
                 states = self.runner(input_ids, token_type_ids, position_ids, packing, all_states=all_states)
             else:
                 states = self._padded(input_ids, attention_mask, token_type_ids, position_ids, all_states)
-            output = ModelOutput(
-                last_hidden_state=states[-1],
-                past_key_values=None,
-                hidden_states=tuple(states) if all_states else None,
-                attentions=None,
-                cross_attentions=None,
-            )
-            if self.pooler is not None:
-                output.pooler_output = self.pooler(states[-1], packing)
-        if config.return_dict if return_dict is None else return_dict:
-            return output
-        return (output.last_hidden_state, output.pooler_output, *output.values()[1 + (self.pooler is not None) :])
+            pooled = None if self.pooler is None else self.pooler(states[-1], packing)
+        if inputs.wants_dict(config, return_dict):
+            return BertModelOutput(states[-1], pooled, tuple(states) if all_states else None)
+        return (states[-1], pooled, tuple(states)) if all_states else (states[-1], pooled)
 
     def _padded(
         self,

@@ -15,15 +15,17 @@ from bertie.model.bert import (
     apply_chunking_to_forward,
 )
 from bertie.model.cache import KeyValueCache
-from bertie.model.encoder_decoder import BertEncoderDecoder
-from bertie.model.heads import (
-    BertForMaskedLM,
+from bertie.model.classifiers import (
     BertForMultipleChoice,
     BertForNextSentencePrediction,
-    BertForPreTraining,
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+)
+from bertie.model.encoder_decoder import BertEncoderDecoder
+from bertie.model.heads import (
+    BertForMaskedLM,
+    BertForPreTraining,
     BertLMHeadModel,
     BertLMPredictionHead,
     BertOnlyMLMHead,

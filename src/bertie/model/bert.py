@@ -34,9 +34,10 @@ from bertie.errors import ConfigError
 from bertie.model import checks, inputs
 from bertie.model.activations import activation
 from bertie.model.cache import KeyValueCache, LayerCache
+from bertie.model.hub_calls import read_attention, read_encoder, read_layer, takes_hub_arguments
 from bertie.model.inputs import WantedMaps
 from bertie.model.masks import layer_head_masks
-from bertie.model.outputs import ModelOutput
+from bertie.model.outputs import BertEncoderOutput, BertModelOutput
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.model.surgery import kept_features
 from bertie.ops.attention import AttentionPlan, Maps, attention
@@ -67,7 +68,8 @@ class BertEmbeddings(nn.Module):
     def make_default_ids(self) -> None:
         """Positions 0, 1, 2, … and segment 0, as buffers so that they move with the model; never saved."""
         weight = self.position_embeddings.weight
-        positions = torch.arange(len(weight), device=weight.device)[None]
+        device = None if weight.is_meta else weight.device  # weights built empty are filled later, these are not
+        positions = torch.arange(len(weight), device=device)[None]
         self.register_buffer("position_ids", positions, persistent=False)
         self.register_buffer("token_type_ids", torch.zeros_like(positions), persistent=False)
 
@@ -97,8 +99,11 @@ class BertEmbeddings(nn.Module):
 class BertSelfAttention(nn.Module):
     """Each token asks (query) and answers (key, value), in N heads side by side."""
 
-    def __init__(self, config: BertConfig, *, position_embedding_type: str | None = None) -> None:
+    def __init__(
+        self, config: BertConfig, position_embedding_type: str | None = None, layer_idx: int | None = None
+    ) -> None:
         super().__init__()
+        self.layer_idx, self.is_decoder = layer_idx, config.is_decoder
         self.heads = list(range(config.num_attention_heads))  # original numbers of the heads that are left
         self.attention_head_size = config.attention_head_size
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
@@ -111,12 +116,17 @@ class BertSelfAttention(nn.Module):
             self.distance_embedding = nn.Embedding(num_distances, config.attention_head_size)
         self.set_backend("auto")
 
+    @property
+    def num_attention_heads(self) -> int:
+        return len(self.heads)
+
     def set_backend(self, name: str) -> None:
         """Choose the attention kernel: auto, eager or sdpa."""
         self.kernel = choose_backend(
             name, position_embedding_type=self.position_embedding_type, attention_dropout=self.dropout.p
         )
 
+    @takes_hub_arguments(read_attention)
     def forward(
         self,
         hidden_states: Tensor,
@@ -181,11 +191,14 @@ class BertSelfOutput(nn.Module):
 class BertAttention(nn.Module):
     """Attention and its output projection; heads can be pruned away from it."""
 
-    def __init__(self, config: BertConfig, *, position_embedding_type: str | None = None) -> None:
+    def __init__(
+        self, config: BertConfig, position_embedding_type: str | None = None, layer_idx: int | None = None
+    ) -> None:
         super().__init__()
-        self.self = BertSelfAttention(config, position_embedding_type=position_embedding_type)
+        self.self = BertSelfAttention(config, position_embedding_type, layer_idx)
         self.output = BertSelfOutput(config)
 
+    @takes_hub_arguments(read_attention)
     def forward(
         self,
         hidden_states: Tensor,
@@ -237,15 +250,16 @@ class BertOutput(nn.Module):
 class BertLayer(nn.Module):
     """One layer: attention, in a decoder also attention to the encoder's states, then feed-forward."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, layer_idx: int | None = None) -> None:
         super().__init__()
-        self.attention = BertAttention(config)
+        self.attention = BertAttention(config, layer_idx=layer_idx)
         if config.add_cross_attention:
-            self.crossattention = BertAttention(config, position_embedding_type="absolute")
+            self.crossattention = BertAttention(config, "absolute", layer_idx)
         self.intermediate = BertIntermediate(config)
         self.output = BertOutput(config)
         self.chunk_size_feed_forward = config.chunk_size_feed_forward
 
+    @takes_hub_arguments(read_layer)
     def forward(
         self,
         hidden_states: Tensor,
@@ -262,10 +276,10 @@ class BertLayer(nn.Module):
             hidden_states, cross_maps = self.crossattention(
                 hidden_states, cross_plan, encoder_hidden_states=encoder_hidden_states, cache=cache
             )
-        hidden_states = apply_chunking_to_forward(self.feed_forward, self.chunk_size_feed_forward, -2, hidden_states)
-        return hidden_states, maps, cross_maps
+        fed = apply_chunking_to_forward(self.feed_forward_chunk, self.chunk_size_feed_forward, -2, hidden_states)
+        return fed, maps, cross_maps
 
-    def feed_forward(self, hidden_states: Tensor) -> Tensor:
+    def feed_forward_chunk(self, hidden_states: Tensor) -> Tensor:
         fed: Tensor = self.output(self.intermediate(hidden_states), hidden_states)
         return fed
 
@@ -275,10 +289,11 @@ class BertEncoder(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        layers = [BertLayer(config) for _ in range(config.num_hidden_layers)]
+        layers = [BertLayer(config, layer_idx=number) for number in range(config.num_hidden_layers)]
         self.layer: Sequence[BertLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
         self.checkpointing: dict[str, Any] | None = None  # arguments of torch's checkpoint, when it is on
 
+    @takes_hub_arguments(read_encoder)
     def forward(
         self,
         hidden_states: Tensor,
@@ -290,7 +305,7 @@ class BertEncoder(nn.Module):
         cache: KeyValueCache | None = None,
         output_hidden_states: bool = False,
         output_attentions: WantedMaps = False,
-    ) -> ModelOutput:
+    ) -> BertEncoderOutput:
         states = [hidden_states]
         all_maps: list[Maps | None] = []
         all_cross_maps: list[Maps | None] = []
@@ -312,7 +327,7 @@ class BertEncoder(nn.Module):
                 states.append(hidden_states)
             all_maps.append(maps)
             all_cross_maps.append(cross_maps)
-        return ModelOutput(
+        return BertEncoderOutput(
             last_hidden_state=hidden_states,
             past_key_values=cache,
             hidden_states=tuple(states) if output_hidden_states else None,
@@ -407,14 +422,14 @@ class BertModel(BertPreTrainedModel):
         output_attentions: WantedMaps | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        *,
+        cache_position: Tensor | None = None,  # the hub's; the cache itself says where the input begins
         cu_seqlens: Tensor | None = None,
-    ) -> Any:
-        """A `ModelOutput`, or with `return_dict=False` the plain tuple."""
+    ) -> BertModelOutput | tuple[Any, ...]:
+        """A `BertModelOutput`, or with `return_dict=False` the plain tuple."""
         config = self.config
         packing = inputs.read_packing(input_ids, inputs_embeds, cu_seqlens)
         given = input_ids if input_ids is not None else inputs_embeds
-        batch = 1 if packing is not None or given is None else len(given)
+        batch = 1 if packing is not None or given is None else given.shape[0]
         cache = inputs.read_cache(self, past_key_values, use_cache, packing, batch)
         past = 0 if cache is None else cache.length
         inputs.check(self, input_ids, token_type_ids, position_ids, inputs_embeds, packing, past)
@@ -424,7 +439,7 @@ class BertModel(BertPreTrainedModel):
         hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds, past)
         plan = inputs.self_plan(self, hidden_states, attention_mask, packing, past)
         cross_plan = inputs.cross_plan(self, hidden_states, encoder_hidden_states, encoder_attention_mask, packing)
-        output = self.encoder(
+        encoded: BertEncoderOutput = self.encoder(
             hidden_states,
             plan,
             head_masks=layer_head_masks(
@@ -436,12 +451,11 @@ class BertModel(BertPreTrainedModel):
             output_hidden_states=config.output_hidden_states if output_hidden_states is None else output_hidden_states,
             output_attentions=inputs.wanted_maps(self, output_attentions),
         )
-        if self.pooler is not None:
-            output.pooler_output = self.pooler(output.last_hidden_state, packing)
-        if config.return_dict if return_dict is None else return_dict:
-            return output
+        pooled = None if self.pooler is None else self.pooler(encoded.last_hidden_state, packing)
+        if inputs.wants_dict(config, return_dict):
+            return BertModelOutput(pooler_output=pooled, **encoded)
         # The hub's tuple keeps the pooler's place even when there is no pooler.
-        return (output.last_hidden_state, output.pooler_output, *output.values()[1 + (self.pooler is not None) :])
+        return (encoded.last_hidden_state, pooled, *encoded.to_tuple()[1:])
 
 
 def apply_chunking_to_forward(forward: Any, chunk_size: int, chunk_dim: int, *inputs: Tensor) -> Tensor:

@@ -6,11 +6,13 @@ from the encoder's states. All are `[batch, heads, length, head]`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from bertie.errors import InputError
 
@@ -77,7 +79,7 @@ class KeyValueCache:
                 layer.cross = (layer.cross[0].index_select(0, rows), layer.cross[1].index_select(0, rows))
 
     @classmethod
-    def from_legacy(cls, past: Sequence[Sequence[Tensor | None]]) -> KeyValueCache:
+    def from_legacy(cls, past: Iterable[Iterable[Tensor | None]]) -> KeyValueCache:
         """Read the older tuple of tuples, 2 or 4 tensors to a layer (some writers put None for the latter two)."""
         try:
             past = [list(given) for given in past]
@@ -110,3 +112,22 @@ class KeyValueCache:
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         return iter(self.to_legacy())
+
+
+def _flatten(cache: KeyValueCache) -> tuple[list[Tensor], list[int]]:
+    return [tensor for layer in cache for tensor in layer], [len(layer) for layer in cache]
+
+
+def _unflatten(tensors: Iterable[Tensor], counts: list[int]) -> KeyValueCache:
+    rest, cache = iter(tensors), KeyValueCache(len(counts))
+    for layer, count in zip(cache.layers, counts, strict=True):
+        found = tuple(islice(rest, count))
+        layer.own = found[:2] if count else None  # type: ignore[assignment]
+        layer.cross = found[2:] if count == 4 else None  # type: ignore[assignment]
+    return cache
+
+
+# A model that is exported may take and return one.
+pytree.register_pytree_node(
+    KeyValueCache, _flatten, _unflatten, serialized_type_name=f"{KeyValueCache.__module__}.{KeyValueCache.__name__}"
+)

@@ -1,7 +1,8 @@
 """Input checks: what a kernel would crash on, or quietly make nonsense of, is refused first, with the numbers in it.
 
 Checking values costs a look at the data (on a GPU, a wait for it); `model.check_inputs = False` turns those off. Shapes
-are always checked.
+are always checked. While a model is traced, exported or compiled, nothing may depend on the example's values: they are
+not those of later calls.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bertie.errors import InputError
+from bertie.ops.tracing import records_sizes
 
 
 def one_of_ids_or_embeds(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
@@ -45,6 +47,12 @@ def same_dtype(name: str, given: Tensor, wanted: torch.dtype) -> None:
     is_tensor(name, given)
     if given.dtype != wanted and not torch.is_autocast_enabled(given.device.type):
         raise InputError(f"{name} has dtype {given.dtype}; the model is in {wanted}: {name}.to({wanted}).")
+
+
+def nothing_more(model: object, given: dict[str, Any]) -> None:
+    """Refuse what a forward with open keywords was given and has no use for, as Python would."""
+    if given:
+        raise TypeError(f"{type(model).__name__}.forward() got an unexpected keyword argument {next(iter(given))!r}")
 
 
 def is_whole(given: object) -> bool:
@@ -81,7 +89,7 @@ def shape_like(name: str, tensor: Tensor | None, wanted: tuple[int, ...], *, bat
 
 
 def fits_positions(length: int, past: int, max_positions: int) -> None:
-    if length + past > max_positions:
+    if not records_sizes() and length + past > max_positions:
         cached = f" after {past} cached ones" if past else ""
         raise InputError(
             f"The input is {length} tokens long{cached}; the model has {max_positions} positions "

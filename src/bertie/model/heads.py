@@ -1,51 +1,32 @@
-"""The prediction heads and the `BertFor…` classes: what people put on top of BERT, and the losses that train it.
+"""The prediction heads, and the `BertFor…` classes that predict words; classifiers.py has those that judge texts.
 
 Every class takes what `BertModel` takes (padded or packed) plus its labels, and returns a typed output with `loss`
-first. A head is a few lines; the parameter names are the hub's.
+first. The arguments are the hub's, in the hub's order, up to `return_dict` or `cache_position`; those after them are
+ours, to be given by name. (They are not keyword-only: ONNX's older exporter passes every default by position.) A head
+is a few lines; the parameter names are the hub's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from bertie.config import BertConfig
 from bertie.errors import InputError
-from bertie.model import checks
+from bertie.model import checks, inputs
 from bertie.model.activations import activation
 from bertie.model.bert import BertModel
 from bertie.model.cache import KeyValueCache
 from bertie.model.generation import Generation
 from bertie.model.inputs import WantedMaps
-from bertie.model.losses import IGNORED, class_labels, classification_loss, cross_entropy, span_loss
-from bertie.model.outputs import (
-    BertForPreTrainingOutput,
-    CausalLMOutput,
-    LogitsOutput,
-    ModelOutput,
-    Output,
-    QuestionAnsweringOutput,
-)
+from bertie.model.losses import IGNORED, class_labels, classification_loss, cross_entropy
+from bertie.model.outputs import BertForPreTrainingOutput, BertModelOutput, CausalLMOutput, LogitsOutput, ModelOutput
 from bertie.model.pretrained import BertPreTrainedModel
 
-
-class BertInputs(TypedDict, total=False):
-    """What every head passes on to `BertModel` besides the three usual tensors."""
-
-    position_ids: Tensor | None
-    head_mask: Tensor | None
-    inputs_embeds: Tensor | None
-    encoder_hidden_states: Tensor | None
-    encoder_attention_mask: Tensor | None
-    past_key_values: KeyValueCache | Sequence[Sequence[Tensor | None]] | None
-    use_cache: bool | None
-    output_attentions: WantedMaps | None
-    output_hidden_states: bool | None
-    cu_seqlens: Tensor | None
-
+Output = TypeVar("Output", bound=ModelOutput)
 
 # -- heads -----------------------------------------------------------------------------------------------------------
 
@@ -70,8 +51,12 @@ class BertLMPredictionHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.transform = BertPredictionHeadTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = self.decoder.bias  # checkpoints know it by both names
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self._tie_weights()
+
+    def _tie_weights(self) -> None:
+        self.decoder.bias = self.bias  # checkpoints know it by both names
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         logits: Tensor = self.decoder(self.transform(hidden_states))
@@ -118,14 +103,15 @@ class HeadModel(BertPreTrainedModel):
 
     bert: BertModel
 
-    def _give(self, output: Output, return_dict: bool | None) -> Any:
-        return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
+    def _give(self, output: Output, return_dict: bool | None) -> Output | tuple[Any, ...]:
+        return output if inputs.wants_dict(self.config, return_dict) else output.to_tuple()
 
 
 class LanguageModel(HeadModel):
     """A HeadModel whose head `self.cls` scores the vocabulary."""
 
     cls: nn.Module
+    _tied_weights_keys: ClassVar = ["predictions.decoder.bias", "cls.predictions.decoder.weight"]
 
     @property
     def _predictions(self) -> BertLMPredictionHead:
@@ -189,15 +175,30 @@ class BertForPreTraining(LanguageModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        *,
+        position_ids: Tensor | None = None,
+        head_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
+        output_attentions: WantedMaps | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
         masked_positions: Tensor | None = None,
         sparse_logits: bool = False,
-        return_dict: bool | None = None,
-        **inputs: Unpack[BertInputs],
-    ) -> Any:
-        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        cu_seqlens: Tensor | None = None,
+    ) -> BertForPreTrainingOutput | tuple[Any, ...]:
+        outputs: BertModelOutput = self.bert(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            head_mask,
+            inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+            cu_seqlens=cu_seqlens,
+        )
         logits, loss = self._masked_lm(outputs.last_hidden_state, labels, masked_positions, sparse_logits)
         relationship: Tensor = self.cls.seq_relationship(outputs.pooler_output)  # type: ignore[operator]
         if next_sentence_label is not None:
@@ -228,14 +229,33 @@ class BertForMaskedLM(LanguageModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        *,
+        position_ids: Tensor | None = None,
+        head_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        output_attentions: WantedMaps | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
         masked_positions: Tensor | None = None,
         sparse_logits: bool = False,
-        return_dict: bool | None = None,
-        **inputs: Unpack[BertInputs],
-    ) -> Any:
-        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        cu_seqlens: Tensor | None = None,
+    ) -> LogitsOutput | tuple[Any, ...]:
+        outputs: BertModelOutput = self.bert(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            head_mask,
+            inputs_embeds,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+            cu_seqlens=cu_seqlens,
+        )
         logits, loss = self._masked_lm(outputs.last_hidden_state, labels, masked_positions, sparse_logits)
         return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
@@ -254,24 +274,55 @@ class BertLMHeadModel(LanguageModel, Generation):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        *,
+        position_ids: Tensor | None = None,
+        head_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        past_key_values: KeyValueCache | Sequence[Sequence[Tensor | None]] | None = None,
+        use_cache: bool | None = None,
+        output_attentions: WantedMaps | None = None,
+        output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        **inputs: Unpack[BertInputs],
-    ) -> Any:
-        if labels is not None and inputs.get("past_key_values") is None:
-            inputs["use_cache"] = False
-        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
+        cache_position: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        cu_seqlens: Tensor | None = None,
+        **loss_kwargs: Any,
+    ) -> CausalLMOutput | tuple[Any, ...]:
+        """`num_items_in_batch` divides the summed loss, for a batch that comes in several parts.
+
+        `loss_kwargs` is there for trainers that look for it in the signature; it takes nothing.
+        """
+        checks.nothing_more(self, loss_kwargs)
+        if labels is not None and past_key_values is None:
+            use_cache = False
+        outputs: BertModelOutput = self.bert(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            head_mask,
+            inputs_embeds,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            past_key_values,
+            use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+            cu_seqlens=cu_seqlens,
+        )
         logits: Tensor = self.cls(outputs.last_hidden_state)
         loss = None
         if labels is not None:
             if labels.shape != logits.shape[:-1]:
                 raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(logits.shape[:-1])}.")
-            following = _next_labels(labels, inputs.get("cu_seqlens"))
+            following = _next_labels(labels, cu_seqlens)
             following = class_labels(
                 "labels", following, logits.shape[:-1], logits.shape[-1], check_values=self.check_inputs
             )
-            loss = cross_entropy(logits.flatten(0, -2), following)
+            loss = cross_entropy(logits.flatten(0, -2).float(), following, num_items=num_items_in_batch)
         return self._give(
             CausalLMOutput(
                 loss,
@@ -282,194 +333,6 @@ class BertLMHeadModel(LanguageModel, Generation):
                 outputs.cross_attentions,
             ),
             return_dict,
-        )
-
-
-class BertForNextSentencePrediction(HeadModel):
-    """Does the second segment follow the first? Logits `[batch, 2]`: 0 follows, 1 random."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.bert = BertModel(config)
-        self.cls = BertOnlyNSPHead(config)
-        self.init_weights()
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        return_dict: bool | None = None,
-        **inputs: Unpack[BertInputs],
-    ) -> Any:
-        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
-        logits: Tensor = self.cls(outputs.pooler_output)
-        loss = None
-        if labels is not None:
-            loss = classification_loss(logits, labels, "single_label_classification", check_values=self.check_inputs)
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
-
-
-class BertForSequenceClassification(HeadModel):
-    """Labels (or a number) for a text or a pair.
-
-    What kind of problem it is comes from `config.problem_type`, or from `num_labels` and the labels' dtype each time;
-    the config is never written to.
-    """
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.bert = BertModel(config)
-        self.dropout = nn.Dropout(config.head_dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.init_weights()
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        class_weights: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        return_dict: bool | None = None,
-        **inputs: Unpack[BertInputs],
-    ) -> Any:
-        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
-        logits: Tensor = self.classifier(self.dropout(outputs.pooler_output))
-        loss = None
-        if labels is not None:
-            loss = classification_loss(
-                logits,
-                labels,
-                self.config.problem_type,
-                class_weights=class_weights,
-                label_smoothing=label_smoothing,
-                check_values=self.check_inputs,
-            )
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
-
-
-class BertForMultipleChoice(HeadModel):
-    """Scores every choice by itself and lets them compete: `[batch, choices, length]` → `[batch, choices]`.
-
-    A packed batch holds the choices of one question after the other; say how many there are with `num_choices`.
-    """
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.bert = BertModel(config)
-        self.dropout = nn.Dropout(config.head_dropout)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.init_weights()
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        num_choices: int | None = None,
-        return_dict: bool | None = None,
-        **inputs: Unpack[BertInputs],
-    ) -> Any:
-        if inputs.get("cu_seqlens") is None:
-            given = input_ids if input_ids is not None else inputs.get("inputs_embeds")
-            if given is not None:
-                num_choices = _num_choices(given, 3 if input_ids is not None else 4)
-            input_ids, attention_mask, token_type_ids = map(_flat, (input_ids, attention_mask, token_type_ids))
-            inputs["position_ids"] = _flat(inputs.get("position_ids"))
-            inputs["inputs_embeds"] = _flat(inputs.get("inputs_embeds"))
-        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
-        scores: Tensor = self.classifier(self.dropout(outputs.pooler_output))
-        if num_choices is None or num_choices < 1 or len(scores) % num_choices:
-            raise InputError(
-                f"num_choices is {num_choices} for a packed batch of {len(scores)} texts.",
-                "Give how many choices every question has; the texts are question after question.",
-            )
-        logits = scores.view(-1, num_choices)
-        loss = None
-        if labels is not None:
-            loss = classification_loss(logits, labels, "single_label_classification", check_values=self.check_inputs)
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
-
-
-class BertForTokenClassification(HeadModel):
-    """A label for every token."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.bert = BertModel(config, add_pooling_layer=False)
-        self.dropout = nn.Dropout(config.head_dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.init_weights()
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        *,
-        labels: Tensor | None = None,
-        class_weights: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        return_dict: bool | None = None,
-        **inputs: Unpack[BertInputs],
-    ) -> Any:
-        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
-        logits: Tensor = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = None
-        if labels is not None:
-            labels = class_labels("labels", labels, logits.shape[:-1], logits.shape[-1], check_values=self.check_inputs)
-            loss = cross_entropy(
-                logits.flatten(0, -2), labels, class_weights=class_weights, label_smoothing=label_smoothing
-            )
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
-
-
-class BertForQuestionAnswering(HeadModel):
-    """Where in the text the answer starts and where it ends: two scores to a token, whatever the config's labels were.
-
-    `start_positions` and `end_positions` count from each text's first token; one outside the window is left out of the
-    loss. The logits of a packed batch are `[tokens]`, and its loss has no padding to compete with.
-    """
-
-    def __init__(self, config: BertConfig) -> None:
-        if config.num_labels != 2:
-            config = config.replace(num_labels=2, id2label=None, label2id=None)
-        super().__init__(config)
-        self.bert = BertModel(config, add_pooling_layer=False)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.init_weights()
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        *,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        return_dict: bool | None = None,
-        **inputs: Unpack[BertInputs],
-    ) -> Any:
-        outputs: ModelOutput = self.bert(input_ids, attention_mask, token_type_ids, return_dict=True, **inputs)
-        start, end = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
-        loss = None
-        if start_positions is not None and end_positions is not None:
-            cu_seqlens = inputs.get("cu_seqlens")
-            lengths = None if cu_seqlens is None else cu_seqlens.diff().to(start.device)
-            losses = [
-                span_loss(_rectangle(logits, cu_seqlens), positions, lengths)
-                for logits, positions in ((start, start_positions), (end, end_positions))
-            ]
-            loss = (losses[0] + losses[1]) / 2
-        return self._give(
-            QuestionAnsweringOutput(loss, start, end, outputs.hidden_states, outputs.attentions), return_dict
         )
 
 
@@ -497,22 +360,3 @@ def _next_labels(labels: Tensor, cu_seqlens: Tensor | None) -> Tensor:
     else:
         following[cu_seqlens[1:].long() - 1] = IGNORED
     return following
-
-
-def _num_choices(given: Tensor, dims: int) -> int:
-    if given.dim() != dims:
-        raise InputError(f"The input has shape {list(given.shape)}; multiple choice takes [batch, choices, length, …].")
-    return given.shape[1]
-
-
-def _flat(x: Tensor | None) -> Tensor | None:
-    """`[batch, choices, …]` → `[batch·choices, …]`."""
-    return None if x is None else x.flatten(0, 1)
-
-
-def _rectangle(logits: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    """Packed `[T]` logits as `[texts, longest]`, with −inf where a text has ended."""
-    if cu_seqlens is None:
-        return logits
-    texts = torch.tensor_split(logits, cu_seqlens[1:-1].cpu().long())
-    return nn.utils.rnn.pad_sequence(list(texts), batch_first=True, padding_value=float("-inf"))

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
 
+from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import checks
 from bertie.model.cache import KeyValueCache
 from bertie.model.masks import attention_bias, sees_all
 from bertie.ops.attention import AttentionPlan
 from bertie.ops.packing import Packing
+from bertie.ops.tracing import records_sizes
 
 if TYPE_CHECKING:
     from bertie.model.bert import BertModel
@@ -29,8 +31,13 @@ def read_packing(input_ids: Tensor | None, inputs_embeds: Tensor | None, cu_seql
     if cu_seqlens is not None:
         if dims != 1:
             raise InputError(f"cu_seqlens was given, but the input has shape {list(given.shape)}, not [tokens].")
+        if records_sizes():
+            raise InputError(
+                "A packed batch cannot be traced or exported: its lengths would become part of the program.",
+                "Give a padded batch with an attention_mask.",
+            )
         return Packing.from_cu_seqlens(cu_seqlens, num_tokens=given.shape[0], device=given.device)
-    if dims != 2 or 0 in given.shape[:2]:
+    if dims != 2 or (not records_sizes() and 0 in given.shape[:2]):
         raise InputError(
             f"The input has shape {list(given.shape)}; it takes [batch, length"
             f"{'' if input_ids is not None else ', hidden'}], none of them 0.",
@@ -41,6 +48,13 @@ def read_packing(input_ids: Tensor | None, inputs_embeds: Tensor | None, cu_seql
     return None
 
 
+def wants_dict(config: BertConfig, return_dict: bool | None) -> bool:
+    """Whether an output object is wanted, or the plain tuple: as the call says, or the config."""
+    if return_dict is not None:
+        return return_dict
+    return config.return_dict and not getattr(config, "torchscript", False)  # TorchScript knows tuples
+
+
 def read_cache(
     model: BertModel,
     past: KeyValueCache | Sequence[Sequence[Tensor | None]] | None,
@@ -48,10 +62,11 @@ def read_cache(
     packing: Packing | None,
     batch: int,
 ) -> KeyValueCache | None:
-    """The cache to fill: the one given, a new one, or none."""
+    """The cache to fill: the one given, a new one, or none.
+
+    An encoder fills none. What it is given stands before every text, as prefix tuning wants it, and stays as it is.
+    """
     config = model.config
-    if past is not None and not config.is_decoder:
-        raise InputError("past_key_values was given to an encoder.", "Only a decoder (is_decoder=True) has a cache.")
     if packing is not None and (past is not None or use_cache):
         raise InputError("A packed batch cannot use a cache.", "Pad the batch to decode step by step.")
     if use_cache is None:
@@ -59,12 +74,17 @@ def read_cache(
     if past is None and (not use_cache or not config.is_decoder or packing is not None):
         return None
     if model.is_gradient_checkpointing and model.training:
+        if not config.is_decoder:
+            raise InputError(
+                "past_key_values was given to an encoder that recomputes its layers.",
+                "Turn gradient checkpointing off: model.gradient_checkpointing_disable().",
+            )
         if not model._said_no_cache:
             warnings.warn("Gradient checkpointing recomputes layers, so use_cache is off.", stacklevel=4)
             model._said_no_cache = True
         return None
     cache = KeyValueCache(config.num_hidden_layers) if past is None else past
-    if not isinstance(cache, KeyValueCache):
+    if not isinstance(cache, KeyValueCache) or not config.is_decoder:
         cache = KeyValueCache.from_legacy(cache)
     if len(cache) != config.num_hidden_layers:
         raise InputError(f"past_key_values holds {len(cache)} layers; the model has {config.num_hidden_layers}.")

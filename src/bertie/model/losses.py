@@ -15,14 +15,24 @@ IGNORED = -100
 
 
 def cross_entropy(
-    logits: Tensor, labels: Tensor, *, class_weights: Tensor | None = None, label_smoothing: float = 0.0
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    class_weights: Tensor | None = None,
+    smoothing: float = 0.0,
+    num_items: Tensor | int | None = None,
 ) -> Tensor:
-    """`[rows, classes]` and `[rows]` → the mean over the rows whose label is not −100."""
-    _check_options(logits.shape[-1], class_weights, label_smoothing)
+    """`[rows, classes]` and `[rows]` → the mean over the rows whose label is not −100.
+
+    With `num_items` the sum is divided by that instead: the rows here are then part of a larger batch.
+    """
+    _check_options(logits.shape[-1], class_weights, smoothing)
     weights = None if class_weights is None else class_weights.to(logits)
     total = F.cross_entropy(
-        logits, labels, weight=weights, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction="sum"
+        logits, labels, weight=weights, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
     )
+    if num_items is not None:
+        return total / (num_items.to(total.device) if isinstance(num_items, Tensor) else num_items)
     kept = labels != IGNORED
     if weights is None:
         return total / kept.sum().clamp(min=1)
@@ -36,13 +46,13 @@ def classification_loss(
     problem_type: str | None,
     *,
     class_weights: Tensor | None = None,
-    label_smoothing: float = 0.0,
+    smoothing: float = 0.0,
     check_values: bool = True,
 ) -> Tensor:
     """Regression (MSE), one label (cross-entropy) or several (BCE), as `problem_type` says or the labels imply."""
     num_labels = logits.shape[-1]
     checks.is_tensor("labels", labels)
-    _check_options(num_labels, class_weights, label_smoothing)
+    _check_options(num_labels, class_weights, smoothing)
     if problem_type is None:
         if num_labels == 1:
             problem_type = "regression"
@@ -60,11 +70,11 @@ def classification_loss(
                 "1.0 where a label applies."
             )
         targets = labels.to(logits.dtype)
-        if label_smoothing:
-            targets = targets * (1 - label_smoothing) + 0.5 * label_smoothing
+        if smoothing:
+            targets = targets * (1 - smoothing) + 0.5 * smoothing
         return F.binary_cross_entropy_with_logits(logits, targets, weight=class_weights)
     labels = class_labels("labels", labels, logits.shape[:-1], num_labels, check_values=check_values)
-    return cross_entropy(logits, labels, class_weights=class_weights, label_smoothing=label_smoothing)
+    return cross_entropy(logits, labels, class_weights=class_weights, smoothing=smoothing)
 
 
 def class_labels(
@@ -102,10 +112,10 @@ def _fits(labels: Tensor, shape: torch.Size | tuple[int, ...]) -> bool:
     return sizes == wanted or (labels.dim() == 1 and len(labels) == math.prod(shape))
 
 
-def _check_options(num_classes: int, class_weights: Tensor | None, label_smoothing: float) -> None:
+def _check_options(num_classes: int, class_weights: Tensor | None, smoothing: float) -> None:
     if class_weights is not None:
         checks.is_tensor("class_weights", class_weights)
         if list(class_weights.shape) != [num_classes]:
             raise InputError(f"class_weights has shape {list(class_weights.shape)}; it takes [{num_classes}].")
-    if not 0 <= label_smoothing <= 1:
-        raise InputError(f"label_smoothing is {label_smoothing}; it takes a share, 0 to 1.")
+    if not 0 <= smoothing <= 1:
+        raise InputError(f"smoothing is {smoothing}; it takes a share, 0 to 1.")

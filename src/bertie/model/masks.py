@@ -13,6 +13,7 @@ from torch import Tensor
 from bertie.errors import InputError
 from bertie.model import checks
 from bertie.ops.backends import hidden_value
+from bertie.ops.tracing import records_sizes
 
 
 def attention_bias(
@@ -50,6 +51,8 @@ def sees_all(mask: Tensor | None) -> bool:
 
 
 def _broadcastable(mask: Tensor, name: str, batch: int, num_heads: int, num_queries: int, num_keys: int) -> Tensor:
+    if records_sizes():
+        return mask[:, None, None, :] if mask.dim() == 2 else mask[:, None] if mask.dim() == 3 else mask
     shape = list(mask.shape)
     if shape == [batch, num_keys]:
         return mask[:, None, None, :]

@@ -1,17 +1,23 @@
-"""What models return: typed objects with the hub's field names.
+"""What models return: dictionaries whose entries are attributes too, with the hub's field names.
 
-An output can be read as attributes (`out.logits`), by key (`out["logits"]`), by index (`out[0]`) and unpacked
-(`loss, logits = out`); index and unpacking see the fields that are not None, in order: the tuple `to_tuple()` gives.
+An output can be read as attributes (`out.logits`), by name (`out["logits"]`) and by number (`out[0]`, `out[:2]`). Like
+every dictionary it iterates over its names, and it holds the fields that are not None, in order; `to_tuple()` gives
+their values, so `loss, logits = out.to_tuple()`. That is how transformers' `ModelOutput` behaves, and what code around
+models relies on: DataParallel, accelerate, export and tracing all look for dictionaries or pytrees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Never
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from bertie.errors import InputError
 
 if TYPE_CHECKING:
     from bertie.model.cache import KeyValueCache
@@ -20,77 +26,160 @@ if TYPE_CHECKING:
     # All layers' maps, or, when single heads were asked for, {(layer, head): [batch, queries, keys]}.
     Attentions = tuple[Maps, ...] | dict[tuple[int, int], Maps]
 
-__all__ = [
-    "BertForPreTrainingOutput",
-    "CausalLMOutput",
-    "LogitsOutput",
-    "ModelOutput",
-    "Output",
-    "QuestionAnsweringOutput",
-    "Seq2SeqOutput",
-]
 
+class ModelOutput(OrderedDict[str, Any]):
+    """The base of all outputs. A subclass is a dataclass whose fields, but for the first, default to None.
 
-class Output:
-    """Attribute, key, index and tuple access over a dataclass's fields."""
+    Besides fields, the first argument may be a dictionary or (name, value) pairs: the way containers are rebuilt.
+    """
 
     def __init_subclass__(cls) -> None:
-        # Wrappers that look for tensors inside a model's output (data parallel, FSDP, export) go through pytrees.
-        pytree.register_pytree_node(cls, cls._flatten, cls._unflatten)
+        # Wrappers that look for tensors inside a model's output (DDP, FSDP, export) go through pytrees.
+        pytree.register_pytree_node(
+            cls, _flatten, partial(_unflatten, cls), serialized_type_name=f"{cls.__module__}.{cls.__name__}"
+        )
 
-    def _flatten(self) -> tuple[list[Any], list[str]]:
-        return list(self.values()), list(self.keys())
+    def __init__(self, *args: Any, **named: Any) -> None:  # not that of the subclasses, which are dataclasses
+        if type(self) is not ModelOutput:
+            raise TypeError(f"{type(self).__name__} is an output and must be a dataclass: decorate it with @dataclass.")
+        super().__init__()
+        for name, value in OrderedDict(*args, **named).items():
+            self[name] = value
 
-    @classmethod
-    def _unflatten(cls, values: Any, names: Any) -> Output:
-        return cls(**dict(zip(names, values, strict=True)))
-
-    def keys(self) -> list[str]:
-        return [f.name for f in fields(self) if getattr(self, f.name) is not None]  # type: ignore[arg-type]
-
-    def values(self) -> list[Any]:
-        return [getattr(self, name) for name in self.keys()]
-
-    def items(self) -> list[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in self.keys()]
+    def __post_init__(self) -> None:
+        values = self.__dict__
+        first, *others = type(self).__dataclass_fields__  # type: ignore[attr-defined]
+        given = values[first]
+        if not isinstance(given, Tensor) and given is not None and all(values[name] is None for name in others):
+            pairs = _pairs(given)
+            if pairs is not None:
+                values[first] = None
+                for name, value in pairs:
+                    values[name] = value
+                    if value is not None:
+                        super().__setitem__(name, value)
+                return
+        for name in (first, *others):
+            if values[name] is not None:
+                super().__setitem__(name, values[name])
 
     def to_tuple(self) -> tuple[Any, ...]:
+        """The values, without names."""
         return tuple(self.values())
 
-    def get(self, name: str, default: Any = None) -> Any:
-        return default if name not in self.keys() else getattr(self, name)
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
 
-    def __getitem__(self, key: str | int | slice) -> Any:
-        if isinstance(key, str):
-            if key not in self.keys():
-                raise KeyError(f"{type(self).__name__} has no {key!r}; it has {', '.join(self.keys())}")
-            return getattr(self, key)
-        return self.to_tuple()[key]
+    def __missing__(self, name: str) -> Never:
+        raise KeyError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}")
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.keys()
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        super().__setattr__(name, value)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.values())
+    def __setattr__(self, name: str, value: Any) -> None:
+        if value is not None and name in self:
+            super().__setitem__(name, value)
+        super().__setattr__(name, value)
 
-    def __len__(self) -> int:
-        return len(self.keys())
+    def __reduce__(self) -> Any:
+        return _rebuilt, (type(self), dict(self.__dict__), list(self.items()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={_brief(value)}' for name, value in self.items())})"
+
+    # A model's answer is not a bag to take things out of; transformers refuses these as well.
+
+    def __delitem__(self, *args: Any, **named: Any) -> Never:
+        raise InputError(f"Nothing can be deleted from a {type(self).__name__}.", _COPY_FIRST)
+
+    def pop(self, *args: Any, **named: Any) -> Never:
+        raise InputError(f"Nothing can be popped from a {type(self).__name__}.", _COPY_FIRST)
+
+    def setdefault(self, *args: Any, **named: Any) -> Never:
+        raise InputError(f"A {type(self).__name__} has no setdefault.", "Assign the item: output[name] = value.")
+
+    def update(self, *args: Any, **named: Any) -> Never:
+        raise InputError(f"A {type(self).__name__} has no update.", "Assign items one by one: output[name] = value.")
 
 
-@dataclass
-class ModelOutput(Output):
-    """What `BertModel` returns."""
+_COPY_FIRST = "Copy it first: dict(output)."
 
-    last_hidden_state: Tensor  # [batch, length, hidden], or [tokens, hidden] of a packed batch
-    pooler_output: Tensor | None = None  # [batch, hidden]
+
+def _pairs(given: Any) -> list[tuple[str, Any]] | None:
+    """The (name, value) pairs that a dictionary or an iterable holds, or None where it is one value."""
+    if isinstance(given, dict):
+        return list(given.items())
+    if not isinstance(given, Iterable):
+        return None
+    found = list(given)
+    fitting = [isinstance(x, tuple | list) and len(x) == 2 and isinstance(x[0], str) for x in found]
+    if found and any(fitting) and not all(fitting):
+        raise InputError(f"Pairs (name, value) were given, and among them {found[fitting.index(False)]!r}.")
+    return [(name, value) for name, value in found] if found and all(fitting) else None
+
+
+def _flatten(output: ModelOutput) -> tuple[list[Any], list[str]]:
+    return list(output.values()), list(output)
+
+
+def _unflatten(cls: type[ModelOutput], values: Iterable[Any], names: Iterable[str]) -> ModelOutput:
+    """Whatever the values are: pytrees put other things in the place of tensors."""
+    attributes: dict[str, Any] = {field.name: None for field in fields(cls)} if is_dataclass(cls) else {}
+    return _rebuilt(cls, attributes, list(zip(names, values, strict=True)))
+
+
+def _rebuilt(cls: type[ModelOutput], attributes: dict[str, Any], items: list[tuple[str, Any]]) -> ModelOutput:
+    output = cls.__new__(cls)
+    output.__dict__.update(attributes)
+    for name, value in items:
+        output[name] = value
+    return output
+
+
+pytree.register_pytree_node(
+    ModelOutput,
+    _flatten,
+    partial(_unflatten, ModelOutput),
+    serialized_type_name=f"{ModelOutput.__module__}.{ModelOutput.__name__}",
+)
+
+
+def _brief(value: Any) -> str:
+    """A shape in place of a wall of numbers."""
+    if isinstance(value, Tensor) and value.dim():
+        return f"Tensor{list(value.shape)}"
+    if isinstance(value, tuple | list) and value:
+        return f"{len(value)} × {_brief(value[0])}"
+    return repr(value) if isinstance(value, Tensor | int | float | str) else f"{type(value).__name__}(…)"
+
+
+@dataclass(repr=False)
+class BertEncoderOutput(ModelOutput):
+    """What `BertEncoder` returns."""
+
+    # [batch, length, hidden], or [tokens, hidden] of a packed batch
+    last_hidden_state: Tensor = None  # type: ignore[assignment]
     past_key_values: KeyValueCache | None = None
     hidden_states: tuple[Tensor, ...] | None = None  # layers + 1, the embedding output first
     attentions: Attentions | None = None
     cross_attentions: Attentions | None = None
 
 
-@dataclass
-class LogitsOutput(Output):
+@dataclass(repr=False)
+class BertModelOutput(ModelOutput):
+    """What `BertModel` returns."""
+
+    last_hidden_state: Tensor = None  # type: ignore[assignment]
+    pooler_output: Tensor | None = None  # [batch, hidden]
+    hidden_states: tuple[Tensor, ...] | None = None
+    past_key_values: KeyValueCache | None = None
+    attentions: Attentions | None = None
+    cross_attentions: Attentions | None = None
+
+
+@dataclass(repr=False)
+class LogitsOutput(ModelOutput):
     """What masked LM, next sentence, classification, multiple choice and tagging return."""
 
     loss: Tensor | None = None
@@ -99,8 +188,8 @@ class LogitsOutput(Output):
     attentions: Attentions | None = None
 
 
-@dataclass
-class BertForPreTrainingOutput(Output):
+@dataclass(repr=False)
+class BertForPreTrainingOutput(ModelOutput):
     loss: Tensor | None = None
     prediction_logits: Tensor | None = None  # [batch, length, vocabulary]
     seq_relationship_logits: Tensor | None = None  # [batch, 2]
@@ -108,8 +197,8 @@ class BertForPreTrainingOutput(Output):
     attentions: Attentions | None = None
 
 
-@dataclass
-class CausalLMOutput(Output):
+@dataclass(repr=False)
+class CausalLMOutput(ModelOutput):
     loss: Tensor | None = None
     logits: Tensor | None = None
     past_key_values: KeyValueCache | None = None
@@ -118,8 +207,8 @@ class CausalLMOutput(Output):
     cross_attentions: Attentions | None = None
 
 
-@dataclass
-class QuestionAnsweringOutput(Output):
+@dataclass(repr=False)
+class QuestionAnsweringOutput(ModelOutput):
     loss: Tensor | None = None
     start_logits: Tensor | None = None  # [batch, length], or [tokens]
     end_logits: Tensor | None = None
@@ -127,8 +216,8 @@ class QuestionAnsweringOutput(Output):
     attentions: Attentions | None = None
 
 
-@dataclass
-class Seq2SeqOutput(Output):
+@dataclass(repr=False)
+class Seq2SeqOutput(ModelOutput):
     """What `BertEncoderDecoder` returns."""
 
     loss: Tensor | None = None

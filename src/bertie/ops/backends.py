@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bertie.errors import ConfigError
 from bertie.ops.packing import Packing
+from bertie.ops.tracing import records_sizes
 
 logger = logging.getLogger("bertie")
 
@@ -59,6 +60,9 @@ def eager(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool,
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool, dropout: float) -> Tensor:
     """The same through PyTorch's fused kernel, which never holds the probabilities."""
+    if bias is not None and bias.requires_grad and records_sizes():
+        # torch.onnx lowers this call to another layout than it was exported with when the bias has a gradient.
+        return eager(q, k, v, bias=bias, causal=causal, dropout=dropout)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
 
 

@@ -11,7 +11,8 @@ of q with the Q+K−1 distances in play holds every number that is needed, shift
           row 1         .  d  e  f  .     →     d e f
           row 2         g  h  i  .  .           g h i
 
-Reading row i from column Q−1−i on is a view with a row stride one shorter: no copy, no gather.
+Reading row i from column Q−1−i on is a view with a row stride one shorter: no copy, no gather. A recorded model
+(TorchScript, export), whose sizes are not known yet, has the formula as it stands instead.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from bertie.ops.tracing import records_sizes
 
 _BLOCK = 64  # rows of one product with the table
 
@@ -36,12 +39,25 @@ class RelativePositions:
 
         The queries are the last Q of the K positions, as they are when keys come from a cache.
         """
+        if records_sizes():
+            return self._written_down(q, k, scale=scale)
         scores = self._by_rows(q, k.shape[-2], first=k.shape[-2] - q.shape[-2], sign=1, scale=scale)
         if self.with_keys:
             # Seen from key j, query i is at distance −(j−i): the same walk through the table, in the other direction.
             by_key = self._by_rows(k, q.shape[-2], first=q.shape[-2] - k.shape[-2], sign=-1, scale=scale)
             scores += by_key.transpose(-1, -2)
         return scores
+
+    def _written_down(self, q: Tensor, k: Tensor, *, scale: float) -> Tensor:
+        """The same, with every pair's vector in memory and no loop over blocks, which would fix the sizes."""
+        num_queries, num_keys = q.shape[-2], k.shape[-2]
+        positions = torch.arange(num_keys, device=q.device)
+        distances = positions[num_keys - num_queries :, None] - positions  # [Q, K]
+        vectors = self.table.to(q.dtype)[distances + len(self.table) // 2]  # [Q, K, head]
+        scores = torch.einsum("bnqh,qkh->bnqk", q, vectors)
+        if self.with_keys:
+            scores = scores + torch.einsum("bnkh,qkh->bnqk", k, vectors)
+        return scale * scores
 
     def _by_rows(self, x: Tensor, width: int, *, first: int, sign: int, scale: float) -> Tensor:
         """`[…, rows, head]` → `[…, rows, width]`: row i times the vectors of the distances sign·(first + i − column).
@@ -72,6 +88,8 @@ def _skewed(products: Tensor, width: int) -> Tensor:
 
 def chunks_within(limit: int, *, batch: int, per_item: int) -> list[slice]:
     """Split a batch so that one chunk of it needs at most `limit` score entries (never less than one item)."""
+    if records_sizes():
+        return [slice(None)]
     step = max(1, limit // max(1, per_item))
     return [slice(start, min(batch, start + step)) for start in range(0, batch, step)]
 

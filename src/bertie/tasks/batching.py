@@ -35,10 +35,14 @@ _AT_FIRST = 16
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One input of the model: token ids with their segments (None: all 0), special tokens included."""
+    """One input of the model: token ids with their segments (None: all 0), special tokens included.
+
+    `is_cut`: it holds only a part of its text.
+    """
 
     ids: Sequence[int]
     type_ids: Sequence[int] | None = None
+    is_cut: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)

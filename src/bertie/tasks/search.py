@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.data import as_rows
+from bertie.data.lists import listed
 from bertie.errors import BertieError, DataError, InputError
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.tasks.embed import Embedder, as_embedder
@@ -159,10 +160,10 @@ class Index:
         if isinstance(query, np.ndarray) and query.dtype.kind == "f":
             vectors, single = np.atleast_2d(query).astype(np.float32), query.ndim == 1
         else:
-            if not isinstance(query, Iterable):
+            if query is None or isinstance(query, int | float):
                 raise InputError(f"The query is {described(query)}.", "Give a text, a list of texts, or a vector.")
             single = isinstance(query, str)
-            texts = [cast(str, query)] if single else list(cast("Sequence[str]", query))
+            texts = [cast(str, query)] if single else listed(query, "queries")
             settings = self.manifest.settings
             vectors = self.embedder.embed(texts, prompt_name=settings["query_prompt_name"], long=settings["long"])
         if vectors.shape[1] != self.manifest.dimension or not np.isfinite(vectors).all():

@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from bertie.errors import BertieError, TokenizerError
+from bertie.errors import BertieError, TokenizerError, TokenizerTypeError
 from bertie.text.encoding import RustEncoding
 from bertie.text.wordpiece import WORD_LIMIT, replace_surrogates
 
@@ -216,7 +216,7 @@ def _check_inputs(inputs: list[Any], is_split_into_words: bool) -> None:
     for index, item in enumerate(inputs):
         if not is_text(item) and not (isinstance(item, (tuple, list)) and len(item) == 2 and all(map(is_text, item))):
             wanted = "a list of words" if is_split_into_words else "a string"
-            raise TokenizerError(
+            raise TokenizerTypeError(
                 f"Text {index} is {_describe(item)}; wanted {wanted}, or a pair of them.",
                 "Pass str, not bytes, numbers or None; words already split need is_split_into_words=True.",
             )

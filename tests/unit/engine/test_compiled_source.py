@@ -106,7 +106,9 @@ def state_dict_in_place(model: Any) -> None:
 
 
 def initialised(model: Any) -> None:
-    model.base_model.encoder.apply(model._init_module)
+    for module in model.base_model.encoder.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.3)
 
 
 def loaded_vector(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""Outputs: attributes, keys, indices, unpacking, tuples; caches and decoders as users meet them."""
+"""Outputs: attributes, keys, indices, tuples; caches and decoders as users meet them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def test_an_output_reads_four_ways() -> None:
     model = tiny("BertForSequenceClassification")
     ids, labels = some_ids(2, 4), torch.tensor([0, 1])
     out = model(ids, labels=labels, output_hidden_states=True)
-    assert out.keys() == ["loss", "logits", "hidden_states"]
+    assert list(out) == list(out.keys()) == ["loss", "logits", "hidden_states"]
     assert out["logits"] is out.logits
     assert out[1] is out.logits
     assert out[:2] == (out.loss, out.logits)
-    loss, logits, states = out
+    loss, logits, states = out.to_tuple()
     assert loss is out.loss
     assert logits is out.logits
     assert len(states) == 3

@@ -71,7 +71,7 @@ def labelled(kind: str, lengths: list[int], keep: Tensor) -> tuple[str, dict[str
         both = {"labels": torch.randint(0, 2, (texts,))}
         return "BertForNextSentencePrediction", {}, both, both
     if kind == "Sequence":
-        both = {"labels": torch.randint(0, 4, (texts,)), "label_smoothing": 0.1, "class_weights": torch.rand(4) + 0.5}
+        both = {"labels": torch.randint(0, 4, (texts,)), "smoothing": 0.1, "class_weights": torch.rand(4) + 0.5}
         return "BertForSequenceClassification", {"num_labels": 4}, both, both
     if kind == "Token":
         tags = torch.randint(0, 5, keep.shape).masked_fill(~keep, -100)

@@ -214,12 +214,12 @@ def test_sparse_logits_equal_the_full_ones_at_the_labels() -> None:
 def test_class_weights_and_smoothing_are_torchs() -> None:
     model = tiny("BertForSequenceClassification", num_labels=4)
     ids, labels, weights = some_ids(5, 6), torch.tensor([0, 3, 1, 1, 2]), torch.rand(4) + 0.1
-    output = model(ids, labels=labels, class_weights=weights, label_smoothing=0.2)
+    output = model(ids, labels=labels, class_weights=weights, smoothing=0.2)
     wanted = torch.nn.functional.cross_entropy(output.logits, labels, weight=weights, label_smoothing=0.2)
     assert difference(output.loss, wanted) <= 1e-6
     tagger = tiny("BertForTokenClassification", num_labels=4)
     tags = torch.randint(0, 4, (5, 6))
-    output = tagger(ids, labels=tags, class_weights=weights, label_smoothing=0.1)
+    output = tagger(ids, labels=tags, class_weights=weights, smoothing=0.1)
     wanted = torch.nn.functional.cross_entropy(
         output.logits.flatten(0, 1), tags.flatten(), weight=weights, label_smoothing=0.1
     )

@@ -25,7 +25,7 @@ from bertie.engine.gpu.words import PaddedDecoder
 from bertie.model.activations import gelu_erf, gelu_tanh
 from bertie.model.bert import PLAIN, BertEncoder, BertLayer
 from bertie.model.cache import LayerCache
-from bertie.model.outputs import ModelOutput
+from bertie.model.outputs import BertEncoderOutput
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.ops.attention import AttentionPlan, Maps
 
@@ -116,7 +116,7 @@ class FusedEncoder:
         self.batch: TrainingBatch | None = None  # what the layers are in, one by one
         self.passage: Passage | None = None
 
-    def forward(self, hidden_states: Tensor, plan: AttentionPlan = PLAIN, **named: Any) -> ModelOutput:
+    def forward(self, hidden_states: Tensor, plan: AttentionPlan = PLAIN, **named: Any) -> BertEncoderOutput:
         """As the reference encoder's."""
         self.batch = self.passage = None
         if plan.packing is None or not in_half():
@@ -132,7 +132,7 @@ class FusedEncoder:
                 torch._foreach_copy_(self._copies, self._weights)
         self.current = False
         if together and self.stack is not None:
-            return ModelOutput(last_hidden_state=self.stack(hidden_states.to(HALF), batch))
+            return BertEncoderOutput(last_hidden_state=self.stack(hidden_states.to(HALF), batch))
         self.batch, self.passage = batch, Passage(batch.form, batch.to(hidden_states.device))
         return BertEncoder.forward(self.encoder, hidden_states, plan, **named)
 
