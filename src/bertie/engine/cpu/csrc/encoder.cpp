@@ -92,6 +92,7 @@ struct Model {
     int head_width = 0;         // rounded up to 16
     float scale = 1, eps = 1e-12f;
     Activation activation = GELU_ERF;
+    int64_t num_words = 0, num_positions = 0, num_types = 0;  // rows of the tables
     const float *words = nullptr, *positions = nullptr, *types = nullptr;  // the caller keeps them; positions may be null
     Array<float> norm_weight, norm_bias;
     std::vector<Layer> layers;
@@ -249,6 +250,21 @@ struct Walk {
     }
 };
 
+// Whether every row of a table that a batch names is there. The caller checks too; this is what keeps reads in bounds.
+bool within(const int64_t *ids, int count, int64_t rows) {
+    bool all = true;
+    for (int i = 0; i < count; i++) all &= (uint64_t)ids[i] < (uint64_t)rows;
+    return all;
+}
+
+bool in_tables(const Model &model, const Batch &batch, int texts) {
+    bool positions = !model.positions || !batch.positions || within(batch.positions, batch.tokens, model.num_positions);
+    for (int text = 0; text < texts && model.positions && !batch.positions; text++)
+        positions &= batch.ends[text + 1] - batch.ends[text] <= model.num_positions;
+    return positions && within(batch.ids, batch.tokens, model.num_words) &&
+           (batch.types ? within(batch.types, batch.tokens, model.num_types) : model.num_types > 0);
+}
+
 // Whole texts, in their order, CHUNK tokens at most unless one text alone has more.
 std::vector<Chunk> cut(const int32_t *ends, int texts, int threads) {
     const int most = std::min(CHUNK, std::max(LEAST_CHUNK, ends[texts] / (2 * threads)));
@@ -285,7 +301,7 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 3; }
+API int bertie_version() { return 4; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 
 API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,
@@ -313,6 +329,14 @@ API void *bertie_model_new(int width, int padded, int head_width, int layers, fl
 }
 
 API void bertie_model_free(void *model) { delete static_cast<Model *>(model); }
+
+// How many rows the three tables have: before the first forward.
+API void bertie_rows(void *handle, int64_t words, int64_t positions, int64_t types) {
+    Model *model = static_cast<Model *>(handle);
+    model->num_words = words;
+    model->num_positions = positions;
+    model->num_types = types;
+}
 
 // Weights of one layer: heads, and the two LayerNorms ([width] each).
 API int bertie_layer(void *handle, int number, int heads, const float *weight1, const float *bias1,
@@ -373,6 +397,7 @@ API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, c
     try {
         Model *model = static_cast<Model *>(handle);
         const Batch batch{ids, types, positions, ends, out, states, ends[texts]};
+        if (!in_tables(*model, batch, texts)) return 2;
         std::vector<Chunk> chunks = cut(ends, texts, threads);
         int most = 0, longest = 0;
         for (const Chunk &chunk : chunks) {
