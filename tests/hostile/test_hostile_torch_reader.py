@@ -123,4 +123,4 @@ def test_random_directories_are_refused_or_lie_in_the_file() -> None:
 
 @pytest.mark.slow
 def test_very_many_random_programs_and_directories(tmp_path: Path) -> None:
-    print(programs(10_000, 200_000, tmp_path), archives(10_000, 200_000))
+    print(programs(10_000, 50_000, tmp_path), archives(10_000, 200_000))
