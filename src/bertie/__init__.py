@@ -16,11 +16,15 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from bertie.client import AsyncClient as AsyncClient
     from bertie.client import Client as Client
+    from bertie.compat.register import register as register
     from bertie.config import BertConfig as BertConfig
     from bertie.engine.compile import compile as compile  # noqa: A004
     from bertie.errors import BertieError as BertieError
+    from bertie.errors import TruncationWarning as TruncationWarning
     from bertie.loading import load as load
     from bertie.model import *  # noqa: F403
+    from bertie.model import BertEncoderDecoder as EncoderDecoderModel  # noqa: F401
+    from bertie.model.generation_options import GenerationConfig as GenerationConfig
     from bertie.tasks.answer import answer as answer
     from bertie.tasks.classify import classify as classify
     from bertie.tasks.embed import Embedder as Embedder
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from bertie.tasks.tag import tag as tag
     from bertie.tasks.zero_shot import zero_shot as zero_shot
     from bertie.text import BertTokenizer as BertTokenizer
+    from bertie.text import BertTokenizerFast as BertTokenizerFast
 
 _MODEL_NAMES = (
     "BertAttention", "BertEmbeddings", "BertEncoder", "BertEncoderDecoder", "BertForMaskedLM", "BertForMultipleChoice",
@@ -48,10 +53,14 @@ _MODEL_NAMES = (
 _WHERE = {
     "BertConfig": "bertie.config",
     "BertieError": "bertie.errors",
+    "GenerationConfig": "bertie.model.generation_options",
+    "TruncationWarning": "bertie.errors",
     "BertTokenizer": "bertie.text",
+    "BertTokenizerFast": "bertie.text",
     "Client": "bertie.client",
     "AsyncClient": "bertie.client",
     "compile": "bertie.engine.compile",
+    "register": "bertie.compat.register",
     "load": "bertie.loading",
     "answer": "bertie.tasks.answer",
     "classify": "bertie.tasks.classify",
@@ -70,13 +79,17 @@ _WHERE = {
     **dict.fromkeys(_MODEL_NAMES, "bertie.model"),
 }
 
-__all__ = sorted([*_WHERE, "__version__"])
+# Names that scripts written for the hub's library import.
+_ALIASES = {"BertTokenizerFast": "BertTokenizer", "EncoderDecoderModel": "BertEncoderDecoder"}
+
+__all__ = sorted([*_WHERE, *_ALIASES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    actual = _ALIASES.get(name, name)
+    if actual not in _WHERE:
         raise AttributeError(f"module 'bertie' has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
+    value = getattr(import_module(_WHERE[actual]), actual)
     globals()[name] = value
     return value
 

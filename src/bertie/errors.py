@@ -6,13 +6,16 @@
     ├── CheckpointError    (OSError)      a checkpoint that cannot be found, read or understood
     │   ├── CheckpointNotFound (FileNotFoundError)   nothing there: a path, a file or a hub name
     │   ├── CorruptCheckpoint                        there, but damaged, truncated or hostile
-    │   └── WeightsMismatch                          sound, but the tensors are not this model's
+    │   └── WeightsMismatch    (RuntimeError)        sound, but the tensors are not this model's
     ├── TokenizerError     (ValueError)   a vocabulary or tokenizer file, or a text it refuses
+    │   └── TokenizerTypeError (TypeError)               no text at all: None, a number, bytes
     ├── DataError          (ValueError)   a user's data file: names the file and the line
     └── MissingExtra       (ImportError)  an optional package is not installed
 
 An error says what was wrong (with the values that were wrong) and, where there is something to do, what to do:
 `cause` and `remedy` hold the two sentences, and `str(error)` is both, one to a line.
+
+    TruncationWarning      (UserWarning)  texts were longer than the model, and only a part of each was read
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ class CorruptCheckpoint(CheckpointError):
     """A file that is there but damaged, truncated or hostile."""
 
 
-class WeightsMismatch(CheckpointError):
+class WeightsMismatch(CheckpointError, RuntimeError):
     """Sound tensors that are not this model's: missing, misshaped or unknown names."""
 
 
@@ -59,8 +62,16 @@ class TokenizerError(BertieError, ValueError):
     """A vocabulary or tokenizer file, or a text a tokenizer refuses."""
 
 
+class TokenizerTypeError(TokenizerError, TypeError):
+    """Something that is no text or token at all, such as None, a number or bytes."""
+
+
 class DataError(BertieError, ValueError):
     """A user's data file could not be read; the message names the file and the line."""
+
+
+class TruncationWarning(UserWarning):
+    """Texts were longer than the model takes, and only a part of each was read."""
 
 
 class MissingExtra(BertieError, ImportError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bertie.checkpoint.names import BASE, common_wrapper
 from bertie.checkpoint.read import Checkpoint, open_checkpoint
 from bertie.errors import CheckpointError
+from bertie.model.hub_options import take_fetching
 from bertie.model.pretrained import BertPreTrainedModel
 
 if TYPE_CHECKING:
@@ -32,41 +33,24 @@ def load(
     source: str | os.PathLike[str],
     *,
     config: BertConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
-    subfolder: str = "",
-    revision: str | None = None,
-    variant: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-    token: str | bool | None = None,
-    force_download: bool = False,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | int | None = None,
     ignore_mismatched_sizes: bool = False,
     output_loading_info: bool = False,
     attention: str = "auto",
-    **overrides: Any,
+    **options: Any,
 ) -> Any:
     """A checkpoint as the class it was saved from; the arguments are those of `BertModel.from_pretrained`.
 
     >>> type(load("tests/assets/tf/google_tiny")).__name__
     'BertForPreTraining'
     """
-    checkpoint = open_checkpoint(
-        source,
-        subfolder=subfolder,
-        variant=variant,
-        needs_config=config is None,
-        revision=revision,
-        cache_dir=None if cache_dir is None else os.fspath(cache_dir),
-        local_files_only=local_files_only,
-        token=token,
-        force_download=force_download,
-    )
+    checkpoint = open_checkpoint(source, needs_config=config is None, **take_fetching(options))
     model, report = model_class(checkpoint)._from_checkpoint(
         checkpoint,
         config=config,
-        overrides=overrides,
-        dtype=overrides.pop("torch_dtype", None) if dtype is None else dtype,
+        overrides=options,
+        dtype=options.pop("torch_dtype", None) if dtype is None else dtype,
         device=device,
         ignore_mismatched_sizes=ignore_mismatched_sizes,
         attention=attention,

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,40 @@ def test_columns_are_separated_by_what_is_named(desk: Path, rows: Any, name: str
     assert [row["text"] for row in found] == ["one, two"]
     (desk / f"q{name}").write_text(f"question{char}context\nWho?{char}Ada.\n")
     assert rows("answer", "-m", "my-squad", "-f", f"q{name}", "--delimiter", typed)[0]["question"] == "Who?"
+
+
+def test_several_files_are_read_in_their_order(desk: Path, rows: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "one.txt").write_text("The [MASK] ran.\n")
+    (desk / "two.csv").write_text("id,review\n1,A [MASK] fell.\n2,Go [MASK].\n")
+    (desk / "pairs.tsv").write_text("premise\thypothesis\nIt rains.\tIt is wet.\n")
+    both = ["-m", "my-bert", "-f", "two.csv", "-f", "one.txt"]
+    for command in ("embed", "fill", "tokenize"):
+        assert [row["text"] for row in rows(command, *both)] == ["A [MASK] fell.", "Go [MASK].", "The [MASK] ran."]
+    told = ["similarity", "--pairs", "-f", "pairs.tsv", "-f", "pairs.tsv"]
+    assert [row["text_a"] for row in rows(*told)] == ["It rains.", "It rains."]
+    (desk / "who.csv").write_text("question,context\nWho?,Ada.\n")
+    asked = [row["question"] for row in rows("answer", "-m", "my-squad", "-f", "who.csv", "-f", "dev.json")]
+    assert asked[0] == "Who?"
+    assert len(asked) == 1 + len(rows("answer", "-m", "my-squad", "-f", "dev.json"))
+    (facts,) = rows("index", "two.csv", "one.txt", "-o", "i", "--column", "review", "--skip-bad")
+    assert facts["texts"] == 2  # one.txt has no column of that name
+    (facts,) = rows("index", "one.txt", "one.txt", "-o", "twice")
+    assert facts["texts"] == 2
+    capsys.readouterr()
+
+
+def test_a_missing_file_among_several_is_refused_before_any_is_read(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, cause in (
+        (["-f", "texts.txt", "-f", "nowhere.txt"], "nowhere.txt: there is no such file."),
+        (["-f", "-", "-f", "-"], "Standard input (-) was given twice"),
+        (["x", "-o", "a.jsonl", "-o", "b.jsonl"], "--output takes one file; 2 were given: a.jsonl, b.jsonl."),
+    ):
+        assert main(["embed", "-m", "my-bert", *arguments]) == 2
+        said = capsys.readouterr()
+        assert cause in said.err
+        assert not said.out
 
 
 def test_questions_are_read_in_the_format_that_is_named(desk: Path, rows: Any) -> None:
@@ -202,13 +237,22 @@ def test_an_index_that_failed_leaves_nothing_behind(desk: Path, capsys: pytest.C
     assert sorted(path.name for path in (desk / "there").iterdir()) == before
 
 
+def _writes_in(process: int, folder: Path) -> bool:
+    """Whether a process has written to a file in a folder, with a name or without."""
+    found = [link for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()]
+    with suppress(OSError):  # it closed one meanwhile
+        written = [link for link in found if os.readlink(link).startswith(str(folder)) and os.access(link, os.W_OK)]
+        return any(link.stat().st_size for link in written if "many.txt" not in os.readlink(link))
+    return False
+
+
 def test_a_command_that_is_terminated_cleans_up(desk: Path) -> None:
     (desk / "many.txt").write_text("A text that is long enough to take a while.\n" * 200_000)
     line = [sys.executable, "-m", "bertie", "embed", "-f", "many.txt", "-o", "many.jsonl"]
     process = subprocess.Popen(line, cwd=desk, stderr=subprocess.PIPE)
     assert process.stderr is not None
     ends = time.monotonic() + 60
-    while not any(path.stat().st_size for path in desk.glob(".many.jsonl.*.part")):
+    while not _writes_in(process.pid, desk):
         assert time.monotonic() < ends
         assert process.poll() is None
         time.sleep(0.05)

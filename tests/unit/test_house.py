@@ -22,7 +22,7 @@ TASKS = MODELS | {"defaults", "text", "data", "engine"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "library": set(),
-    "config": {"errors"},
+    "config": {"errors", "checkpoint"},  # checkpoint inside from_pretrained only
     "text": FILES | {"library"},
     "data": {"errors"},
     "defaults": {"errors"},
@@ -32,10 +32,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loading": FILES | {"model"},
     "certificate": FILES | {"model", "loading"},
     "convert": FILES | {"model", "loading"},
+    "compat": FILES | {"model", "text"},
     "engine": {"errors", "config", "library", "ops", "model", "text"},
     "tasks": TASKS,
     "training": TASKS | {"tasks"},
-    "client": {"errors"},
+    "client": {"errors", "data"},
     "serve": TASKS | {"tasks"},
     "cli": TASKS | {"tasks", "training", "serve", "client", "certificate", "convert"},
     "__main__": {"cli"},
@@ -72,7 +73,9 @@ def test_imports_go_one_way(file: Path) -> None:
         if name.startswith("bertie."):
             other = name.split(".")[1]
             assert other == room or other in MAY_IMPORT[room], f"{room} may not import {other}"
-        assert name.split(".")[0] not in ("transformers", "tensorflow"), f"{name} is for tests only"
+        # bertie.register() is about transformers, so the user has it; nothing else may need it.
+        allowed = room == "compat" and name.startswith("transformers")
+        assert allowed or name.split(".")[0] not in ("transformers", "tensorflow"), f"{name} is for tests only"
     if room in NO_TORCH:
         assert not any(n.split(".")[0] == "torch" for n in imports(tree, top_level=True)), f"{room} imports torch"
 
@@ -88,11 +91,7 @@ def test_no_pickle_no_eval_no_import_by_name(file: Path) -> None:
         assert called not in ("eval", "exec", "compile", "__import__"), f"{called} at line {node.lineno}"
         if called.endswith("import_module"):  # only to load our own commands when they are called
             assert file == SOURCE / "cli" / "main.py", f"{called} at line {node.lineno}"
-        if called == "torch.load":
-            safe = [k for k in node.keywords if k.arg == "weights_only"]
-            assert safe, f"torch.load without weights_only at line {node.lineno}"
-            assert isinstance(safe[0].value, ast.Constant)
-            assert safe[0].value.value is True
+        assert called != "torch.load", f"at line {node.lineno}: checkpoint/torch_bin.py reads torch's files"
 
 
 def run(code: str) -> str:
@@ -146,7 +145,7 @@ import doctest, importlib, json, sys
 names = sys.argv[1:]
 print(json.dumps({n: list(doctest.testmod(importlib.import_module(n))) for n in names}))
 """
-    names = ["bertie", "bertie.config", "bertie.model.bert", "bertie.model.encoder_decoder", "bertie.ops.packing"]
+    names = ["bertie", "bertie.config.bert", "bertie.model.bert", "bertie.model.encoder_decoder", "bertie.ops.packing"]
     result = subprocess.run(
         [sys.executable, "-c", code, *names], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )

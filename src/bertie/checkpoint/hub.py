@@ -80,6 +80,11 @@ def fetch(
         raise repository.no_weights(variant) from None
 
 
+def fetch_config(repo_id: str, *, subfolder: str = "", **options: Any) -> Path:
+    """A model's configuration alone."""
+    return _fetch_config(_Repository(repo_id, **(_DEFAULTS | options)), subfolder)[0]
+
+
 def _fetch_config(repository: _Repository, subfolder: str) -> tuple[Path, str]:
     for name in CONFIG_NAMES:
         try:

@@ -1,26 +1,25 @@
 """Weights into a model: built empty, filled tensor by tensor, and a report of everything that did not simply fit.
 
-The model is made without memory (on torch's meta device). Each parameter then becomes the checkpoint's tensor itself,
-a view of the mapped file when dtype and device agree, so there is never a second copy of the model. What the
-checkpoint does not have is initialised the way the model initialises itself. Only encoder weights may not be missing.
+The model is made without memory (model/empty.py says which parts of a subclass are not). Each parameter then becomes
+the checkpoint's tensor itself, a view of the mapped file when dtype and device agree, so there is never a second copy
+of the model. What the checkpoint does not have is what its constructor made of it, and then initialised the way the
+model initialises itself. Only encoder weights may not be missing.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
-import threading
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
-from bertie.checkpoint.names import is_core, match_names, num_layers
+from bertie.checkpoint.names import is_core, is_required, match_names, num_layers
 from bertie.checkpoint.read import Checkpoint, Tensors
 from bertie.checkpoint.report import LoadingReport, Misshaped, NewlyInitialized, UnusedWeights, listed
 from bertie.errors import ConfigError, InputError, WeightsMismatch
@@ -31,7 +30,7 @@ logger = logging.getLogger("bertie.checkpoint")
 def usable_device(given: torch.device | str | int | None) -> torch.device:
     """The device that is meant; one that does not exist, or that this torch was not built for, is refused."""
     try:
-        device = torch.device("cpu" if given is None else given)
+        device = torch.get_default_device() if given is None else torch.device(given)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
         # torch says it with the list of all the back ends it has
@@ -49,6 +48,7 @@ def fill_new_model(
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | int | None = None,
     ignore_mismatched_sizes: bool = False,
+    key_mapping: Mapping[str, str] | None = None,
     stacklevel: int = 3,
 ) -> tuple[Any, LoadingReport]:
     """Build a model with `make` and give it the checkpoint's weights; it comes back in eval mode with its report."""
@@ -62,16 +62,22 @@ def fill_new_model(
     )
     chosen = chosen_dtype(dtype, checkpoint.config, tensors)
     report.dtype = str(chosen).removeprefix("torch.")
+    place = usable_device(device)
+    if place.type == "meta":
+        raise InputError(
+            "from_pretrained was called for the meta device, on which weights have no values.",
+            "Build an empty model from its configuration instead, or load outside of torch.device('meta').",
+        )
     with _no_garbage_collection():
-        with _WithoutMemory(), _no_resets():
-            model = make()
+        model = make()
         _fill(
             model,
             tensors,
             report,
             dtype=chosen,
-            device=usable_device(device),
+            device=place,
             ignore_mismatched_sizes=ignore_mismatched_sizes,
+            key_mapping=key_mapping or {},
         )
     _tell(report, stacklevel=stacklevel + 1)
     return model, report
@@ -129,62 +135,6 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-_RESETTING = (nn.Linear, nn.Embedding, nn.LayerNorm)
-_patching = threading.Lock()
-_builders: set[int] = set()  # threads that are building a model to be filled
-
-
-@contextmanager
-def _no_resets() -> Iterator[None]:
-    """In this thread, new layers do not initialise themselves: a fifth of the time a model takes to load.
-
-    torch has no switch for it, so the layers' own method is exchanged as long as any thread is building a model; in
-    other threads it does what it always does.
-    """
-    thread = threading.get_ident()
-    with _patching:
-        if not _builders:
-            for kind in _RESETTING:
-                kind.reset_parameters = _reset_unless_building(kind.reset_parameters)  # type: ignore[method-assign,assignment]
-        _builders.add(thread)
-    try:
-        yield
-    finally:
-        with _patching:
-            _builders.discard(thread)
-            if not _builders:
-                for kind in _RESETTING:
-                    kind.reset_parameters = kind.reset_parameters.__wrapped__  # type: ignore
-
-
-def _reset_unless_building(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    @functools.wraps(original)
-    def reset_parameters(self: Any) -> None:
-        if threading.get_ident() not in _builders:
-            original(self)
-
-    return reset_parameters
-
-
-class _WithoutMemory(TorchFunctionMode):
-    """Tensors made in this mode have shapes and no values, and initialisation, which would be thrown away, is skipped.
-
-    `torch.device("meta")` does the first half, with kernels that import a compiler when first used: a second and more.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return args[0] if args else kwargs["tensor"]
-        if func is torch.empty:
-            return torch.empty(*args, **{**(kwargs or {}), "device": "meta"})
-        if func is torch.arange and len(args) <= 2:
-            length = args[-1] - (args[0] if len(args) == 2 else 0)
-            return torch.empty(length, dtype=torch.int64, device="meta")
-        if func is torch.zeros_like:
-            return torch.empty(args[0].shape, dtype=args[0].dtype, device="meta")
-        return func(*args, **(kwargs or {}))
-
-
 def _fill(
     model: nn.Module,
     tensors: Tensors,
@@ -193,16 +143,13 @@ def _fill(
     dtype: torch.dtype,
     device: torch.device,
     ignore_mismatched_sizes: bool,
+    key_mapping: Mapping[str, str],
 ) -> None:
     modules = dict(model.named_modules())
-    parameters = {
-        f"{path}.{leaf}" if path else leaf: parameter
-        for path, module in modules.items()
-        for leaf, parameter in module._parameters.items()
-        if parameter is not None
-    }
-    groups = _tied_groups(parameters)
-    matching = match_names(tensors.info, parameters)
+    wanted = named_tensors(modules)
+    groups = _tied_groups(wanted)
+    prefix = f"{getattr(model, 'base_model_prefix', 'bert')}."
+    matching = match_names(tensors.info, wanted, prefix=prefix, key_mapping=key_mapping)
     report.unexpected, report.renamed = matching.unexpected, matching.renamed
     report.ignored += matching.ignored
     # First by names and shapes alone, so that an error comes before gigabytes are touched.
@@ -210,56 +157,94 @@ def _fill(
     fresh: list[list[str]] = []
     for names in groups:
         stored = next((name for name in names if name in matching.places), None)
-        wanted = tuple(parameters[names[0]].shape)
+        one = wanted[names[0]]
         if stored is None:
             report.missing.append(names[0])
             fresh.append(names)
             continue
         info = tensors.info[matching.places[stored]]
-        if info.shape != wanted:
-            report.misshaped.append(Misshaped(stored, info.shape, wanted))
+        if info.shape != tuple(one.shape):
+            report.misshaped.append(Misshaped(stored, info.shape, tuple(one.shape)))
             fresh.append(names)
-        elif not info.dtype.is_floating_point:
+        elif one.is_floating_point() and not info.dtype.is_floating_point:
             raise WeightsMismatch(
                 f"{report.source}: {stored} is stored as {str(info.dtype).removeprefix('torch.')}: a quantised model.",
                 "Load the original, unquantised weights.",
             )
         else:
             sources.append((names, stored))
-    _refuse(report, tensors, any_found=bool(matching.places), ignore_mismatched_sizes=ignore_mismatched_sizes)
+    _refuse(report, tensors, prefix, any_found=bool(matching.places), ignore_mismatched_sizes=ignore_mismatched_sizes)
 
+    for module in modules.values():
+        _convert_made(module, dtype, device)
     for names, stored in sources:
         others = [name for name in names if name in matching.places and name != stored]
         _note_untied(tensors, matching.places, stored, others, report)
         source = matching.places[stored]
         stored_tensor = tensors.read(source)
-        tensor = stored_tensor.to(device=device, dtype=dtype)
+        old = wanted[names[0]]
+        tensor = stored_tensor.to(device=device, dtype=dtype if old.is_floating_point() else old.dtype)
         if tensor is not stored_tensor:
             del stored_tensor
             tensors.release(source)
-        _assign(modules, names, nn.Parameter(tensor, requires_grad=parameters[names[0]].requires_grad))
-    _initialise(model, modules, fresh, dtype=dtype, device=device)
+        _give_values(modules, names, old, tensor)
+    _initialise(model, modules, wanted, fresh, dtype=dtype, device=device)
     report.newly_initialised = [names[0] for names in fresh]
+    _leave_out_ignored(model, report)
     for module in modules.values():
         module.__dict__["training"] = False  # what eval() does, without its checks at every step
-        if callable(make := getattr(type(module), "make_default_ids", None)):
+        if callable(make := getattr(type(module), "make_default_ids", None)) and module.position_ids.is_meta:
             make(module)
+        if device.type != "cpu" and isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # cuDNN wants them side by side
 
 
-def _tied_groups(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
-    """The parameters' names, those of one shared parameter together; the first is where it is stored."""
+def named_tensors(modules: Mapping[str, nn.Module]) -> dict[str, torch.Tensor]:
+    """What a checkpoint holds of a model: parameters and persistent buffers, shared ones under all of their names."""
+    return {
+        f"{path}.{leaf}" if path else leaf: tensor
+        for path, module in modules.items()
+        for leaf, tensor in (*module._parameters.items(), *module._buffers.items())
+        if tensor is not None and leaf not in module._non_persistent_buffers_set
+    }
+
+
+def _convert_made(module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+    """What a subclass's constructor made goes where the weights go. The tensors stay the same objects: an LSTM, or its
+    author, may hold them under other names."""
+    for tensor in (*module._parameters.values(), *module._buffers.values()):
+        if tensor is not None and not tensor.is_meta:
+            tensor.data = tensor.data.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+
+
+def _give_values(modules: Mapping[str, nn.Module], names: list[str], old: torch.Tensor, values: torch.Tensor) -> None:
+    """Let a (perhaps shared) parameter or buffer be these values, without a copy."""
+    if not old.is_meta:
+        old.data = values
+        return
+    new = nn.Parameter(values, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else values
+    for name in names:
+        owner, _, leaf = name.rpartition(".")
+        place: dict[str, Any] = modules[owner]._parameters
+        (place if leaf in place else modules[owner]._buffers)[leaf] = new
+
+
+def _tied_groups(wanted: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """The tensors' names, those of one shared tensor together; the first is where it is stored."""
     groups: dict[int, list[str]] = {}
-    for name, parameter in parameters.items():
-        groups.setdefault(id(parameter), []).append(name)
+    for name, tensor in wanted.items():
+        groups.setdefault(id(tensor), []).append(name)
     return list(groups.values())
 
 
-def _refuse(report: LoadingReport, tensors: Tensors, *, any_found: bool, ignore_mismatched_sizes: bool) -> None:
+def _refuse(
+    report: LoadingReport, tensors: Tensors, prefix: str, *, any_found: bool, ignore_mismatched_sizes: bool
+) -> None:
     if not any_found:
         raise WeightsMismatch(
             f"{report.source}: {_described(tensors)}.", "Is this the right checkpoint? Its names are not BERT's."
         )
-    core = [name for name in report.missing if is_core(name)]
+    core = [name for name in report.missing if is_required(name, prefix)]
     if core:
         raise WeightsMismatch(
             f"{report.source} lacks {len(core)} of the encoder's weights: {listed(core)}.",
@@ -304,53 +289,66 @@ def _note_untied(
             tensors.release(places[other])
 
 
-def _assign(modules: Mapping[str, nn.Module], names: list[str], parameter: nn.Parameter) -> None:
-    for name in names:
-        owner, _, leaf = name.rpartition(".")
-        modules[owner]._parameters[leaf] = parameter
-
-
 def _initialise(
     model: nn.Module,
     modules: Mapping[str, nn.Module],
+    wanted: Mapping[str, torch.Tensor],
     fresh: list[list[str]],
     *,
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
     """Fresh numbers for some (perhaps shared) parameters, by the model's own rule for the layers they are in."""
-    layers: dict[str, dict[str, list[str]]] = {}
+    owners: dict[str, None] = {}
     for names in fresh:
+        if (old := wanted[names[0]]).is_meta:
+            _give_values(modules, names, old, torch.zeros(old.shape, dtype=dtype, device=device))
         # Of a shared parameter's owners, the one whose kind has a rule: a head's `bias` is its decoder's.
-        owners = [name.rpartition(".")[0] for name in names]
+        paths = [name.rpartition(".")[0] for name in names]
         known = (nn.Linear, nn.Embedding, nn.LayerNorm)
-        place = next((i for i, owner in enumerate(owners) if isinstance(modules[owner], known)), 0)
-        layers.setdefault(owners[place], {})[names[place].rpartition(".")[2]] = names
-    for path, leaves in layers.items():
-        owner = modules[path]
-        before = dict(owner._parameters)
-        for leaf, parameter in before.items():
-            if parameter is not None:  # the rule fills a whole layer: what was loaded is put aside for it
-                empty = torch.zeros(parameter.shape, dtype=dtype, device=device)
-                owner._parameters[leaf] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-        _rule(model, path)(owner)
-        made = dict(owner._parameters)
-        owner._parameters.update(before)
-        for leaf, names in leaves.items():
-            if (parameter := made[leaf]) is not None:
-                _assign(modules, names, parameter)
+        owners[next((path for path in paths if isinstance(modules[path], known)), paths[0])] = None
+    new = {name for names in fresh for name in names}
+    for path in (*owners, *_wholly_new(modules, owners, new)):
+        loaded = [
+            tensor
+            for leaf, tensor in modules[path]._parameters.items()
+            if tensor is not None and (f"{path}.{leaf}" if path else leaf) not in new
+        ]
+        values = [tensor.data for tensor in loaded]
+        for tensor in loaded:  # the rule fills a whole layer: what was loaded is put aside for it
+            tensor.data = tensor.data.clone()
+        _rule(model, path)(modules[path])
+        for tensor, before in zip(loaded, values, strict=True):
+            tensor.data = before
+
+
+def _wholly_new(modules: Mapping[str, nn.Module], owners: Iterable[str], new: set[str]) -> list[str]:
+    """The modules around new layers that hold nothing else, inner ones first: a rule may be about a whole head."""
+    around = {path.rsplit(".", n)[0] for path in owners for n in range(1, path.count(".") + 1)} - set(owners)
+    whole = [path for path in around if {f"{path}.{name}" for name, _ in modules[path].named_parameters()} <= new]
+    return sorted(whole, key=lambda path: (-path.count("."), path))
 
 
 def _rule(model: nn.Module, path: str) -> Callable[[nn.Module], None]:
-    """The `_init_module` of the innermost model around a layer; the last model's for a layer between models."""
-    candidates = [module for module in model.modules() if hasattr(module, "_init_module")][-1:]
+    """The `_init_weights` of the innermost model around a layer; the last model's for a layer between models."""
+    candidates = [module for module in model.modules() if hasattr(module, "_init_weights")][-1:]
     around: nn.Module = model
     for part in ["", *path.split(".")]:
         around = around.get_submodule(part)
-        if hasattr(around, "_init_module"):
+        if hasattr(around, "_init_weights"):
             candidates.append(around)
-    rule: Callable[[nn.Module], None] = candidates[-1]._init_module  # type: ignore[assignment]
+    rule: Callable[[nn.Module], None] = candidates[-1]._init_weights  # type: ignore[assignment]
     return rule
+
+
+def _leave_out_ignored(model: nn.Module, report: LoadingReport) -> None:
+    """Names a class says may be missing or left over are not reported."""
+    for names, patterns in (
+        (report.missing, getattr(model, "_keys_to_ignore_on_load_missing", None)),
+        (report.newly_initialised, getattr(model, "_keys_to_ignore_on_load_missing", None)),
+        (report.unexpected, getattr(model, "_keys_to_ignore_on_load_unexpected", None)),
+    ):
+        names[:] = [name for name in names if not any(re.search(pattern, name) for pattern in patterns or ())]
 
 
 def _tell(report: LoadingReport, *, stacklevel: int) -> None:

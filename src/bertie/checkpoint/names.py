@@ -11,7 +11,7 @@ Most are the same. What differs, over eight years of checkpoints:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bertie.errors import WeightsMismatch
@@ -21,9 +21,12 @@ WRAPPERS = ("module.", "_orig_mod.", "0.auto_model.", "auto_model.", "model.", "
 _BUFFER = re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$")
 _OLD_NORM = re.compile(r"LayerNorm\.(gamma|beta)$")
 _LAYER = re.compile(r"(?:^|\.)encoder\.layer\.(\d{1,9})\.")
-# Parts of the encoder that a model may have and the checkpoint it starts from may not.
-_CORE = re.compile(r"(^|\.)(embeddings|encoder\.layer)\.")
-_OPTIONAL = re.compile(r"\.(crossattention|distance_embedding)\.")
+# What every BERT has: cross-attention, relative positions and what people add to layers may be missing.
+_PARTS = r"""(?:embeddings\.(?:word_embeddings|position_embeddings|token_type_embeddings|LayerNorm)
+    |encoder\.layer\.\d+\.(?:attention\.self\.(?:query|key|value)|attention\.output\.(?:dense|LayerNorm)
+    |intermediate\.dense|output\.(?:dense|LayerNorm)))\.(?:weight|bias)$"""
+_CORE = re.compile(r"(?:^|\.)" + _PARTS, re.VERBOSE)
+_REQUIRED = re.compile(r"(?:encoder\.|decoder\.bert\.)?" + _PARTS, re.VERBOSE)  # of one BERT, or of two joined
 
 
 @dataclass
@@ -36,13 +39,24 @@ class Matching:
     renamed: dict[str, str] = field(default_factory=dict)
 
 
-def match_names(found: Iterable[str], wanted: Collection[str]) -> Matching:
-    """Find every checkpoint name's place among the names a model wants."""
+def match_names(
+    found: Iterable[str],
+    wanted: Collection[str],
+    *,
+    prefix: str = BASE,
+    key_mapping: Mapping[str, str] | None = None,
+) -> Matching:
+    """Find every checkpoint name's place among the names a model wants.
+
+    `prefix` is where the model keeps its BERT; `key_mapping` renames first: `{pattern: replacement}`.
+    """
     found, matching = list(found), Matching()
     wrapper = common_wrapper(found)
     for name in found:
         plain = modern(name.removeprefix(wrapper))
-        candidates = (plain, BASE + plain, plain.removeprefix(BASE))
+        for pattern, replacement in (key_mapping or {}).items():
+            plain = re.sub(pattern, replacement, plain)
+        candidates = (plain, prefix + plain, plain.removeprefix(BASE), prefix + plain.removeprefix(BASE))
         place = next((candidate for candidate in candidates if candidate in wanted), None)
         if place is None:
             (matching.ignored if _BUFFER.search(plain) else matching.unexpected).append(name)
@@ -75,8 +89,13 @@ def modern(name: str) -> str:
 
 
 def is_core(name: str) -> bool:
-    """Whether a model without this weight is no model: embeddings and encoder layers, not heads, not the pooler."""
-    return bool(_CORE.search(name)) and not _OPTIONAL.search(name)
+    """Whether this is a weight every BERT has: of the embeddings and encoder layers, not of heads or the pooler."""
+    return bool(_CORE.search(name))
+
+
+def is_required(name: str, prefix: str = BASE) -> bool:
+    """Whether a model without this weight is no model: one of its own BERT, not of another it has beside that."""
+    return bool(_REQUIRED.match(name.removeprefix(prefix)))
 
 
 def num_layers(names: Iterable[str], prefix: str = "") -> int:

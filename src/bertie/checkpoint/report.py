@@ -55,7 +55,7 @@ class LoadingReport:
         if key == "unexpected_keys":
             return list(self.unexpected)
         if key == "mismatched_keys":
-            return [(one.name, one.found, one.wanted) for one in self.misshaped]
+            return [one.name for one in self.misshaped]
         if key == "error_msgs":
             return []
         raise KeyError(key)

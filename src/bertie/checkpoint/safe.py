@@ -76,6 +76,11 @@ class SafeFile:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
+def stored_dtype(tensor: torch.Tensor, wanted: torch.dtype | None) -> torch.dtype:
+    """What a tensor is written as: a count in a buffer stays a count when the weights change their precision."""
+    return wanted if wanted is not None and tensor.is_floating_point() else tensor.dtype
+
+
 def write_safetensors(
     path: str | os.PathLike[str],
     tensors: Mapping[str, torch.Tensor],
@@ -87,7 +92,7 @@ def write_safetensors(
 
     `path` must not be a file anyone reads: see save.py, which writes beside and renames.
     """
-    kinds = {name: dtype or tensor.dtype for name, tensor in tensors.items()}
+    kinds = {name: stored_dtype(tensor, dtype) for name, tensor in tensors.items()}
     # Widest items first, so that each tensor starts at a multiple of its own item's size; of equally wide ones, those
     # first that fill whole cache lines: nearly all weights then lie in the mapped file as torch would have put them.
     sizes = {name: tensor.numel() * kinds[name].itemsize for name, tensor in tensors.items()}

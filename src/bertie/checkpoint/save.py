@@ -1,11 +1,14 @@
-"""A model into a folder: `config.json` and safetensors, in pieces when they are large, whole or not at all."""
+"""A model into a folder: `config.json` and weights, in pieces when they are large, whole or not at all.
+
+Weights are safetensors, or torch's own .bin for programs that read nothing else.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +16,8 @@ from torch import nn
 
 from bertie.checkpoint.atomic import new_files
 from bertie.checkpoint.folder import with_variant
-from bertie.checkpoint.load import named_dtype
-from bertie.checkpoint.safe import write_safetensors
+from bertie.checkpoint.load import named_dtype, named_tensors
+from bertie.checkpoint.safe import stored_dtype, write_safetensors
 from bertie.errors import CheckpointError, ConfigError
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -26,19 +29,18 @@ def save_model(
     folder: str | os.PathLike[str],
     config: Mapping[str, Any],
     *,
-    max_shard_size: int | str = "5GB",
-    variant: str | None = None,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
     dtype: torch.dtype | str | None = None,
+    **options: Any,
 ) -> None:
     """Write a model's weights, tied ones once, and its configuration. What a crash leaves is told in atomic.py."""
-    tensors = stored_once(model)
-    wanted = next(iter(tensors.values())).dtype if dtype is None else named_dtype(dtype, "dtype")
+    tensors = stored_once(model, state_dict)
+    first = next((tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()), torch.float32)
+    wanted = first if dtype is None else named_dtype(dtype, "dtype")
     name = str(wanted).removeprefix("torch.")
     architecture = getattr(model, "architecture", type(model).__name__)
     values = dict(config) | {"architectures": [architecture], "dtype": name, "torch_dtype": name}
-    save_tensors(
-        tensors, folder, values, max_shard_size=max_shard_size, variant=variant, dtype=None if dtype is None else wanted
-    )
+    save_tensors(tensors, folder, values, dtype=None if dtype is None else wanted, **options)
 
 
 def save_tensors(
@@ -49,28 +51,43 @@ def save_tensors(
     max_shard_size: int | str = "5GB",
     variant: str | None = None,
     dtype: torch.dtype | None = None,
+    safe_serialization: bool = True,
+    save_function: Callable[..., Any] | None = None,
+    also: Mapping[str, str] | None = None,
 ) -> None:
-    """Write named tensors and a configuration into a folder, replacing the model of that variant that it holds."""
+    """Write named tensors and a configuration into a folder, replacing the model of that variant that it holds.
+
+    `save_function(tensors, path)` writes .bin files in torch.save's place; `also` are further files, by name.
+    """
     if variant is not None and not re.fullmatch(r"[\w\-]{1,64}", variant):
         raise CheckpointError(
             f"variant is {variant!r}.", "It takes a short word, such as 'fp16': it becomes a file name."
         )
     limit = num_bytes(max_shard_size)
-    text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
+    texts = {**(also or {}), "config.json": json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"}
     shards = _shards(tensors, limit, dtype)
+    whole = "model.safetensors" if safe_serialization else "pytorch_model.bin"
+    # A reader takes safetensors where there are both, so a folder that gets .bin files must not keep older ones.
+    obsolete = (whole,) if safe_serialization else (whole, "model.safetensors")
     try:
-        with new_files(folder, obsolete=lambda name: _is_ours(name, variant)) as place:
+        with new_files(folder, obsolete=lambda name: _is_ours(name, obsolete, variant)) as place:
             weight_map: dict[str, str] = {}
             for number, names in enumerate(shards, start=1):
-                file = _file_name(number, len(shards), variant)
-                write_safetensors(place / file, {name: tensors[name] for name in names}, dtype=dtype)
+                file = _file_name(whole, number, len(shards), variant)
+                shard = {name: tensors[name] for name in names}
+                if safe_serialization:
+                    write_safetensors(place / file, shard, dtype=dtype)
+                else:
+                    plain = {name: tensor.to("cpu", stored_dtype(tensor, dtype)) for name, tensor in shard.items()}
+                    (save_function or torch.save)(plain, place / file)
                 weight_map.update(dict.fromkeys(names, file))
             if len(shards) > 1:
                 total = sum(_size(tensor, dtype) for tensor in tensors.values())
                 index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-                name = with_variant("model.safetensors.index.json", variant)
-                (place / name).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-            (place / "config.json").write_text(text, encoding="utf-8")
+                name = with_variant(f"{whole}.index.json", variant)
+                texts[name] = json.dumps(index, indent=2) + "\n"
+            for name, text in texts.items():
+                (place / name).write_text(text, encoding="utf-8")
     except CheckpointError:
         raise
     except OSError as error:
@@ -80,17 +97,41 @@ def save_tensors(
         ) from error
 
 
-def stored_once(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A model's parameters by name. One that has several names is stored under the first: loading ties it again."""
+def stored_once(model: nn.Module, given: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+    """A model's parameters and persistent buffers by name, or those given in their place.
+
+    A parameter that has several names is stored under the first: loading ties it again.
+    """
+    ignored = getattr(model, "_keys_to_ignore_on_save", None) or ()
+    found = _offloaded(model) if given is None else given
     tensors: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if parameter.is_meta:
+    seen: set[Any] = set()
+    for name, tensor in found.items():
+        if name in ignored:
+            continue
+        if tensor.is_meta:
             raise CheckpointError(f"{name} has no values (it is on the meta device).", "Load or initialise the model.")
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            tensors[name] = parameter.detach()
+        # Given tensors are new objects, though two of them may be one weight: those share the whole of their memory.
+        same = id(tensor) if given is None or not tensor.numel() else (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if same not in seen:
+            seen.add(same)
+            tensors[name] = tensor.detach()
     return tensors
+
+
+def _offloaded(model: nn.Module) -> Mapping[str, torch.Tensor]:
+    """The model's tensors; those that accelerate keeps elsewhere until their layer runs are fetched."""
+    modules = dict(model.named_modules())
+    tensors = named_tensors(modules)
+    if not any(tensor.is_meta for tensor in tensors.values()) or not any(
+        hasattr(m, "_hf_hook") for m in modules.values()
+    ):
+        return tensors
+    from accelerate.utils.modeling import get_state_dict_offloaded_model
+
+    fetched: Mapping[str, torch.Tensor] = get_state_dict_offloaded_model(model)
+    first = {id(tensor): name for name, tensor in reversed(tensors.items())}
+    return {name: fetched.get(name, tensor) for name, tensor in tensors.items() if first[id(tensor)] == name}
 
 
 def num_bytes(size: int | str) -> int:
@@ -118,16 +159,23 @@ def _shards(tensors: Mapping[str, torch.Tensor], limit: int, dtype: torch.dtype 
 
 
 def _size(tensor: torch.Tensor, dtype: torch.dtype | None) -> int:
-    return tensor.numel() * (dtype or tensor.dtype).itemsize
+    return tensor.numel() * stored_dtype(tensor, dtype).itemsize
 
 
-def _file_name(number: int, total: int, variant: str | None) -> str:
-    stem = "model" if variant is None else f"model.{variant}"
-    return f"{stem}.safetensors" if total == 1 else f"{stem}-{number:05d}-of-{total:05d}.safetensors"
+def _file_name(whole: str, number: int, total: int, variant: str | None) -> str:
+    if total == 1:
+        return with_variant(whole, variant)
+    stem, _, suffix = whole.rpartition(".")
+    return f"{stem}{'' if variant is None else f'.{variant}'}-{number:05d}-of-{total:05d}.{suffix}"
 
 
-def _is_ours(name: str, variant: str | None) -> bool:
+def _is_ours(name: str, wholes: Sequence[str], variant: str | None) -> bool:
     """Whether a file in the folder belongs to the set this save replaces."""
-    stem = re.escape("model" if variant is None else f"model.{variant}")
-    index = with_variant("model.safetensors.index.json", variant)
-    return name in ("config.json", index) or bool(re.fullmatch(rf"{stem}(-\d{{5}}-of-\d{{5}})?\.safetensors", name))
+    for whole in wholes:
+        stem, _, suffix = whole.rpartition(".")
+        stem = re.escape(stem if variant is None else f"{stem}.{variant}")
+        if name == with_variant(f"{whole}.index.json", variant):
+            return True
+        if re.fullmatch(rf"{stem}(-\d{{5}}-of-\d{{5}})?\.{suffix}", name):
+            return True
+    return name == "config.json"

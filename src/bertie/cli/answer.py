@@ -17,6 +17,7 @@ from bertie.cli.options import (
     input_format_option,
     model_options,
     output_options,
+    single_option,
 )
 from bertie.cli.show import Out, clipped, marked, number, scored, table
 from bertie.cli.squad import given_questions, print_score, write_predictions
@@ -39,14 +40,23 @@ NEEDS = "an answer model (BertForQuestionAnswering), such as one fine-tuned on S
 @click.command("answer", epilog=EXAMPLES)
 @click.argument("question", required=False)
 @click.option("-c", "--context", metavar="TEXT", help="The text to answer from.")
-@click.option("--context-file", metavar="FILE", help="Read the text to answer from out of a file; - is standard input.")
-@click.option("-f", "--file", metavar="FILE", help="Questions with their contexts: SQuAD json, or rows of both.")
+@single_option(
+    "--context-file", metavar="FILE", help="Read the text to answer from out of a file; - is standard input."
+)
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Questions with their contexts: SQuAD json, or rows of both. May be repeated.",
+)
 @input_format_option
 @encoding_option
 @delimiter_option
 @click.option("--skip-bad", is_flag=True, help="With -f: pass over questions that cannot be read, and count them.")
 @click.option("--score", is_flag=True, help="With -f: print exact match and F1 instead of the answers.")
-@click.option("--predictions", metavar="FILE", help="With -f: write the json that SQuAD's own script scores.")
+@single_option("--predictions", metavar="FILE", help="With -f: write the json that SQuAD's own script scores.")
 @click.option("--n-best", type=click.IntRange(min=1), default=1, show_default=True, help="How many quotations to give.")
 @click.option("--threshold", type=float, default=0.0, show_default=True, help="How much better 'no answer' has to be.")
 @click.option("--always", is_flag=True, help="Always answer: 'no answer' is not a possible verdict.")
@@ -59,7 +69,7 @@ def command(
     question: str | None,
     context: str | None,
     context_file: str | None,
-    file: str | None,
+    files: tuple[str, ...],
     input_format: str | None,
     encoding: str,
     delimiter: str | None,
@@ -78,11 +88,11 @@ def command(
 
     marking = score or predictions is not None
     questions = given_questions(
-        question, context, context_file, file, marking=marking, skip_bad=skip_bad, input_format=input_format,
+        question, context, context_file, files, marking=marking, skip_bad=skip_bad, input_format=input_format,
         encoding=encoding, delimiter=delimiter,
     )  # fmt: skip
     if score:
-        questions = _with_answers(questions, file)
+        questions = _with_answers(questions, files)
     task = Answerer(
         **chosen.settings, n_best=n_best, threshold=math.inf if always else threshold,
         max_answer_tokens=max_answer_tokens,
@@ -103,12 +113,12 @@ def command(
     out.emit(answers, row=partial(_row, several=n_best > 1), text=_shown)
 
 
-def _with_answers(questions: Iterator[Question], file: str | None) -> Iterator[Question]:
+def _with_answers(questions: Iterator[Question], files: tuple[str, ...]) -> Iterator[Question]:
     """Questions without answers count as unanswerable beside others that have some; alone, they are not labelled."""
     read = list(questions)
     if read and not any(one.answers or one.is_impossible for one in read):
         raise DataError(
-            f"{file}: none of its {len(read)} questions has answers, so there is nothing to score against.",
+            f"{', '.join(files)}: none of the {len(read)} questions has answers, so there is nothing to score against.",
             "Give every row its answers, or mark it: is_impossible; for answers alone leave out --score.",
         )
     return iter(read)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bertie.cli.options import columns_option, encoding_option, input_options, listed, output_options
+from bertie.cli.options import columns_option, encoding_option, input_options, listed, output_options, single_option
 from bertie.cli.show import Out, clipped
 from bertie.cli.texts import Given, beside
 from bertie.errors import InputError
@@ -160,7 +160,9 @@ def tag(given: Given, client: Client, aggregation: str, out: Out) -> None:
 @command.command("answer")
 @click.argument("question")
 @click.option("-c", "--context", metavar="TEXT", help="The text to answer from.")
-@click.option("--context-file", metavar="FILE", help="Read the text to answer from out of a file; - is standard input.")
+@single_option(
+    "--context-file", metavar="FILE", help="Read the text to answer from out of a file; - is standard input."
+)
 @encoding_option
 @click.option("--n-best", type=click.IntRange(min=1), default=1, show_default=True, help="How many quotations to give.")
 @click.option("--threshold", type=float, default=0.0, show_default=True, help="How much better 'no answer' has to be.")
@@ -180,7 +182,7 @@ def answer(
     from bertie.cli.answer import _row, _shown
     from bertie.cli.squad import given_questions
 
-    questions = given_questions(question, context, context_file, None, encoding=encoding)
+    questions = given_questions(question, context, context_file, (), encoding=encoding)
 
     def task(items: Any) -> Any:
         pairs = ((one.question, one.context) for one in items)

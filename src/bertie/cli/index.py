@@ -11,7 +11,15 @@ from pathlib import Path
 
 import click
 
-from bertie.cli.options import DEFAULT_MODEL, Chosen, delimiter_option, encoding_option, long_option, model_options
+from bertie.cli.options import (
+    DEFAULT_MODEL,
+    Chosen,
+    delimiter_option,
+    encoding_option,
+    long_option,
+    model_options,
+    single_option,
+)
 from bertie.errors import DataError
 
 EXAMPLES = """\b
@@ -23,8 +31,10 @@ Examples:
 
 
 @click.command("index", epilog=EXAMPLES)
-@click.argument("corpus")
-@click.option("-o", "--output", required=True, metavar="FOLDER", help="Folder of the index: new, or one to go on with.")
+@click.argument("corpus", nargs=-1, required=True, metavar="CORPUS...")
+@single_option(
+    "-o", "--output", required=True, metavar="FOLDER", help="Folder of the index: new, or one to go on with."
+)
 @click.option("--add", is_flag=True, help="Add the texts to the index that is in the folder.")
 @click.option("--column", metavar="NAME", help="Column of the text. [default: found by its name]")
 @click.option(
@@ -48,7 +58,7 @@ Examples:
 )
 @long_option("truncate")
 def command(
-    corpus: str,
+    corpus: tuple[str, ...],
     output: str,
     add: bool,
     column: str | None,
@@ -61,14 +71,15 @@ def command(
     store: str,
     long: str,
 ) -> None:
-    """Embed the texts of the file CORPUS into a folder that `bertie search` answers from.
+    """Embed the texts of the files CORPUS into a folder that `bertie search` answers from.
 
     Stopped and started again with the same arguments, it goes on where it was.
     """
-    from bertie.cli.texts import open_rows
+    from bertie.cli.texts import open_files
+    from bertie.data.rows import joined_rows
     from bertie.tasks.search import Index, build_index
 
-    rows = open_rows(corpus, input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter)
+    rows = joined_rows(open_files(corpus, input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter))
     started = time.perf_counter()
     with _left_as_it_was(Path(output)) as held:
         if add:

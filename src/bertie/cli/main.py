@@ -175,7 +175,7 @@ def _as_typed(remedy: str) -> str:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
     if not issubclass(category, DeprecationWarning | FutureWarning):
-        click.echo(f"{click.style('note:', fg='yellow')} {message}", err=True)
+        click.echo(f"{click.style('note:', fg='yellow')} {_as_typed(str(message))}", err=True)
 
 
 def entry() -> None:

@@ -76,7 +76,14 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
         Given,
         Given,
         click.argument("texts", nargs=-1, metavar=texts),
-        click.option("-f", "--file", metavar="FILE", help=f"Read {what} from a file; - is standard input."),
+        click.option(
+            "-f",
+            "--file",
+            "files",
+            multiple=True,
+            metavar="FILE",
+            help=f"Read {what} from a file; - is standard input. May be repeated.",
+        ),
         input_format_option,
         encoding_option,
         delimiter_option,
@@ -135,7 +142,7 @@ def output_options(function: F) -> F:
             type=click.Choice(FORMATS),
             help="How answers are written. [default: text on a terminal, jsonl in a pipe, a file's by its ending]",
         ),
-        click.option("-o", "--output", metavar="FILE", help="Write to a file instead of standard output."),
+        single_option("-o", "--output", metavar="FILE", help="Write to a file instead of standard output."),
     )
     return group(function)
 
@@ -144,11 +151,22 @@ def long_option(default: str) -> Callable[[F], F]:
     """--long: what happens to a text that is longer than the model takes."""
     return click.option(
         "--long",
-        type=click.Choice(["truncate", "windows"]),
+        type=click.Choice(["truncate", "windows", "error"]),
         default=default,
         show_default=True,
-        help="Texts longer than the model: read the beginning, or all in overlapping windows.",
+        help="Texts longer than the model: read the beginning, all in overlapping windows, or refuse them.",
     )
+
+
+def single_option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """An option for one file. Given twice it is refused: the first would be dropped without a word."""
+
+    def one(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
+        if len(value) > 1:
+            raise click.BadParameter(f"{names[-1]} takes one file; {len(value)} were given: {', '.join(value)}.")
+        return value[0] if value else None
+
+    return click.option(*names, multiple=True, callback=one, **settings)
 
 
 def columns_option(function: F) -> F:

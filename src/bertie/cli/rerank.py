@@ -23,7 +23,9 @@ Examples:
 @input_options("[DOCUMENT]...", what="documents")
 @model_options(default=f"{DEFAULT_MODEL}, by cosine")
 @click.option("-k", "--top-k", type=click.IntRange(min=1), metavar="K", help="Give the best K only. [default: all]")
-@click.option("--relevant", metavar="LABEL", help="Which label to rank by. [default: relevant, yes, true, or the last]")
+@click.option(
+    "--relevant", metavar="LABEL", help="Which label to rank by. [default: the only one, or relevant, yes, true]"
+)
 @long_option("windows")
 @output_options
 def command(

@@ -63,7 +63,9 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
     show_default=True,
     help="Processes behind the one port; each has its share of the GPUs or cores.",
 )
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a CPU engine. [default: torch's choice]")
+@click.option(
+    "--threads", type=click.IntRange(0, 1024), default=0, help="Threads of a CPU engine. [default: torch's choice]"
+)
 @click.option("--batch-tokens", type=click.IntRange(0), default=0, help="Tokens of a batch. [default: by the device]")
 @click.option(
     "--truncation",
@@ -77,6 +79,8 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
 @click.option(
     "--max-text-tokens", type=click.IntRange(1), default=16384, show_default=True, help="Tokens of one long text."
 )
+@click.option("--max-tokens", type=click.IntRange(1), default=1 << 20, show_default=True, help="Tokens of one request.")
+@click.option("--max-answer", type=click.IntRange(1), default=32 << 20, show_default=True, help="Bytes of one answer.")
 @click.option("--queue-tokens", type=click.IntRange(0), default=0, help="Tokens that may wait. [default: 16 batches]")
 @click.option(
     "--queue-requests", type=click.IntRange(1), default=512, show_default=True, help="Requests that may wait."
@@ -112,6 +116,7 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
 )
 @click.option("--fd", type=int, hidden=True, help="A socket that is bound already. [default: a new one]")
 @click.option("--parent", type=int, hidden=True, help="End when this process has. [default: never]")
+@click.option("--when-ready", is_flag=True, hidden=True, help="Accept nobody before. [default: accept at once]")
 def command(
     models: tuple[str, ...],
     tasks: tuple[str, ...],
@@ -120,6 +125,7 @@ def command(
     workers: int,
     fd: int | None,
     parent: int | None,
+    when_ready: bool,
     **options: Any,
 ) -> int:
     """Serve models over HTTP: OpenAI's, text-embeddings-inference's and Cohere's routes, and all of Bertie's tasks."""
@@ -148,6 +154,8 @@ def command(
             body_bytes=options["max_body"],
             batch=options["max_batch"],
             text_tokens=options["max_text_tokens"],
+            request_tokens=options["max_tokens"],
+            answer_bytes=options["max_answer"],
             queue_requests=options["queue_requests"],
             queue_tokens=options["queue_tokens"],
             rate=options["rate"],
@@ -166,7 +174,7 @@ def command(
     sock = bind(settings) if fd is None else take_socket(fd)
     from bertie.serve.run import serve  # with torch, which takes seconds: mistakes in what was asked are found before
 
-    return serve(settings, sock, parent=parent, say=click.echo)
+    return serve(settings, sock, parent=parent, when_ready=when_ready, say=click.echo)
 
 
 def _default_models(tasks: tuple[str, ...]) -> tuple[ModelChoice, ...]:

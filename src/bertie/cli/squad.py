@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ def given_questions(
     question: str | None,
     context: str | None,
     context_file: str | None,
-    file: str | None,
+    files: Sequence[str],
     *,
     marking: bool = False,
     skip_bad: bool = False,
@@ -31,17 +31,21 @@ def given_questions(
     encoding: str = "utf-8",
     delimiter: str | None = None,
 ) -> Iterator[Question]:
-    """Questions with their contexts; `marking` says that a file of them is needed."""
+    """Questions with their contexts; `marking` says that files of them are needed."""
     from bertie.data import Question, read_squad
 
-    if file is not None:
+    if files:
         if question is not None or context is not None or context_file is not None:
             raise InputError(
                 "A file of questions was given, and a question or a context besides.",
                 "Give -f FILE alone, or QUESTION with -c or --context-file.",
             )
-        reader = read_squad(file, format=input_format, encoding=encoding, skip_bad=skip_bad, delimiter=delimiter)
-        return all_of(reader)
+        return all_of(
+            *(
+                read_squad(file, format=input_format, encoding=encoding, skip_bad=skip_bad, delimiter=delimiter)
+                for file in files
+            )
+        )
     if marking:
         raise InputError("Scores and predictions are for a file of questions.", "Give one: -f dev.json.")
     if skip_bad:

@@ -1,10 +1,10 @@
-"""Where a command's texts come from: its arguments, a file, or standard input."""
+"""Where a command's texts come from: its arguments, one or more files, or standard input."""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,7 +25,7 @@ class Given:
     """What was given to a command to work on."""
 
     texts: tuple[str, ...]
-    file: str | None
+    files: tuple[str, ...]
     input_format: str | None
     encoding: str
     delimiter: str | None
@@ -33,12 +33,12 @@ class Given:
     skip_bad: bool
 
     def read(self, fault: Fault | None = None) -> Iterator[str]:
-        """The texts, one by one; of a file they are read as they are needed. `fault` is that of `bertie.data.texts`."""
+        """The texts, one by one; of files they are read as they are needed. `fault` is that of `bertie.data.texts`."""
         from bertie.data import texts
 
-        rows = self.rows()
-        if rows is not None:
-            return all_of(texts(rows, self.column, fault=fault))
+        files = self.rows()
+        if files:
+            return all_of(*(texts(rows, self.column, fault=fault) for rows in files))
         for number, text in enumerate(self.texts, start=1):
             if fault is not None and (found := fault(text)) is not None:
                 wrong, remedy = found
@@ -46,12 +46,12 @@ class Given:
         return iter(self.texts)
 
     def read_pairs(self, columns: tuple[str, str] | None = None) -> Iterator[tuple[str, str]]:
-        """Pairs of texts: two arguments, or two columns of a file."""
+        """Pairs of texts: two arguments, or two columns of each file."""
         from bertie.data import pairs
 
-        rows = self.rows()
-        if rows is not None:
-            return all_of(pairs(rows, columns))
+        files = self.rows()
+        if files:
+            return all_of(*(pairs(rows, columns) for rows in files))
         if len(self.texts) != 2:
             raise InputError(
                 f"A pair is two texts; {len(self.texts)} {'was' if len(self.texts) == 1 else 'were'} given.",
@@ -59,37 +59,42 @@ class Given:
             )
         return iter([(self.texts[0], self.texts[1])])
 
-    def rows(self) -> RowReader | None:
-        """Rows of the file; None when the arguments themselves are the texts."""
-        if self.texts and self.file is not None:
+    def rows(self) -> list[RowReader]:
+        """A reader for each file, in order; none when the arguments themselves are the texts."""
+        if self.texts and self.files:
             raise InputError("Texts were given both as arguments and in a file.", "Give one or the other.")
         if self.texts:
-            return None
-        file = self.file
-        if file is None:
+            return []
+        files = self.files
+        if not files:
             if sys.stdin is None or sys.stdin.isatty():
                 raise InputError(
                     "No text was given.",
                     "Give it in quotes, in a file with -f FILE, or on standard input: echo … | bertie …",
                 )
-            file = "-"
-        return open_rows(
-            file, self.input_format, skip_bad=self.skip_bad, encoding=self.encoding, delimiter=self.delimiter
+            files = ("-",)
+        return open_files(
+            files, self.input_format, skip_bad=self.skip_bad, encoding=self.encoding, delimiter=self.delimiter
         )
 
 
-def open_rows(
-    file: str,
+def open_files(
+    files: Sequence[str],
     input_format: str | None,
     *,
     skip_bad: bool = False,
     encoding: str = "utf-8",
     delimiter: str | None = None,
-) -> RowReader:
-    """The rows of a file by its name."""
+) -> list[RowReader]:
+    """A reader for each file. One that cannot be opened is refused before any is read."""
     from bertie.data import read_rows
 
-    return read_rows(file, format=input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter)
+    if list(files).count("-") > 1:
+        raise InputError("Standard input (-) was given twice, and it can be read only once.", "Give it once.")
+    return [
+        read_rows(file, format=input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter)
+        for file in files
+    ]
 
 
 def beside(items: Iterable[T], answer: Callable[[Iterator[T]], Iterable[R]]) -> Iterator[tuple[T, R]]:
@@ -105,13 +110,14 @@ def beside(items: Iterable[T], answer: Callable[[Iterator[T]], Iterable[R]]) -> 
         yield waiting.popleft(), found
 
 
-def all_of(reader: Reader[T]) -> Iterator[T]:
-    """All of a reader. None at all is a mistake; rows that were passed over are counted on standard error."""
-    count = 0
-    for item in reader:
-        count += 1
-        yield item
-    if summary := reader.bad.summary():
-        click.echo(f"{click.style('note:', fg='yellow')} {summary}", err=True)
-    if not count:
-        raise DataError(f"{reader.name}: there is nothing in it to work on.", "Give a file with at least one text.")
+def all_of(*readers: Reader[T]) -> Iterator[T]:
+    """All of one reader after the other. An empty one is a mistake; skipped rows are counted on standard error."""
+    for reader in readers:
+        count = 0
+        for item in reader:
+            count += 1
+            yield item
+        if summary := reader.bad.summary():
+            click.echo(f"{click.style('note:', fg='yellow')} {summary}", err=True)
+        if not count:
+            raise DataError(f"{reader.name}: there is nothing in it to work on.", "Give a file with at least one text.")

@@ -19,6 +19,7 @@ from bertie.client import calls
 from bertie.client.answers import Floats, Ranked
 from bertie.client.calls import Call
 from bertie.client.retrying import Retrying
+from bertie.data.lists import listed
 from bertie.errors import InputError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -117,8 +118,8 @@ class Asking:
 
     def similarity(self, a: str | Sequence[str], b: str | Sequence[str] | None = None) -> Any:
         """Cosines `[len(a), len(b)]` of texts; of `a` with itself when there is no `b`."""
-        first = [a] if isinstance(a, str) else list(a)
-        second = first if b is None else [b] if isinstance(b, str) else list(b)
+        first = [a] if isinstance(a, str) else listed(a)
+        second = first if b is None else [b] if isinstance(b, str) else listed(b)
 
         def matrix(vectors: Floats) -> Floats:
             unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
@@ -134,14 +135,14 @@ class Asking:
             raise InputError(f"The query is a {type(query).__name__}; a string was wanted.")
         if isinstance(documents, str):
             raise InputError("The documents are one string.", "Pass a list of texts.")
-        listed = list(documents)
+        found = listed(documents, "documents")
 
         def order(ranked: list[Ranked]) -> list[Ranked]:
             return sorted(ranked, key=lambda one: -one.score)[:top_k]
 
         make = partial(calls.rerank, query, model=self.model)
         return self._answers(
-            listed, make, one=False, finish=order, number=lambda place, one: replace(one, index=place, id=place)
+            found, make, one=False, finish=order, number=lambda place, one: replace(one, index=place, id=place)
         )
 
     def classify(
@@ -269,7 +270,7 @@ def _paired(first: Any, second: Any, what: str) -> tuple[Any, bool]:
         raise InputError(f"Of {what} one is a text and one is not.", "Pass two texts, or two lists of one length.")
     if is_stream(first) or is_stream(second):
         return iter(zip(first, second, strict=True)), False
-    left, right = list(first), list(second)
+    left, right = listed(first, what), listed(second, what)
     if len(left) != len(right):
         raise InputError(f"{what}: {len(left)} and {len(right)}; there must be as many of both.")
     return list(zip(left, right, strict=True)), False

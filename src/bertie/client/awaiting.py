@@ -10,7 +10,8 @@ from typing import Any
 from bertie.client.asking import Asking, Make, checked_item, is_stream
 from bertie.client.blocking import encoded, import_httpx, judged, read_response
 from bertie.client.calls import Call
-from bertie.errors import BertieError, InputError
+from bertie.data.lists import listed
+from bertie.errors import BertieError
 
 
 class AsyncClient(Asking):
@@ -63,11 +64,9 @@ class AsyncClient(Asking):
     ) -> Any:
         if one:
             return self._first(make([checked_item(given, 0)]))
-        if not isinstance(given, (Iterable, AsyncIterable)) or isinstance(given, (bytes, bytearray, dict)):
-            raise InputError(f"A {type(given).__name__} was given.", "Pass a text, a list of texts or an iterator.")
         if is_stream(given):
             return self._stream(given, make, number)
-        items = [checked_item(item, place) for place, item in enumerate(given)]  # type: ignore[arg-type]
+        items = [checked_item(item, place) for place, item in enumerate(listed(given))]
         return self._list(self._stream(items, make, number), finish)
 
     async def _first(self, call: Call[list[Any]]) -> Any:

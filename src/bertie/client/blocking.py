@@ -13,6 +13,7 @@ from typing import Any
 from bertie.client.asking import Asking, Make, checked_item, is_stream
 from bertie.client.calls import Call
 from bertie.client.retrying import BUSY, refusal, retry_after, too_slow, unreachable
+from bertie.data.lists import listed
 from bertie.errors import BertieError, InputError, MissingExtra
 
 
@@ -69,12 +70,10 @@ class Client(Asking):
     ) -> Any:
         if one:
             return self._send(make([checked_item(given, 0)]))[0]
-        if not isinstance(given, Iterable) or isinstance(given, (bytes, bytearray, dict)):
-            raise InputError(f"A {type(given).__name__} was given.", "Pass a text, a list of texts or an iterator.")
         if is_stream(given):
             return self._stream(given, make, number)
         # All of a list is looked at before any of it is sent.
-        items = [checked_item(item, place) for place, item in enumerate(given)]
+        items = [checked_item(item, place) for place, item in enumerate(listed(given))]
         return finish(list(self._stream(items, make, number)))
 
     def _stream(self, items: Iterable[Any], make: Make, number: Callable[[int, Any], Any] | None) -> Iterator[Any]:

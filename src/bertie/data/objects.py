@@ -1,4 +1,4 @@
-"""Rows out of what a Python program already holds: lists, generators, `datasets.Dataset`, pandas and pyarrow tables.
+"""Rows out of what a Python program holds: lists, generators, `datasets.Dataset`, pandas, polars and Arrow tables.
 
 None of those packages is imported; a table is known by what it can do.
 """
@@ -53,6 +53,8 @@ def _values(given: object) -> Iterable[Any]:
         return _Again(
             lambda: (dict(zip(columns, row, strict=True)) for row in given.itertuples(index=False, name=None))
         )
+    if hasattr(given, "iter_rows"):  # polars.DataFrame, which iterates over columns
+        return _Again(lambda: given.iter_rows(named=True))
     if isinstance(given, Iterable):
         return given
     raise DataError(f"Rows were wanted, and {type(given).__name__} is not iterable.", _ACCEPTED)

@@ -108,6 +108,21 @@ def read_rows(
     return RowReader(name, read, skip_bad=skip_bad, once=not is_regular(path))
 
 
+def joined_rows(readers: Sequence[RowReader]) -> RowReader:
+    """The rows of several files as those of one, in order. Each row still knows its file and line."""
+
+    def read(bad: BadRows) -> Iterator[Row]:
+        for reader in readers:
+            yield from reader.reading(bad)
+
+    return RowReader(
+        ", ".join(reader.name for reader in readers),
+        read,
+        skip_bad=any(reader.skip_bad for reader in readers),
+        once=any(reader.once for reader in readers),
+    )
+
+
 def rows_of(
     source: Opened,
     bad: BadRows,

@@ -68,7 +68,8 @@ class BertEmbeddings(nn.Module):
     def make_default_ids(self) -> None:
         """Positions 0, 1, 2, … and segment 0, as buffers so that they move with the model; never saved."""
         weight = self.position_embeddings.weight
-        positions = torch.arange(len(weight), device=weight.device)[None]
+        device = None if weight.is_meta else weight.device  # weights built empty are filled later, these are not
+        positions = torch.arange(len(weight), device=device)[None]
         self.register_buffer("position_ids", positions, persistent=False)
         self.register_buffer("token_type_ids", torch.zeros_like(positions), persistent=False)
 
@@ -368,7 +369,7 @@ def _collected(all_maps: list[Maps | None], wanted: WantedMaps) -> Any:
         pairs = [pair for pair in wanted if pair[0] == number]
         for slot, pair in enumerate(pairs):
             assert maps is not None  # the layer's plan asked for these
-            by_pair[pair] = maps[:, slot] if isinstance(maps, Tensor) else tuple(text[slot] for text in maps)
+            by_pair[pair] = maps[slot]
     return by_pair
 
 

@@ -79,7 +79,7 @@ class KeyValueCache:
                 layer.cross = (layer.cross[0].index_select(0, rows), layer.cross[1].index_select(0, rows))
 
     @classmethod
-    def from_legacy(cls, past: Sequence[Sequence[Tensor | None]]) -> KeyValueCache:
+    def from_legacy(cls, past: Iterable[Iterable[Tensor | None]]) -> KeyValueCache:
         """Read the older tuple of tuples, 2 or 4 tensors to a layer (some writers put None for the latter two)."""
         try:
             past = [list(given) for given in past]

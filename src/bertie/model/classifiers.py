@@ -83,6 +83,7 @@ class BertForSequenceClassification(HeadModel):
         super().__init__(config)
         self.bert = BertModel(config)
         self.dropout = nn.Dropout(config.head_dropout)
+        self.num_labels = config.num_labels
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.init_weights()
 
@@ -194,6 +195,7 @@ class BertForTokenClassification(HeadModel):
         super().__init__(config)
         self.bert = BertModel(config, add_pooling_layer=False)
         self.dropout = nn.Dropout(config.head_dropout)
+        self.num_labels = config.num_labels
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.init_weights()
 
@@ -245,6 +247,7 @@ class BertForQuestionAnswering(HeadModel):
             config = config.replace(num_labels=2, id2label=None, label2id=None)
         super().__init__(config)
         self.bert = BertModel(config, add_pooling_layer=False)
+        self.num_labels = config.num_labels
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.init_weights()
 

@@ -17,6 +17,7 @@ from bertie.errors import ConfigError, InputError
 from bertie.model import checks, inputs
 from bertie.model.bert import BertModel
 from bertie.model.generation import CausalStepper, Generation, Stepper
+from bertie.model.generation_options import GenerationOptions
 from bertie.model.heads import BertLMHeadModel
 from bertie.model.kin import Kin
 from bertie.model.loading import EncoderDecoderIO
@@ -230,12 +231,41 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
             "Resize one of them: model.encoder.resize_token_embeddings(…) or model.decoder.…",
         )
 
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **other: Any,
+    ) -> dict[str, Any]:
+        """The arguments for the next step: `input_ids` is what the decoder has written."""
+        mask = other.pop("decoder_attention_mask", None)
+        found = self.decoder.prepare_inputs_for_generation(input_ids, past_key_values, mask)
+        return {
+            "attention_mask": attention_mask,
+            "decoder_input_ids": found["input_ids"],
+            "decoder_attention_mask": found["attention_mask"],
+            "past_key_values": past_key_values,
+            **{name: other[name] for name in ("encoder_outputs", "use_cache") if name in other},
+        }
+
     def _stepper(
-        self, input_ids: Tensor, attention_mask: Tensor | None, num_copies: int, use_cache: bool, extra: dict[str, Any]
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, options: GenerationOptions, extra: dict[str, Any]
     ) -> Stepper:
         decoder_input_ids = extra.pop("decoder_input_ids", None)
-        states = self._projected(self.encode(input_ids, attention_mask, **extra).last_hidden_state)
-        start = self.config.decoder_start_token_id
+        encoded = extra.pop("encoder_outputs", None)
+        if encoded is None:
+            if options.return_dict_in_generate:
+                extra["output_attentions"] = options.output_attentions
+                extra["output_hidden_states"] = options.output_hidden_states
+            encoded = self.encode(input_ids, attention_mask, **extra)
+        else:
+            encoded = _as_encoded(encoded)
+        states = self._projected(encoded.last_hidden_state)
+        start = options.decoder_start_token_id
+        if start is None:
+            start = self.config.decoder_start_token_id
         if decoder_input_ids is None:
             if start is None:
                 raise ConfigError(
@@ -245,7 +275,7 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
             decoder_input_ids = torch.full((len(states), 1), start, device=states.device)
         checks.is_tensor("decoder_input_ids", decoder_input_ids)
         extra = {"encoder_hidden_states": states, "encoder_attention_mask": attention_mask}
-        return CausalStepper(self.decoder, decoder_input_ids, None, num_copies, use_cache, extra)
+        return CausalStepper(self.decoder, decoder_input_ids, None, options, extra, source=input_ids, encoded=encoded)
 
 
 def _as_decoder(model: BertModel | BertLMHeadModel) -> BertLMHeadModel:

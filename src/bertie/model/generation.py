@@ -2,15 +2,15 @@
 
 `generate()` is the same for a `BertLMHeadModel` and a `BertEncoderDecoder`; they differ only in how the next token's
 logits are had, which is a `Stepper`. With a cache a step costs one token; without, the whole text again, and the result
-is the same.
+is the same. Options are in generation_options.py, what they do to scores in token_rules.py, beams in beam_search.py.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from numbers import Real
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -18,58 +18,39 @@ from torch import Tensor
 
 from bertie.errors import InputError
 from bertie.model import checks
+from bertie.model.beam_search import Ends, beam_search
+from bertie.model.generation_options import GenerationConfig, GenerationOptions, read_options
+from bertie.model.outputs import ModelOutput
+from bertie.model.token_rules import Rule, apply_rules, rules_for
 
-_HIDDEN = float("-inf")
+_DEFAULT_NEW_TOKENS = 20
 # What goes along to the model and has a row for every prompt, so that copies of a prompt need copies of it.
 _ROW_FOR_EVERY_PROMPT = ("encoder_hidden_states", "encoder_attention_mask")
+# Keywords of transformers' generate() that change nothing here.
+_IGNORED = ("synced_gpus", "return_dict", "custom_generate", "trust_remote_code", "use_model_defaults")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerationOptions:
-    """How to choose tokens and when to stop; checked when made."""
+@dataclass
+class Generated(ModelOutput):
+    """What `generate(return_dict_in_generate=True)` gives. Tuples have one entry to a step.
 
-    max_length: int = 20
-    min_length: int = 0
-    do_sample: bool = False
-    num_beams: int = 1
-    num_return_sequences: int = 1
-    temperature: float = 1.0
-    top_k: int = 50
-    top_p: float = 1.0
-    repetition_penalty: float = 1.0
-    length_penalty: float = 1.0
-    early_stopping: bool = False
-    eos_token_ids: tuple[int, ...] = ()
-    pad_token_id: int = 0
+    `scores` are what tokens were chosen by, `logits` what the model gave; of a beam search there are also the
+    `sequences_scores` and, for every token, the row that it continued (`beam_indices`, −1 behind a text's end).
+    """
 
-    def __post_init__(self) -> None:
-        for name, least in (("num_beams", 1), ("num_return_sequences", 1), ("top_k", 0)):
-            checks.whole_number(name, getattr(self, name), least)
-        if not checks.is_whole(self.pad_token_id):
-            raise InputError(f"pad_token_id is {self.pad_token_id!r}; it takes an id, a whole number.")
-        if not _is_number(self.length_penalty):
-            raise InputError(f"length_penalty is {self.length_penalty!r}; it takes a finite number.")
-        for name in ("temperature", "repetition_penalty"):
-            number = getattr(self, name)
-            if not _is_number(number) or not number > 0:
-                raise InputError(f"{name} is {number!r}; it takes a finite number above 0.")
-        if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
-            raise InputError(f"top_p is {self.top_p!r}; it takes a probability above 0, up to 1.")
-        if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
-            raise InputError(
-                f"{self.num_return_sequences} texts of each prompt were asked for, and the beams are {self.num_beams}.",
-                "Use as many beams (num_beams=), fewer texts (num_return_sequences=), or draw them: do_sample=True.",
-            )
-        if self.num_beams > 1 and self.do_sample:
-            raise InputError(
-                "num_beams and do_sample were both asked for.",
-                "Beam search looks for the likeliest text; sampling draws one. Choose one of them.",
-            )
-
-    @property
-    def num_copies(self) -> int:
-        """How many texts go on from every prompt side by side."""
-        return self.num_beams if self.num_beams > 1 else self.num_return_sequences
+    sequences: Tensor  # [texts, length]
+    sequences_scores: Tensor | None = None  # [texts]
+    scores: tuple[Tensor, ...] | None = None  # each [rows, vocabulary]
+    logits: tuple[Tensor, ...] | None = None
+    beam_indices: Tensor | None = None  # [texts, new tokens]
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Any, ...] | None = None  # a decoder's own; each has one entry to a layer
+    hidden_states: tuple[Any, ...] | None = None
+    decoder_attentions: tuple[Any, ...] | None = None  # the same of a decoder that has an encoder
+    cross_attentions: tuple[Any, ...] | None = None
+    decoder_hidden_states: tuple[Any, ...] | None = None
+    past_key_values: Any = None
 
 
 class Stepper(Protocol):
@@ -77,6 +58,9 @@ class Stepper(Protocol):
 
     prompts: Tensor  # [rows, length]
     mask: Tensor  # [rows, length] 1 for the prompts' real tokens
+    source: Tensor | None  # [rows, length] what an encoder read
+    encoded: Any  # its output
+    output: Any  # the model's, of the last step
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """`[rows, length]` (all tokens so far) → `[rows, vocabulary]`."""
@@ -85,83 +69,176 @@ class Stepper(Protocol):
         """From now on, row i continues what row rows[i] was."""
 
 
+@dataclass
+class Steps:
+    """A model's steps, with its rules applied and kept as far as they were asked for."""
+
+    step: Stepper
+    rules: Sequence[Rule]
+    options: GenerationOptions
+    scores: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    attentions: list[Any] = field(default_factory=list)
+    cross_attentions: list[Any] = field(default_factory=list)
+    hidden_states: list[Any] = field(default_factory=list)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """The scores that the next tokens are chosen by; of beams they are log-probabilities."""
+        logits, options = self.step(tokens), self.options
+        scores = torch.log_softmax(logits, dim=-1) if options.num_beams > 1 else logits
+        scores = apply_rules(self.rules, tokens, scores)
+        if options.return_dict_in_generate:
+            self.logits += [logits] if options.output_logits else []
+            self.scores += [scores] if options.output_scores else []
+            if options.output_attentions:
+                self.attentions.append(self.step.output.attentions)
+                self.cross_attentions.append(self.step.output.cross_attentions)
+            if options.output_hidden_states:
+                self.hidden_states.append(self.step.output.hidden_states)
+        return scores
+
+    def generated(self, sequences: Tensor, **more: Any) -> Generated:
+        options, encoded = self.options, self.step.encoded
+        attentions = tuple(self.attentions) if options.output_attentions else None
+        hidden_states = tuple(self.hidden_states) if options.output_hidden_states else None
+        found = Generated(
+            sequences,
+            scores=tuple(self.scores) if options.output_scores else None,
+            logits=tuple(self.logits) if options.output_logits else None,
+            past_key_values=getattr(self.step.output, "past_key_values", None),
+            **more,
+        )
+        if encoded is None:
+            return replace(found, attentions=attentions, hidden_states=hidden_states)
+        return replace(
+            found,
+            encoder_attentions=encoded.attentions,
+            encoder_hidden_states=encoded.hidden_states,
+            decoder_attentions=attentions,
+            cross_attentions=tuple(self.cross_attentions) if options.output_attentions else None,
+            decoder_hidden_states=hidden_states,
+        )
+
+
 class Generation:
     """Gives a model `generate()`; the model provides `_stepper()`."""
 
     config: Any
 
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """What `generate()` does when it is not told otherwise; its attributes may be set."""
+        if "_generation_config" not in self.__dict__:
+            names = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+            values = {name: getattr(self.config, name, None) for name in names}
+            self.__dict__["_generation_config"] = GenerationConfig(**{n: v for n, v in values.items() if v is not None})
+        found: GenerationConfig = self.__dict__["_generation_config"]
+        return found
+
+    @generation_config.setter
+    def generation_config(self, config: Any) -> None:
+        self.__dict__["_generation_config"] = config
+
     def _stepper(
-        self, input_ids: Tensor, attention_mask: Tensor | None, num_copies: int, use_cache: bool, extra: dict[str, Any]
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, options: GenerationOptions, extra: dict[str, Any]
     ) -> Stepper:
-        """A stepper over `num_copies` of every prompt."""
-        return CausalStepper(self, input_ids, attention_mask, num_copies, use_cache, extra)
+        """A stepper over as many copies of every prompt as `options` ask for."""
+        return CausalStepper(self, input_ids, attention_mask, options, extra)
 
     @torch.no_grad()
     def generate(
         self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
+        inputs: Tensor | None = None,
+        generation_config: Any = None,
+        logits_processor: Sequence[Rule] | None = None,
+        stopping_criteria: Sequence[Callable[..., Any]] | None = None,
+        prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None = None,
+        streamer: Any = None,
         *,
-        max_length: int | None = None,
-        max_new_tokens: int | None = None,
-        min_length: int = 0,
-        min_new_tokens: int | None = None,
-        do_sample: bool = False,
-        num_beams: int = 1,
-        num_return_sequences: int = 1,
-        temperature: float = 1.0,
-        top_k: int = 50,
-        top_p: float = 1.0,
-        repetition_penalty: float = 1.0,
-        length_penalty: float = 1.0,
-        early_stopping: bool = False,
-        eos_token_id: int | Sequence[int] | None = None,
-        pad_token_id: int | None = None,
-        use_cache: bool = True,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
-        **extra: Any,
-    ) -> Tensor:
+        **settings: Any,
+    ) -> Any:
         """Continue every prompt; returns `[rows, length]` ids, prompt included, filled up with the padding id.
 
-        Prompts of different lengths are padded on the *left*, with an `attention_mask`. `temperature`, `top_k` (0: all)
-        and `top_p` shape sampling; `length_penalty` above 0 favours longer beams; `early_stopping` ends a beam search
-        as soon as there are `num_beams` finished texts. The length counts the prompt (20 if nothing is said).
+        `settings` are the fields of `GenerationOptions`, with transformers' names and defaults: `max_new_tokens` (20),
+        `max_length` (with the prompt), `do_sample` with `temperature`, `top_k` and `top_p`, `num_beams` with
+        `length_penalty` and `early_stopping`, `repetition_penalty`, `no_repeat_ngram_size`, `bad_words_ids`, …; or they
+        come in a `generation_config`. Prompts of different lengths are padded on the *left*, with an `attention_mask`;
+        a decoder's may be `inputs_embeds`, and then only new tokens are returned. `return_dict_in_generate=True` gives
+        a `Generated`, with `output_scores`, `output_logits`, `output_attentions` and `output_hidden_states`.
         """
-        checks.is_tensor("input_ids", input_ids)
+        if isinstance(generation_config, Tensor):  # generate(ids, mask)
+            attention_mask, generation_config = generation_config, None
+        prompts = inputs if input_ids is None else input_ids
+        if prompts is not None or not settings.keys() & {"inputs_embeds", "encoder_outputs"}:
+            checks.is_tensor("input_ids", prompts)
         if attention_mask is not None:
             checks.is_tensor("attention_mask", attention_mask)
-        extra.pop("return_dict", None)  # how the model's own outputs come; these are ids either way
-        pad = self.config.pad_token_id if pad_token_id is None else pad_token_id
-        eos = self.config.eos_token_id if eos_token_id is None else eos_token_id
-        options = GenerationOptions(
-            do_sample=do_sample,
-            num_beams=num_beams,
-            num_return_sequences=num_return_sequences,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            repetition_penalty=repetition_penalty,
-            length_penalty=length_penalty,
-            early_stopping=early_stopping,
-            eos_token_ids=_as_ids(eos, self.config.vocab_size),
-            pad_token_id=0 if pad is None else pad,
-        )
+        extra = {name: value for name, value in settings.items() if name not in _IGNORED}
+        base = self.generation_config if generation_config is None else generation_config
+        options = read_options(self.config, base, extra)
+        _check_names(self, extra)
+        if streamer is not None and options.num_beams > 1:
+            raise InputError("A streamer was given with beams, which settle no token before the end.", "Use one beam.")
         in_training = [module for module in self.modules() if module.training]  # type: ignore[attr-defined]
         self.eval()  # type: ignore[attr-defined]
         try:
-            stepper = self._stepper(input_ids, attention_mask, options.num_copies, use_cache, extra)
-            start = stepper.prompts.shape[1]
+            stepper = self._stepper(prompts, attention_mask, options, extra)
+            start, embedded = stepper.prompts.shape[1], stepper.mask.shape[1] - stepper.prompts.shape[1]
             options = replace(
                 options,
-                max_length=_total(start, max_length, max_new_tokens, self._position_limit()),
-                min_length=_least(start, min_length, min_new_tokens),
+                max_length=_total(start, embedded, options, self._position_limit()),
+                min_length=_least(start, embedded, options),
             )
-            if options.num_beams > 1:
-                return _beam_search(stepper, options)
-            return _one_by_one(stepper, options, generator)
+            rules = rules_for(
+                options,
+                start=start,
+                seen=stepper.mask.bool()[:, :start],
+                source=stepper.source,
+                allowed=prefix_allowed_tokens_fn,
+                own=list(logits_processor or ()),
+            )
+            steps = Steps(stepper, rules, options)
+            ends = _ends(options, stopping_criteria, steps)
+            if options.num_beams == 1:
+                found = steps.generated(_one_by_one(steps, ends, options, generator, streamer))
+            else:
+                found = steps.generated(**beam_search(stepper, steps, ends, options, generator))
+            return found if options.return_dict_in_generate else found.sequences
         finally:
             for module in in_training:
                 module.training = True
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **other: Any,
+    ) -> dict[str, Any]:
+        """The model's arguments for the next step: all tokens so far, or with a cache those it has not read yet.
+
+        Prompts that are given as `inputs_embeds` come before the tokens.
+        """
+        prompt = 0 if inputs_embeds is None else inputs_embeds.shape[1]
+        done = 0 if past_key_values is None else past_key_values.get_seq_length()
+        other.pop("cache_position", None)
+        for name in ("token_type_ids", "position_ids"):
+            if other.get(name) is not None:
+                other[name] = other[name][:, done:]
+        found: dict[str, Any] = {"input_ids": input_ids[:, max(0, done - prompt) :]}
+        if inputs_embeds is not None and done < prompt:
+            embed = self.get_input_embeddings()  # type: ignore[attr-defined]
+            found = {"inputs_embeds": torch.cat([inputs_embeds, embed(input_ids)], dim=1)}
+        return {
+            **found,
+            "past_key_values": past_key_values,
+            "attention_mask": attention_mask,
+            **{name: value for name, value in other.items() if value is not None},
+        }
 
     def _position_limit(self) -> int:
         limit: int = self.config.max_position_embeddings
@@ -169,66 +246,77 @@ class Generation:
 
 
 class CausalStepper:
-    """Steps a decoder-only model over left-padded prompts."""
+    """Steps a decoder-only model over left-padded prompts, or an encoder's decoder over what it has written."""
 
     def __init__(
         self,
         model: Any,
-        input_ids: Tensor,
+        input_ids: Tensor | None,
         attention_mask: Tensor | None,
-        num_copies: int,
-        use_cache: bool,
+        options: GenerationOptions,
         extra: dict[str, Any],
+        *,
+        source: Tensor | None = None,
+        encoded: Any = None,
     ) -> None:
         if not model.config.is_decoder:
             raise InputError("generate() needs a decoder.", "Load the model with is_decoder=True.")
-        if input_ids.dim() != 2 or 0 in input_ids.shape:
-            raise InputError(
-                f"input_ids has shape {list(input_ids.shape)}; it takes [batch, length] with a prompt in it."
-            )
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
-        if mask.shape != input_ids.shape:
-            raise InputError(f"attention_mask has shape {list(mask.shape)}; it takes {list(input_ids.shape)}.")
+        embeds: Tensor | None = extra.pop("inputs_embeds", None)
+        if embeds is None and (input_ids is None or input_ids.dim() != 2 or 0 in input_ids.shape):
+            shape = "None" if input_ids is None else list(input_ids.shape)
+            raise InputError(f"input_ids has shape {shape}; it takes [batch, length] with a prompt in it.")
+        if embeds is not None and input_ids is None:
+            input_ids = torch.zeros(len(embeds), 0, dtype=torch.long, device=embeds.device)
+        elif embeds is not None and input_ids is not None:
+            embeds = torch.cat([embeds, model.get_input_embeddings()(input_ids[:, embeds.shape[1] :])], dim=1)
+        assert input_ids is not None  # one of the two was given
+        shown = input_ids if embeds is None else embeds[..., 0]
+        mask = torch.ones_like(shown).long() if attention_mask is None else attention_mask.long()
+        if mask.shape != shown.shape:
+            raise InputError(f"attention_mask has shape {list(mask.shape)}; it takes {list(shown.shape)}.")
         if bool((mask[:, -1] == 0).any()):
             raise InputError(
                 "A prompt ends in padding: attention_mask is 0 at its last token.",
                 "Pad prompts on the left to generate.",
             )
         self.padded = bool((mask == 0).any())
-        segments = _one_per_token("token_type_ids", extra.pop("token_type_ids", None), input_ids)
-        positions = _one_per_token("position_ids", extra.pop("position_ids", None), input_ids)
+        segments = _one_per_token("token_type_ids", extra.pop("token_type_ids", None), shown)
+        positions = _one_per_token("position_ids", extra.pop("position_ids", None), shown)
         if self.padded and positions is None:
             # Padding takes no position: a prompt means the same however far it was padded.
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        self.model, self.extra = model, extra
+        copies = options.num_copies
         for name in _ROW_FOR_EVERY_PROMPT:
             if name in extra:
-                extra[name] = _repeated(extra[name], num_copies)
-        self.prompts, self.mask = _repeated(input_ids, num_copies), _repeated(mask, num_copies)
-        self.segments, self.positions = _repeated(segments, num_copies), _repeated(positions, num_copies)
-        self.use_cache, self.cache, self.done = use_cache, None, 0
+                extra[name] = _repeated(extra[name], copies)
+        if options.return_dict_in_generate:
+            extra["output_attentions"] = options.output_attentions
+            extra["output_hidden_states"] = options.output_hidden_states
+        self.model, self.extra, self.encoded = model, extra, encoded
+        self.prompts, self.mask = _repeated(input_ids, copies), _repeated(mask, copies)
+        self.embeds, self.source = _repeated(embeds, copies), _repeated(source, copies)
+        self.segments, self.positions = _repeated(segments, copies), _repeated(positions, copies)
+        self.use_cache, self.cache = options.use_cache, None
+        self.output: Any = None
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        new = tokens.shape[1] - self.mask.shape[1]
+        new = tokens.shape[1] + (0 if self.embeds is None else self.embeds.shape[1]) - self.mask.shape[1]
+        if self.embeds is not None and self.prompts.shape[1]:
+            new -= self.prompts.shape[1]
         self.mask = _continued(self.mask, new, by=0)
-        inputs: dict[str, Any] = {"attention_mask": self.mask} if self.padded else {}
+        along = {"attention_mask": self.mask if self.padded else None}
         if self.segments is not None:
-            self.segments = _continued(self.segments, new, by=0)
-            inputs["token_type_ids"] = self.segments[:, self.done :]
+            along["token_type_ids"] = self.segments = _continued(self.segments, new, by=0)
         if self.positions is not None:
-            self.positions = _continued(self.positions, new, by=1)
-            inputs["position_ids"] = self.positions[:, self.done :]
-        output = self.model(
-            tokens[:, self.done :],
-            past_key_values=self.cache,
-            use_cache=self.use_cache,
-            return_dict=True,
-            **inputs,
-            **self.extra,
+            along["position_ids"] = self.positions = _continued(self.positions, new, by=1)
+        written = tokens if self.embeds is None else tokens[:, self.prompts.shape[1] :]
+        inputs = self.model.prepare_inputs_for_generation(
+            written, past_key_values=self.cache, inputs_embeds=self.embeds, **along, **self.extra
         )
+        self.output = self.model(**{**inputs, "use_cache": self.use_cache, "return_dict": True})
         if self.use_cache:
-            self.cache, self.done = output.past_key_values, tokens.shape[1]
-        logits: Tensor = output.logits[:, -1]
+            self.cache = self.output.past_key_values
+        logits: Tensor = self.output.logits[:, -1]
         return logits.float()
 
     def reorder(self, rows: Tensor) -> None:
@@ -236,178 +324,101 @@ class CausalStepper:
             self.cache.reorder(rows)
 
 
-# -- choosing tokens -------------------------------------------------------------------------------------------------
-
-
-def _one_by_one(step: Stepper, options: GenerationOptions, generator: torch.Generator | None) -> Tensor:
+def _one_by_one(
+    steps: Steps, ends: Ends, options: GenerationOptions, generator: torch.Generator | None, streamer: Any
+) -> Tensor:
     """Greedy or sampled: the next token of every row, until all have ended."""
-    tokens, seen = step.prompts, step.mask.bool()
-    eos = torch.tensor(options.eos_token_ids, dtype=torch.long, device=tokens.device)
+    tokens = steps.step.prompts
     running = torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
-    while tokens.shape[1] < options.max_length and bool(running.any()):
-        scores = _adjusted(step(tokens), tokens, seen, options)
+    if streamer is not None:
+        streamer.put(tokens.cpu())
+    while bool(running.any()):
+        scores = steps(tokens)
         if options.do_sample:
-            scores = _shaped(scores, options)
             chosen = torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=generator)[:, 0]
         else:
             chosen = scores.argmax(dim=-1)
-        chosen = torch.where(running, chosen, options.pad_token_id)
+        if options.eos_token_ids:
+            chosen = torch.where(running, chosen, options.pad_token_id)
         tokens = torch.cat([tokens, chosen[:, None]], dim=1)
-        running = running & ~torch.isin(chosen, eos)
+        if streamer is not None:
+            streamer.put(chosen.cpu())
+        running = running & ~ends(tokens)
+    if streamer is not None:
+        streamer.end()
     return tokens
 
 
-@dataclass
-class _Beams:
-    """One text's search: what is still running, and the best finished texts, each as (score, tokens)."""
+def _ends(options: GenerationOptions, criteria: Sequence[Callable[..., Any]] | None, steps: Steps) -> Ends:
+    """Which rows have ended: at the longest length, with a token that ends texts, in time, or by what was given."""
+    own = list(criteria or ())
+    started = time.monotonic()
 
-    running: list[tuple[float, list[int]]]
-    finished: list[tuple[float, list[int]]]
-    can_improve: bool = True
+    def ends(tokens: Tensor) -> Tensor:
+        eos = torch.tensor(options.eos_token_ids, dtype=torch.long, device=tokens.device)
+        ended = torch.isin(tokens[:, -1], eos)
+        late = options.max_time is not None and time.monotonic() - started > options.max_time
+        if tokens.shape[1] >= (options.max_length or 0) or late:
+            ended = torch.ones_like(ended)
+        scores = tuple(steps.scores) if options.return_dict_in_generate and options.output_scores else None
+        for criterion in own:
+            ended = ended | torch.as_tensor(criterion(tokens, scores), device=tokens.device)
+        return ended
 
-
-def _beam_search(step: Stepper, options: GenerationOptions) -> Tensor:
-    """Keep the `num_beams` likeliest beginnings of every text, until none can beat the finished ones.
-
-    A finished text's score is its log-probability over length^length_penalty, the length being what was generated.
-    """
-    prompts, seen = step.prompts, step.mask.bool()
-    width, start = options.num_beams, prompts.shape[1]
-    # All beams of a text start alike; only the first may be continued, or they would stay alike.
-    texts = [
-        _Beams([(0.0 if beam == 0 else -1e9, prompts[row + beam].tolist()) for beam in range(width)], [])
-        for row in range(0, len(prompts), width)
-    ]
-    # Enough candidates that `width` go on even if as many end.
-    num_candidates = max(2, 1 + len(options.eos_token_ids)) * width
-    length, tokens = start, prompts
-    while True:
-        scores = _adjusted(torch.log_softmax(step(tokens), dim=-1), tokens, seen, options)
-        running_scores = torch.tensor([[score for score, _ in text.running] for text in texts], device=scores.device)
-        totals = scores.view(len(texts), width, -1) + running_scores[:, :, None]
-        vocabulary = totals.shape[-1]
-        best, flat = totals.flatten(1).topk(min(num_candidates, width * vocabulary), dim=-1)
-        length += 1
-        rows, any_open = [], False
-        for number, (text, values, places) in enumerate(zip(texts, best.tolist(), flat.tolist(), strict=True)):
-            origins = [place // vocabulary for place in places]
-            continued = [
-                (value, [*text.running[origin][1], place % vocabulary])
-                for value, place, origin in zip(values, places, origins, strict=True)
-            ]
-            ends = [length >= options.max_length or words[-1] in options.eos_token_ids for _, words in continued]
-            full = options.early_stopping and len(text.finished) == width
-            if text.can_improve and not full:
-                ended = [
-                    (value / (length - start) ** options.length_penalty, words)
-                    for (value, words), end in zip(continued[:width], ends, strict=False)
-                    if end
-                ]
-                text.finished = sorted(text.finished + ended, key=lambda scored: -scored[0])[:width]
-            order = sorted(range(len(continued)), key=lambda i: ends[i])[:width]  # those that go on, best first
-            text.running = [continued[i] for i in order]
-            rows += [number * width + origins[i] for i in order]
-            if len(text.finished) == width:
-                best_possible = text.running[0][0] / (length - start) ** options.length_penalty
-                text.can_improve = text.can_improve and best_possible > text.finished[-1][0]
-            any_open = any_open or not all(ends)
-        improvable = any(text.can_improve for text in texts)
-        all_full = options.early_stopping and all(len(text.finished) == width for text in texts)
-        if not any_open or not improvable or all_full:
-            break
-        step.reorder(torch.tensor(rows, device=prompts.device))
-        tokens = torch.tensor([words for text in texts for _, words in text.running], device=prompts.device)
-    chosen = [words for text in texts for _, words in text.finished[: options.num_return_sequences]]
-    longest = max(map(len, chosen))
-    filled = [words + [options.pad_token_id] * (longest - len(words)) for words in chosen]
-    return torch.tensor(filled, device=prompts.device)
-
-
-def _adjusted(scores: Tensor, tokens: Tensor, seen: Tensor, options: GenerationOptions) -> Tensor:
-    """Apply the minimum length and the repetition penalty; prompt tokens not `seen` are padding, not used words."""
-    if options.repetition_penalty != 1:
-        used = torch.zeros_like(scores, dtype=torch.bool)
-        real = torch.ones_like(tokens, dtype=torch.bool)
-        real[:, : seen.shape[1]] = seen
-        used.scatter_reduce_(1, tokens, real, reduce="amax", include_self=True)
-        penalised = torch.where(scores < 0, scores * options.repetition_penalty, scores / options.repetition_penalty)
-        scores = torch.where(used, penalised, scores)
-    if options.eos_token_ids and tokens.shape[1] < options.min_length:
-        scores = scores.index_fill(1, torch.tensor(options.eos_token_ids, device=scores.device), _HIDDEN)
-    return scores
-
-
-def _shaped(scores: Tensor, options: GenerationOptions) -> Tensor:
-    """Temperature, then the k likeliest, then the likeliest that make up top_p."""
-    scores = scores / options.temperature
-    if 0 < options.top_k < scores.shape[-1]:
-        least = scores.topk(options.top_k, dim=-1).values[:, -1:]
-        scores = scores.masked_fill(scores < least, _HIDDEN)
-    if options.top_p < 1:
-        ascending, order = scores.sort(dim=-1)
-        unlikely = torch.softmax(ascending, dim=-1).cumsum(dim=-1) <= 1 - options.top_p
-        unlikely[:, -1] = False  # the likeliest always stays
-        scores = scores.masked_fill(unlikely.scatter(1, order, unlikely), _HIDDEN)
-    return scores
+    return ends
 
 
 # -- reading what was asked for --------------------------------------------------------------------------------------
 
 
-def _total(start: int, max_length: int | None, max_new_tokens: int | None, limit: int) -> int:
-    """How long the text may become, the prompt included."""
-    if start >= limit:
+def _total(start: int, embedded: int, options: GenerationOptions, limit: int) -> int:
+    """How long the text may become, with a prompt of tokens; `embedded` more positions come before it."""
+    read = start + embedded
+    if read >= limit:
         raise InputError(
-            f"The prompt is {start} tokens long; the model has {limit} positions (config.max_position_embeddings), "
+            f"The prompt is {read} tokens long; the model has {limit} positions (config.max_position_embeddings), "
             "and a new token needs one more.",
             "Shorten the prompt, or give the model more positions: model.resize_position_embeddings(…).",
         )
-    if max_new_tokens is not None:
-        checks.whole_number("max_new_tokens", max_new_tokens, 1)
-        total = start + max_new_tokens
-    elif max_length is not None:
-        checks.whole_number("max_length", max_length, 1)
-        total = max_length
+    if options.max_new_tokens is not None:
+        checks.whole_number("max_new_tokens", options.max_new_tokens, 1)
+        total = read + options.max_new_tokens
+    elif options.max_length is not None:
+        checks.whole_number("max_length", options.max_length, 1)
+        total = options.max_length
     else:
-        total = 20 if start < 20 else start + 20
-    if total <= start:
+        total = min(read + _DEFAULT_NEW_TOKENS, limit)
+    if total <= read:
         raise InputError(
-            f"max_length is {total}, but the prompt has {start} tokens already.", "Raise it, or use max_new_tokens."
+            f"max_length is {total}, but the prompt has {read} tokens already.", "Raise it, or use max_new_tokens."
         )
     if total > limit:
         raise InputError(
             f"Asked for {total} tokens in all; the model has {limit} positions (config.max_position_embeddings).",
-            f"Ask for at most {limit - start} new tokens here.",
+            f"Ask for at most {limit - read} new tokens here.",
         )
-    return total
+    return total - embedded
 
 
-def _least(start: int, min_length: int, min_new_tokens: int | None) -> int:
-    """How long the text must become, the prompt included."""
-    min_new_tokens = 0 if min_new_tokens is None else min_new_tokens
-    checks.whole_number("min_length", min_length, 0)
-    checks.whole_number("min_new_tokens", min_new_tokens, 0)
-    return max(min_length, start + min_new_tokens)
+def _least(start: int, embedded: int, options: GenerationOptions) -> int:
+    """How long the text must become, with a prompt of tokens."""
+    more = 0 if options.min_new_tokens is None else options.min_new_tokens
+    checks.whole_number("min_length", options.min_length, 0)
+    checks.whole_number("min_new_tokens", more, 0)
+    return max(options.min_length - embedded, start + more if more else 0)
 
 
-def _as_ids(value: Any, vocab_size: int) -> tuple[int, ...]:
-    """The ids that end a text: none, one or several."""
-    if value is None:
-        return ()
-    if isinstance(value, Tensor):
-        value = value.tolist()
-    ids = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(checks.is_whole(one) and 0 <= one < vocab_size for one in ids):
-        raise InputError(
-            f"eos_token_id is {value!r}; it takes an id from 0 to {vocab_size - 1} (vocab_size is {vocab_size}), or "
-            "a list of them.",
-            "Ids come from the tokenizer of the same checkpoint; an empty list lets no token end a text.",
-        )
-    return ids
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+def _check_names(model: Any, extra: dict[str, Any]) -> None:
+    """Refuse an option that neither generate() nor the model has: it would be ignored."""
+    known = {"decoder_input_ids", "decoder_attention_mask", "encoder_outputs"}
+    for one in (model, getattr(model, "encoder", model), getattr(model, "decoder", model)):
+        parameters = inspect.signature(one.forward).parameters
+        if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            return
+        known |= set(parameters)
+    unknown = sorted(name for name, value in extra.items() if name not in known and value is not None)
+    if unknown:
+        raise InputError(f"generate() has no option {', '.join(unknown)}.", "Is it spelled as in GenerationOptions?")
 
 
 def _one_per_token(name: str, value: Tensor | None, prompts: Tensor) -> Tensor | None:

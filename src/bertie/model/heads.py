@@ -9,7 +9,7 @@ is a few lines; the parameter names are the hub's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +51,12 @@ class BertLMPredictionHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.transform = BertPredictionHeadTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = self.decoder.bias  # checkpoints know it by both names
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self._tie_weights()
+
+    def _tie_weights(self) -> None:
+        self.decoder.bias = self.bias  # checkpoints know it by both names
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         logits: Tensor = self.decoder(self.transform(hidden_states))
@@ -107,6 +111,7 @@ class LanguageModel(HeadModel):
     """A HeadModel whose head `self.cls` scores the vocabulary."""
 
     cls: nn.Module
+    _tied_weights_keys: ClassVar = ["predictions.decoder.bias", "cls.predictions.decoder.weight"]
 
     @property
     def _predictions(self) -> BertLMPredictionHead:

@@ -62,10 +62,11 @@ def read_cache(
     packing: Packing | None,
     batch: int,
 ) -> KeyValueCache | None:
-    """The cache to fill: the one given, a new one, or none."""
+    """The cache to fill: the one given, a new one, or none.
+
+    An encoder fills none. What it is given stands before every text, as prefix tuning wants it, and stays as it is.
+    """
     config = model.config
-    if past is not None and not config.is_decoder:
-        raise InputError("past_key_values was given to an encoder.", "Only a decoder (is_decoder=True) has a cache.")
     if packing is not None and (past is not None or use_cache):
         raise InputError("A packed batch cannot use a cache.", "Pad the batch to decode step by step.")
     if use_cache is None:
@@ -73,12 +74,17 @@ def read_cache(
     if past is None and (not use_cache or not config.is_decoder or packing is not None):
         return None
     if model.is_gradient_checkpointing and model.training:
+        if not config.is_decoder:
+            raise InputError(
+                "past_key_values was given to an encoder that recomputes its layers.",
+                "Turn gradient checkpointing off: model.gradient_checkpointing_disable().",
+            )
         if not model._said_no_cache:
             warnings.warn("Gradient checkpointing recomputes layers, so use_cache is off.", stacklevel=4)
             model._said_no_cache = True
         return None
     cache = KeyValueCache(config.num_hidden_layers) if past is None else past
-    if not isinstance(cache, KeyValueCache):
+    if not isinstance(cache, KeyValueCache) or not config.is_decoder:
         cache = KeyValueCache.from_legacy(cache)
     if len(cache) != config.num_hidden_layers:
         raise InputError(f"past_key_values holds {len(cache)} layers; the model has {config.num_hidden_layers}.")

@@ -5,15 +5,19 @@ Initialise, tie, resize, prune, checkpoint gradients. The classes themselves are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertie.config import BertConfig, read_pruned_heads
 from bertie.errors import ConfigError, InputError
 from bertie.model import checks
+from bertie.model.empty import begin, end, is_building
+from bertie.model.hub import HubModel
 from bertie.model.kin import Kin
 from bertie.model.loading import PretrainedIO
 from bertie.model.masks import as_bias
@@ -24,14 +28,29 @@ if TYPE_CHECKING:
     from bertie.model.bert import BertModel
 
 
-class BertPreTrainedModel(PretrainedIO, Kin):
-    """Base of `BertModel` and of the classes with heads, which hold it as `self.bert`."""
+class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
+    """Base of `BertModel` and of the classes with heads, which hold it as `self.bert`.
 
-    base_model_prefix = "bert"
+    A head of your own is a subclass that ends its `__init__` with `self.post_init()`:
 
-    def __init__(self, config: BertConfig) -> None:
+        class Tagger(BertPreTrainedModel):
+            def __init__(self, config):
+                super().__init__(config)
+                self.bert = BertModel(config, add_pooling_layer=False)
+                self.lstm = nn.LSTM(config.hidden_size, 64, bidirectional=True, batch_first=True)
+                self.classifier = nn.Linear(128, config.num_labels)
+                self.post_init()
+    """
+
+    def __init__(self, config: BertConfig, *inputs: Any, **kwargs: Any) -> None:
         super().__init__()
+        if not isinstance(config, BertConfig):
+            raise InputError(
+                f"{type(self).__name__} was given a configuration of type {type(config).__name__}.",
+                "It takes a bertie.BertConfig: BertConfig.from_dict(config.to_dict()) makes one of another library's.",
+            )
         config.validate()
+        begin(self)
         self.config = config
         self._check_inputs = True
         self._said_no_cache = False
@@ -55,7 +74,7 @@ class BertPreTrainedModel(PretrainedIO, Kin):
     @property
     def check_inputs(self) -> bool:
         """Whether values (ids, labels, mask entries) are looked at before they are used. Never while tracing."""
-        return self.base_model._check_inputs and values_are_known()
+        return getattr(self.base_model, "_check_inputs", True) and values_are_known()
 
     @check_inputs.setter
     def check_inputs(self, on: bool) -> None:
@@ -67,18 +86,28 @@ class BertPreTrainedModel(PretrainedIO, Kin):
             set_backend = getattr(module, "set_backend", None)
             if callable(set_backend):
                 set_backend(name)
+        self.config._attn_implementation = "sdpa" if name == "auto" else name
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
-    def init_weights(self) -> None:
-        """Fresh weights for everything except a BertModel inside, which has made its own; then tie."""
-        for name, child in self.named_children():
-            # A model made without memory, to be filled from a checkpoint, has nothing to initialise.
-            if name != self.base_model_prefix and not any(p.is_meta for p in child.parameters()):
-                child.apply(self._init_module)
-        self.tie_weights()
+    def post_init(self) -> None:
+        """The last line of a constructor: `init_weights`, and what the configuration says about running."""
+        self.init_weights()
 
-    def _init_module(self, module: nn.Module) -> None:
+    def init_weights(self) -> None:
+        """Fresh weights for everything except models inside, which have made their own; then tie.
+
+        A model that is about to be filled from a checkpoint is not initialised here: loading does it for what the
+        checkpoint lacks.
+        """
+        if not is_building():
+            _initialise(self, self._init_weights)
+        self.tie_weights()
+        end(self)
+        self._follow_config()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """How one layer starts; a subclass may say it for layers of its own."""
         std = self.config.initializer_range
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=std)
@@ -89,27 +118,36 @@ class BertPreTrainedModel(PretrainedIO, Kin):
             if module.padding_idx is not None:
                 with torch.no_grad():
                     module.weight[module.padding_idx].zero_()
-        elif isinstance(module, nn.LayerNorm):
+        elif isinstance(module, nn.LayerNorm) and module.elementwise_affine:
             nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def _follow_config(self) -> None:
+        wanted = self.config._attn_implementation
+        if wanted in (None, "sdpa"):
+            self.config._attn_implementation = "sdpa"  # what every layer has from the start
+        else:
+            self.set_attention_backend(wanted)
+        if getattr(self.config, "gradient_checkpointing", False):
+            self.gradient_checkpointing_enable()
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.base_model.embeddings.word_embeddings
 
     def set_input_embeddings(self, embeddings: nn.Embedding) -> None:
-        decoder = self.get_output_embeddings()
-        if decoder is not None and self.config.tie_word_embeddings and len(embeddings.weight) != self.config.vocab_size:
-            raise InputError(
-                f"The embeddings hold {len(embeddings.weight)} tokens; the head they are tied to has "
-                f"{self.config.vocab_size}.",
-                f"Make room first: model.resize_token_embeddings({len(embeddings.weight)}).",
-            )
+        """Exchange the word embeddings. A tied head follows if the size is the same; otherwise it keeps its own."""
+        same_size = embeddings.weight.shape == self.get_input_embeddings().weight.shape
         self.base_model.embeddings.word_embeddings = embeddings
-        self.tie_weights()
+        if same_size:
+            self.tie_weights()
 
     def get_output_embeddings(self) -> nn.Linear | None:
         """The decoder of a language-model head; None for other models."""
         return None
+
+    def get_position_embeddings(self) -> nn.Embedding:
+        return self.base_model.embeddings.position_embeddings
 
     def set_output_embeddings(self, decoder: nn.Linear) -> None:
         raise ConfigError(f"{type(self).__name__} has no output embeddings.", "Only language-model heads have them.")
@@ -118,10 +156,16 @@ class BertPreTrainedModel(PretrainedIO, Kin):
         """Let a language-model head share the word embeddings' matrix (unless `tie_word_embeddings` is off)."""
         decoder = self.get_output_embeddings()
         if decoder is not None and self.config.tie_word_embeddings:
-            decoder.weight = self.get_input_embeddings().weight
-            decoder.out_features = decoder.weight.shape[0]
+            self._tie_or_clone_weights(decoder, self.get_input_embeddings())
+        for module in self.modules():
+            if (tie := getattr(type(module), "_tie_weights", None)) is not None:
+                tie(module)  # a head of somebody's own
 
-    def num_parameters(self, *, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+    def _tie_or_clone_weights(self, output_embeddings: nn.Linear, input_embeddings: nn.Embedding) -> None:
+        output_embeddings.weight = input_embeddings.weight
+        output_embeddings.out_features = output_embeddings.weight.shape[0]
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         """How many numbers the model holds; tied ones count once."""
         left_out: set[int] = set()
         if exclude_embeddings:
@@ -133,12 +177,15 @@ class BertPreTrainedModel(PretrainedIO, Kin):
     # -- sizes -------------------------------------------------------------------------------------------------------
 
     def resize_token_embeddings(
-        self, num_tokens: int | None = None, pad_to_multiple_of: int | None = None
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Make room for another vocabulary. A tied or separate decoder and its bias follow; returns the embeddings."""
+        """Make room for another vocabulary. A tied or separate decoder and its bias follow; returns the embeddings.
+
+        New rows start near the mean of the old ones, or, without `mean_resizing`, like those of a new model.
+        """
         old = self.get_input_embeddings()
-        num_tokens = old.num_embeddings if num_tokens is None else num_tokens
-        checks.whole_number("num_tokens", num_tokens)
+        num_tokens = old.num_embeddings if new_num_tokens is None else new_num_tokens
+        checks.whole_number("new_num_tokens", num_tokens)
         if pad_to_multiple_of is not None:
             checks.whole_number("pad_to_multiple_of", pad_to_multiple_of)
             num_tokens = -(-num_tokens // pad_to_multiple_of) * pad_to_multiple_of
@@ -151,6 +198,9 @@ class BertPreTrainedModel(PretrainedIO, Kin):
         if num_tokens == old.num_embeddings:
             return old
         embeddings = _embedding(resized_rows(old.weight, num_tokens), like=old)
+        num_old = old.num_embeddings
+        if not mean_resizing:
+            nn.init.normal_(embeddings.weight.data[num_old:], std=self.config.initializer_range)
         decoder = self.get_output_embeddings()
         if decoder is not None:
             bias = decoder.bias
@@ -159,11 +209,16 @@ class BertPreTrainedModel(PretrainedIO, Kin):
             weight = embeddings.weight
             if not self.config.tie_word_embeddings:
                 weight = nn.Parameter(resized_rows(decoder.weight, num_tokens))
+                if not mean_resizing:
+                    nn.init.normal_(weight.data[num_old:], std=self.config.initializer_range)
+            if bias is not None and not mean_resizing:
+                bias.data[num_old:] = 0
             new_decoder = nn.Linear(old.embedding_dim, num_tokens, bias=bias is not None, device="meta")
             new_decoder.weight, new_decoder.bias = weight, bias
             self.set_output_embeddings(new_decoder)
         self.config.vocab_size = num_tokens
         self.set_input_embeddings(embeddings)
+        self.tie_weights()
         return embeddings
 
     def resize_position_embeddings(self, num_positions: int, *, how: str = "interpolate") -> None:
@@ -210,14 +265,31 @@ class BertPreTrainedModel(PretrainedIO, Kin):
 
         The keyword arguments are those of `torch.utils.checkpoint.checkpoint`.
         """
-        self.base_model.encoder.checkpointing = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
+        options = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
+        for module in self.modules():
+            if hasattr(module, "checkpointing"):
+                module.checkpointing = options  # type: ignore[assignment]
+            elif hasattr(module, "gradient_checkpointing"):  # somebody's own encoder, written for the hub's library
+                module.gradient_checkpointing = True  # type: ignore[assignment]
+                module._gradient_checkpointing_func = functools.partial(checkpoint, **options)  # type: ignore[assignment]
+        if getattr(self, "_hf_peft_config_loaded", False):
+            self.enable_input_require_grads()
 
     def gradient_checkpointing_disable(self) -> None:
-        self.base_model.encoder.checkpointing = None
+        for module in self.modules():
+            if hasattr(module, "checkpointing"):
+                module.checkpointing = None  # type: ignore[assignment]
+            elif hasattr(module, "gradient_checkpointing"):
+                module.gradient_checkpointing = False  # type: ignore[assignment]
+        if getattr(self, "_hf_peft_config_loaded", False):
+            self.disable_input_require_grads()
 
     @property
     def is_gradient_checkpointing(self) -> bool:
-        return self.base_model.encoder.checkpointing is not None
+        return any(
+            getattr(module, "checkpointing", None) is not None or getattr(module, "gradient_checkpointing", False)
+            for module in self.modules()
+        )
 
     # -- the hub's mask methods, for code that calls them ------------------------------------------------------------
 
@@ -257,6 +329,15 @@ class BertPreTrainedModel(PretrainedIO, Kin):
         per_layer = head_mask.expand(num_hidden_layers, -1) if head_mask.dim() == 1 else head_mask
         expanded = per_layer[:, None, :, None, None].to(self.dtype)
         return expanded.unsqueeze(-1) if is_attention_chunked else expanded
+
+
+def _initialise(module: nn.Module, rule: Callable[[nn.Module], None]) -> None:
+    """Children first, then the module; a model inside has initialised itself."""
+    for child in module.children():
+        if not isinstance(child, BertPreTrainedModel):
+            _initialise(child, rule)
+    if not any(parameter.is_meta for parameter in module.parameters(recurse=False)):  # built empty by another library
+        rule(module)
 
 
 def _embedding(weight: Tensor, *, like: nn.Embedding) -> nn.Embedding:

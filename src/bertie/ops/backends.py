@@ -43,6 +43,10 @@ def causal_bias(num_queries: int, num_keys: int, *, dtype: torch.dtype, device: 
     return torch.zeros(num_queries, num_keys, dtype=dtype, device=device).masked_fill(hidden, hidden_value(dtype))
 
 
+def dropped(probabilities: Tensor, dropout: float) -> Tensor:
+    return F.dropout(probabilities, dropout, training=dropout > 0)
+
+
 def eager(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool, dropout: float) -> Tensor:
     """softmax(q·kᵀ/√d + bias)·v, step by step."""
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # [B, N, Q, K]
@@ -50,8 +54,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool,
         scores = scores + causal_bias(q.shape[-2], k.shape[-2], dtype=q.dtype, device=q.device)
     if bias is not None:
         scores = scores + bias
-    probabilities = F.dropout(torch.softmax(scores, dim=-1), dropout, training=dropout > 0)
-    return probabilities @ v
+    return dropped(torch.softmax(scores, dim=-1), dropout) @ v
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool, dropout: float) -> Tensor:

@@ -1,8 +1,8 @@
 """The door: every request passes here before any route sees it, and is counted and logged when it ends.
 
-In this order: Host (a page elsewhere cannot reach this server under its own name), draining, API key, rate, content
-type, size and time of the body. A body is read whole, up to the limit and not a byte more is kept. Then the route runs
-while the connection is watched: when the client leaves, its queued work is dropped.
+In this order: headers that must not come twice, Host (a page elsewhere cannot reach this server under its own name),
+draining, API key, rate, content type, size and time of the body. A body is read whole, up to the limit and not a byte
+more is kept. Then the route runs while the connection is watched: when the client leaves, its queued work is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from bertie.serve.failures import ClientLeft, Refusal, overloaded, too_large, unhealthy
 from bertie.serve.service import Call, Service
-from bertie.serve.settings import LOOPBACK, digest
+from bertie.serve.settings import LOOPBACK, Limits, digest
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -41,6 +41,10 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _JSON = re.compile(rb"application/(?:[a-z0-9.+-]*\+)?json\s*(?:;|$)", re.IGNORECASE)
 _MOST_CLIENTS = 10_000
 _chance = random.Random(os.urandom(16))  # for request ids, which are no secrets
+# Which of two would count depends on the reader; a proxy in front and we must not disagree about it.
+_ONCE = (b"host", b"authorization", b"x-api-key", b"content-type", b"content-length")
+_HOST = re.compile(rb"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]{0,5})?", re.IGNORECASE)
+_MOST_DIGITS = 18
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 
 
@@ -53,6 +57,8 @@ class Gate:
         settings = service.settings
         self._hosts = Hosts(settings.host, settings.allowed_hosts)
         self._rates = Rates(settings.limits.rate)
+        self._bodies = Bodies(settings.limits)
+        self._at_work = 0  # requests whose body is here
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -98,21 +104,41 @@ class Gate:
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes]) -> None:
         service = self._service
+        if len(headers) < len(scope["headers"]):
+            names = [name for name, _ in scope["headers"]]
+            twice = next((name for name in _ONCE if names.count(name) > 1), None)
+            if twice is not None:
+                raise Refusal(400, "Validation", f"The header {twice.decode()} was sent more than once.")
         self._hosts.check(headers.get(b"host"))
         if service.draining and call.path not in _ALWAYS:
             raise unhealthy("The server is shutting down.")
         most = 2 * service.settings.limits.queue_requests
-        if service.in_flight > most and call.path not in _ALWAYS:
+        if self._at_work > most and call.path not in _ALWAYS:
             raise overloaded(f"Server is overloaded: {most} requests are under way.", retry_after=1)
         self._check_key(call, headers)
+        if call.method == "HEAD":  # uvicorn leaves the body out, by its own scope
+            scope = {**scope, "method": "GET"}
         scope["bertie.call"] = call
-        answerer = self._answerers.get((call.method, call.path))
+        answerer = self._answerers.get((scope["method"], call.path))
         if call.method not in ("POST", "PUT", "PATCH", "DELETE"):
             if answerer is None:
                 return await self._app(scope, receive, send)
             return await _send_answer(send, *await answerer(call))
         self._rates.check(call.key or call.client)
-        call.body = await self._read(receive, headers, call)
+        try:
+            call.body = await self._bodies.read(receive, headers.get(b"content-length", b""), call)
+            self._at_work += 1
+            try:
+                await self._work(scope, receive, send, call, headers, answerer)
+            finally:
+                self._at_work -= 1
+        finally:
+            self._bodies.forget(call)
+
+    async def _work(
+        self, scope: Scope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes],
+        answerer: Answerer | None,
+    ) -> None:  # fmt: skip
         if call.body and not _JSON.match(headers.get(b"content-type", b"")):
             raise Refusal(415, "Validation", "The body must be JSON, sent with `Content-Type: application/json`.")
         watching = asyncio.ensure_future(_watch(receive, call))
@@ -145,29 +171,6 @@ class Gate:
         if administers and not is_admin:
             raise Refusal(403, "Forbidden", "This needs an admin key.")
         call.key = held.hex()[:8]
-
-    async def _read(self, receive: Receive, headers: dict[bytes, bytes], call: Call) -> bytes:
-        limits = self._service.settings.limits
-        declared = headers.get(b"content-length", b"")
-        if declared.isdigit() and int(declared) > limits.body_bytes:
-            raise too_large(f"The body has {int(declared)} bytes; {limits.body_bytes} are allowed.")
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(limits.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientLeft
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if size > limits.body_bytes:
-                        raise too_large(f"The body has more than {limits.body_bytes} bytes.")
-                    parts.append(part)
-                    if not message.get("more_body", False):
-                        return parts[0] if len(parts) == 1 else b"".join(parts)
-        except TimeoutError:
-            raise Refusal(408, "Timeout", f"The body did not arrive within {limits.body_seconds:g} s.") from None
 
     def _route_name(self, path: str) -> str:
         """A path as metrics know it: what a client makes up must not become a new label."""
@@ -215,11 +218,63 @@ class Hosts:
     def check(self, header: bytes | None) -> None:
         if self._all:
             return
-        host = (header or b"").decode("latin-1").lower()
-        name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
-        if name in self._names or _is_address(name, loopback=self._loopback):
-            return
+        if found := _HOST.fullmatch(header or b""):
+            name = (found[1] or found[2]).decode("latin-1").lower()
+            if name in self._names or _is_address(name, loopback=self._loopback):
+                return
         raise Refusal(421, "Validation", "This server does not answer to that Host; start it with --allow-host NAME.")
+
+
+class Bodies:
+    """Reads bodies, each within its own limits and all of them within a common one."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._sizes: dict[Call, int] = {}
+        self._total = 0
+        self._arriving: dict[Call, asyncio.Timeout] = {}  # the one that began first is first
+
+    async def read(self, receive: Receive, declared: bytes, call: Call) -> bytes:
+        limits = self._limits
+        if len(declared) > _MOST_DIGITS:
+            raise Refusal(400, "Validation", f"Content-Length has {len(declared)} digits.")
+        if declared.isdigit() and int(declared) > limits.body_bytes:
+            raise too_large(f"The body has {int(declared)} bytes; {limits.body_bytes} are allowed.")
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(limits.body_seconds) as deadline:
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientLeft
+                    parts.append(message.get("body", b""))
+                    whole = not message.get("more_body", False)
+                    if not whole:
+                        self._arriving.setdefault(call, deadline)
+                    self._hold(call, len(parts[-1]))
+                    if whole:
+                        return parts[0] if len(parts) == 1 else b"".join(parts)
+        except TimeoutError:
+            why = f"within {limits.body_seconds:g} s" if deadline.when() else "before its place was needed"
+            raise Refusal(408, "Timeout", f"The body did not arrive {why}.") from None
+        finally:
+            self._arriving.pop(call, None)
+
+    def forget(self, call: Call) -> None:
+        self._total -= self._sizes.pop(call, 0)
+
+    def _hold(self, call: Call, size: int) -> None:
+        self._sizes[call] = self._sizes.get(call, 0) + size
+        self._total += size
+        if self._sizes[call] > self._limits.body_bytes:
+            raise too_large(f"The body has more than {self._limits.body_bytes} bytes.")
+        if self._total <= self._limits.received_bytes:
+            return
+        # Those that have been sending longest make room, and where all are at work already, the new one does.
+        oldest = next((one for one in self._arriving if one is not call), None)
+        if oldest is None:
+            raise overloaded("The bodies of the requests under way fill the memory set aside for them.", retry_after=1)
+        self._arriving.pop(oldest).reschedule(0)  # that is, now
 
 
 class Rates:

@@ -79,7 +79,8 @@ class JsonLines(logging.Handler):
 def start_logging(level: str) -> JsonLines:
     """All of the server's log, uvicorn's too, as JSON lines on standard error."""
     handler = JsonLines()
-    levels = {"bertie": "WARNING", "bertie.serve": level.upper(), "uvicorn": "WARNING", "uvicorn.error": "WARNING"}
+    # uvicorn warns of every request that is not HTTP; those are counted instead (bertie_connections_refused).
+    levels = {"bertie": "WARNING", "bertie.serve": level.upper(), "uvicorn": "ERROR", "uvicorn.error": "ERROR"}
     for name, its_level in levels.items():
         logger = logging.getLogger(name)
         logger.handlers = [] if "." in name else [handler]

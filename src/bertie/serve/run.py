@@ -1,8 +1,7 @@
 """Listening, shutting down, starting again.
 
 SIGTERM (and ctrl-C) drains: /ready is 503 at once, new requests are refused and told to come elsewhere, those accepted
-are finished, and the process ends with 0. A second signal ends it now. A connection that takes too long over its
-header, or sends a header without end, is closed by `GuardedProtocol`: uvicorn has no such limit.
+are finished, and the process ends with 0. A second signal ends it now.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bertie.errors import BertieError
 from bertie.serve.app import make_app
+from bertie.serve.connection import Connection, Connections
 from bertie.serve.logs import start_logging
 from bertie.serve.service import Service
 from bertie.serve.settings import LOOPBACK, Settings
@@ -33,116 +31,27 @@ from bertie.serve.sockets import address, bind
 
 logger = logging.getLogger("bertie.serve")
 
-_MOST_HEADER_BYTES = 64 << 10
-# How long a refused sender may go on sending before the connection is closed; closing at once would reset it, and the
-# client would never read why.
-_LINGER_SECONDS = 5.0
 # After the last answer the server still listens this long: whoever asks meanwhile is told that it is going.
 _LAST_WORDS_SECONDS = 0.5
+# For those whose requests could not be finished to be told so.
+_REFUSING_SECONDS = 1.0
 # How often threads take turns: an event loop at work must not hold up the engine's many small steps.
 _SWITCH_SECONDS = 0.0005
-_KEEP_ALIVE_SECONDS = 75
 _SPARE_DESCRIPTORS = 128
 _STOPS = (signal.SIGTERM, signal.SIGINT)
-
-
-class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1, with a limit on the time and size of a header."""
-
-    header_seconds = 10.0
-    on_refused: Callable[[str], None] = staticmethod(lambda reason: None)
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._header_bytes = 0
-        self._receiving = False
-        self._linger: asyncio.TimerHandle | None = None
-        self._guard: asyncio.TimerHandle | None = None
-        self._start_guard()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_guard()
-        if self._linger is not None:
-            self._linger.cancel()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._header_bytes > _MOST_HEADER_BYTES and not self.transport.is_closing():
-            self._end(431, "The header is too large.", "header size")
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._header_bytes = 0
-        self._receiving = True
-        if self._guard is None:
-            self._start_guard()
-
-    def on_url(self, url: bytes) -> None:
-        self._header_bytes += len(url)
-        if self._header_bytes <= _MOST_HEADER_BYTES:
-            super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes <= _MOST_HEADER_BYTES:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._stop_guard()
-        if self._header_bytes <= _MOST_HEADER_BYTES:
-            super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        if self._header_bytes <= _MOST_HEADER_BYTES:
-            super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._receiving = False
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
-        if self._header_bytes <= _MOST_HEADER_BYTES:
-            super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._receiving and self._linger is None and not self.transport.is_closing():
-            self._linger = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
-
-    def _start_guard(self) -> None:
-        self._guard = self.loop.call_later(self.header_seconds, self._too_slow)
-
-    def _stop_guard(self) -> None:
-        if self._guard is not None:
-            self._guard.cancel()
-            self._guard = None
-
-    def _too_slow(self) -> None:
-        self._end(408, "The header did not arrive in time.", "slow header")
-
-    def _end(self, status: int, message: str, reason: str) -> None:
-        self.on_refused(reason)
-        self._stop_guard()
-        phrase = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}[status]
-        body = b'{"error":"%s","error_type":"Validation"}' % message.encode()
-        self.transport.write(
-            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (status, phrase, len(body), body)
-        )
-        self.transport.close()
 
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server, with a drain before its shutdown."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, connections: Connections) -> None:
         super().__init__(config)
         self.service = service
+        self.connections = connections
         self._drain: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.parent: int | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self.on_listening: Callable[[], None] = lambda: None
         self.on_ready: Callable[[], None] = lambda: None
 
@@ -163,9 +72,10 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        self._watching = [self._loop.create_task(self.connections.watch())]
         if self.parent is not None:
-            self._watching = self._loop.create_task(self._watch_parent(self.parent))
+            self._watching.append(self._loop.create_task(self._watch_parent(self.parent)))
+        await super().startup(sockets)
         self.on_listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -204,17 +114,26 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(0.02)
         if self.service.in_flight:
             logger.error("requests were still under way", extra={"in_flight": self.service.in_flight})
+            self.service.stop()
+            ends = time.monotonic() + _REFUSING_SECONDS
+            while time.monotonic() < ends and self.service.in_flight:
+                await asyncio.sleep(0.02)
         self.should_exit = True
 
 
-def make_server(settings: Settings) -> DrainingServer:
-    """A server, to be run on a bound socket. Models are loaded once it listens: /live and /ready answer meanwhile."""
+def make_server(settings: Settings, *, when_ready: bool = False) -> DrainingServer:
+    """A server, to be run on a bound socket. Models are loaded once it accepts: /live and /ready answer meanwhile.
+
+    With `when_ready` it accepts nobody before it is ready, which is right where others accept from the same socket.
+    """
     service = Service(settings)
     loading: set[asyncio.Task[None]] = set()
 
     async def startup() -> None:
         task = asyncio.get_running_loop().create_task(load_all())
         loading.add(task)
+        while when_ready and not task.done() and not server.should_exit:
+            await asyncio.sleep(0.02)
 
     async def load_all() -> None:
         try:
@@ -232,18 +151,10 @@ def make_server(settings: Settings) -> DrainingServer:
         logger.info("ready", extra={"models": [model.name for model in service.models.all]})
         server.on_ready()
 
-    limits = settings.limits
-    protocol = type(
-        "Protocol",
-        (GuardedProtocol,),
-        {
-            "header_seconds": limits.header_seconds,
-            "on_refused": staticmethod(lambda reason: service.metrics.connections_refused.labels(reason).inc()),
-        },
-    )
+    connections = Connections(settings.limits, lambda reason: service.metrics.connections_refused.labels(reason).inc())
     config = uvicorn.Config(
         make_app(service, startup=startup),
-        http=protocol,
+        http=type("Protocol", (Connection,), {"connections_of_server": connections}),
         ws="none",
         loop="uvloop" if _has_uvloop() else "asyncio",
         lifespan="on",
@@ -251,12 +162,10 @@ def make_server(settings: Settings) -> DrainingServer:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.connections,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=2,
         backlog=2048,
     )
-    server = DrainingServer(config, service)
+    server = DrainingServer(config, service, connections)
 
     def lost() -> None:  # in an engine's thread
         if not service.draining:
@@ -268,9 +177,10 @@ def make_server(settings: Settings) -> DrainingServer:
 
 
 def serve(
-    settings: Settings, sock: socket.socket, *, parent: int | None = None, say: Callable[[str], None] = print
-) -> int:
-    """Serve until told to stop, or until the `parent` process is gone; the exit code.
+    settings: Settings, sock: socket.socket, *, parent: int | None = None, when_ready: bool = False,
+    say: Callable[[str], None] = print,
+) -> int:  # fmt: skip
+    """Serve until told to stop, or until the `parent` process is gone; the exit code. `when_ready`: see make_server.
 
     A model that cannot be loaded is the error it is everywhere else.
     """
@@ -282,10 +192,11 @@ def serve(
     handler = start_logging(settings.log_level)
     if settings.host not in LOOPBACK and not settings.keys:
         logger.warning("open to the network without API keys", extra={"host": settings.host})
-    server = make_server(settings)
+    server = make_server(settings, when_ready=when_ready)
     server.parent = parent
     url = address(sock)
-    server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")
+    if not when_ready:
+        server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")
     server.on_ready = lambda: say(f"Ready: {url}")
     try:
         server.run([sock])
@@ -306,6 +217,8 @@ def replace_process(fd: int) -> None:
     if "--fd" in given:  # of the last time
         place = given.index("--fd")
         del given[place : place + 2]
+    if "--parent" in given and "--when-ready" not in given:
+        given.append("--when-ready")  # the other workers accept meanwhile
     os.set_inheritable(fd, True)
     for number in _STOPS:  # what is ignored here would be ignored there
         signal.signal(number, signal.SIG_DFL)

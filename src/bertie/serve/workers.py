@@ -99,7 +99,8 @@ class _Worker:
         if process is None:
             return 1 if self.hopeless else 0
         try:
-            return process.wait(max(0.1, ends - time.monotonic()))
+            code = process.wait(max(0.1, ends - time.monotonic()))
+            return 0 if code == -signal.SIGTERM else code  # it was still starting, and had accepted nothing
         except subprocess.TimeoutExpired:
             return 1
 
@@ -112,6 +113,8 @@ class _Worker:
         fd = self._sock.fileno()
         environment = os.environ | {MULTIPROCESS: self._folder}
         command = [sys.executable, "-m", "bertie", *sys.argv[1:], "--fd", str(fd), "--parent", str(os.getpid())]
+        if self._deaths:  # the others accept meanwhile
+            command.append("--when-ready")
         device, cores = share(self._index, self._count, self._settings.device)
         if device is not None:
             command += ["--device", device]

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from bertie.data import RowReader, pairs
+from bertie.data import RowReader, as_rows, pairs
+from bertie.data.lists import is_table, listed
 from bertie.errors import InputError
 from bertie.model import BertForQuestionAnswering
 from bertie.tasks.batching import Row
@@ -108,6 +109,9 @@ class Answerer(Task[tuple[str, str], AnswerResult]):
 
     def read(self, rows: RowReader) -> Iterable[Any]:
         return pairs(rows)
+
+    def read_table(self, table: Any) -> Iterable[Any]:
+        return pairs(as_rows(table))
 
     def is_one(self, given: Any) -> bool:
         return isinstance(given, tuple)
@@ -221,15 +225,15 @@ def _paired(question: Any, context: Any) -> Any:
             raise InputError("answer was given a question without a context.", "Pass the text to answer it from.")
         return question
     for name, value, other in (("question", question, context), ("context", context, question)):
-        if isinstance(value, str) and isinstance(other, (list, Iterator)):
+        if isinstance(value, str) and (_is_collection(other) or isinstance(other, Iterator)):
             raise InputError(
                 f"answer was given one {name} and several of the other.",
                 f"Repeat the {name} for each of them, or pass (question, context) pairs.",
             )
     if isinstance(question, Iterator) or isinstance(context, Iterator):
         return _zipped(_several(question, "questions"), _several(context, "contexts"))
-    if isinstance(question, list) or isinstance(context, list):
-        questions, contexts = list(_several(question, "questions")), list(_several(context, "contexts"))
+    if any(_is_collection(value) for value in (question, context)):
+        questions, contexts = listed(question, "questions"), listed(context, "contexts")
         if len(questions) != len(contexts):
             raise InputError(
                 f"answer was given {len(questions)} questions and {len(contexts)} contexts.",
@@ -239,6 +243,13 @@ def _paired(question: Any, context: Any) -> Any:
     if isinstance(question, tuple) and isinstance(context, tuple):
         return _paired(list(question), list(context))
     return question, context
+
+
+def _is_collection(value: Any) -> bool:
+    """Several texts; a tuple may also be one item."""
+    return not isinstance(value, (str, bytes, bytearray, dict, tuple)) and (
+        isinstance(value, Iterable) or is_table(value)
+    )
 
 
 def _several(values: Any, name: str) -> Iterable[Any]:

@@ -19,7 +19,8 @@ from torch import Tensor
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.tasks.inputs import Long, PairTask, TextOrPair, checked_choice, checked_count
+from bertie.tasks.cuts import LONG, Cuts, Long
+from bertie.tasks.inputs import PairTask, TextOrPair, checked_choice, checked_count
 from bertie.tasks.loaded import ModelLike, open_model
 from bertie.tasks.rows import DEFAULT_STRIDE
 from bertie.tasks.scoring import classifier_logits, logit_blocks
@@ -27,14 +28,17 @@ from bertie.text import BertTokenizer
 
 Function = Literal["softmax", "sigmoid", "none"]
 FUNCTIONS: tuple[Function, ...] = ("softmax", "sigmoid", "none")
-LONG: tuple[Long, ...] = ("truncate", "windows")
 
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """Labels with their scores, best first: all that were asked for."""
+    """Labels with their scores, best first: all that were asked for.
+
+    `truncated`: the text was longer than the model, and only a part of it was read.
+    """
 
     labels: tuple[tuple[str, float], ...]
+    truncated: bool = False
 
     @property
     def label(self) -> str:
@@ -82,13 +86,16 @@ class Classifier(PairTask[Classification]):
 
     def stream(self, items: Iterable[TextOrPair]) -> Iterator[Classification]:
         names = label_names(self.loaded.model.config)
-        if self.long == "truncate":
-            blocks = logit_blocks(self.loaded, items)
-        else:
-            found = classifier_logits(self.loaded, items, long=self.long, stride=self.stride)
-            blocks = (logits[None] for logits in found)
-        for block in blocks:
-            yield from (best_first(names, values, self.top_k) for values in scores(block, self.function).tolist())
+        with Cuts(self.long, self.loaded.max_length).told() as cuts:
+            blocks: Iterator[Tensor]
+            if self.long == "windows":
+                found = classifier_logits(self.loaded, items, cuts=cuts, stride=self.stride)
+                blocks = (logits[None] for logits in found)
+            else:
+                blocks = logit_blocks(self.loaded, items, cuts=cuts)
+            for block in blocks:
+                for values in scores(block, self.function).tolist():
+                    yield best_first(names, values, self.top_k, truncated=cuts.next_is_cut())
 
 
 def classify(
@@ -109,9 +116,9 @@ def classify(
 
     A pair is a tuple `(text, second text)`. `top_k` labels are given, or all (None). `multi_label` says whether
     several labels may hold at once; by default `config.problem_type` says it. `function` ("softmax", "sigmoid",
-    "none") sets outright how logits become scores. Texts longer than the model are cut (`long="truncate"`: the longer
-    text of a pair loses its end), or read whole in windows that overlap by `stride` tokens (`"windows"`): the logits
-    are then the windows' mean, weighted by their tokens.
+    "none") sets outright how logits become scores. Texts longer than the model are cut with a warning
+    (`long="truncate"`: the longer text of a pair loses its end), read whole in windows that overlap by `stride` tokens
+    (`"windows"`: the logits are then the windows' mean, weighted by their tokens), or refused (`"error"`).
     """
     task = Classifier(
         model,
@@ -149,7 +156,9 @@ def label_names(config: BertConfig) -> list[str]:
     return [config.id2label.get(index, f"LABEL_{index}") for index in range(config.num_labels)]
 
 
-def best_first(names: Sequence[str], values: Sequence[float], top_k: int | None) -> Classification:
+def best_first(
+    names: Sequence[str], values: Sequence[float], top_k: int | None, *, truncated: bool = False
+) -> Classification:
     """Names with their values, the greatest first, equal ones in their own order."""
     ranked = sorted(zip(names, values, strict=True), key=lambda pair: -pair[1])
-    return Classification(tuple(ranked[:top_k]))
+    return Classification(tuple(ranked[:top_k]), truncated)

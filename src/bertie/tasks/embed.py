@@ -26,12 +26,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bertie.data import texts as read_texts
+from bertie.data.lists import listed
 from bertie.errors import InputError
 from bertie.model import BertModel
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.tasks.batching import Row, run_in_order
+from bertie.tasks.cuts import Cuts
 from bertie.tasks.loaded import Loaded, ModelLike, default_embedding_model, open_model
-from bertie.tasks.pieces import Cutting, TextStream, as_texts, is_stream, text_chunks
+from bertie.tasks.pieces import Cutting, TextStream, cut_ids, is_stream, text_chunks
 from bertie.tasks.pipeline import Pipeline
 from bertie.tasks.pooling import read_pooling
 from bertie.tasks.progress import with_progress
@@ -155,15 +157,18 @@ class Embedder:
     ) -> NDArray[Any] | Iterator[NDArray[Any]]:
         """A text's vector `[d]`; a list's `[n, d]`; for an iterator (or a file) an iterator of vectors in its order.
 
-        `long="windows"` reads all of a text that is longer than the model, in overlapping windows, every token counted
-        once; `"truncate"` reads its beginning. int8 and uint8 take `ranges` (quantize.py), a list's own by default.
+        `long` says what happens to a text that is longer than the model: `"truncate"` reads its beginning and warns,
+        `"windows"` reads all of it in overlapping windows, every token counted once, `"error"` refuses it. int8 and
+        uint8 take `ranges` (quantize.py), a list's own by default.
         """
         check_precision(precision)
         cutting = self._cutting(prompt, prompt_name, long)
         if isinstance(texts, str):
             if precision in NEED_RANGES and ranges is None:
                 raise _needs_ranges(precision, "One text")
-            vector = self._pipeline(cutting).vector(texts)
+            one = (self._pipeline(cutting).vector(text) for text in [texts])
+            with cutting.cuts.told():
+                (vector,) = with_progress(one, what="embedding", total=1, show=progress)
             if precision == "float32":
                 return vector
             return cast(NDArray[Any], quantize(vector[None], precision, ranges=ranges)[0])
@@ -171,11 +176,21 @@ class Embedder:
             if precision in NEED_RANGES and ranges is None:
                 raise _needs_ranges(precision, "A stream of texts")
             source = read_texts(texts) if isinstance(texts, os.PathLike) else cast(Iterable[str], texts)
-            blocks = self._pipeline(cutting).vectors(source, soon=True)
-            # Copies: a vector that someone keeps should not keep its whole block.
-            stream = (one.copy() for block in blocks for one in quantize(block, precision, ranges=ranges))
-            return with_progress(stream, what="embedding", show=progress)
-        return quantize(self._all(as_texts(texts), self._pipeline(cutting), progress), precision, ranges=ranges)
+            return with_progress(self._stream(source, cutting, precision, ranges), what="embedding", show=progress)
+        return quantize(self._all(listed(texts), self._pipeline(cutting), progress), precision, ranges=ranges)
+
+    def is_cut(self, text: str, *, prompt_name: str | None = None) -> bool:
+        """Whether the text, with its prompt, has more tokens than the model reads at once."""
+        cutting = self._cutting(None, prompt_name)
+        return bool(cut_ids(self.loaded.tokenizer, cutting.prepared([text]), self.max_length)[2][0])
+
+    def _stream(
+        self, texts: Iterable[str], cutting: Cutting, precision: str, ranges: ArrayLike | None
+    ) -> Iterator[NDArray[Any]]:
+        with cutting.cuts.told():
+            for block in self._pipeline(cutting).vectors(texts, soon=True):
+                # Copies: a vector that someone keeps should not keep its whole block.
+                yield from (one.copy() for one in quantize(block, precision, ranges=ranges))
 
     def _all(self, texts: list[str], pipeline: Pipeline, progress: bool | None) -> NDArray[np.float32]:
         """`[n, d]`."""
@@ -191,7 +206,8 @@ class Embedder:
                 yield from range(len(block))  # one step of the bar to a text
                 done += len(block)
 
-        deque(with_progress(filled(), what="embedding", total=len(texts), show=progress), maxlen=0)
+        with pipeline.cutting.cuts.told():
+            deque(with_progress(filled(), what="embedding", total=len(texts), show=progress), maxlen=0)
         return np.empty((0, self.dimension), dtype=np.float32) if array is None else array
 
     def _cutting(self, prompt: str | None, prompt_name: str | None, long: str = "truncate") -> Cutting:
@@ -202,6 +218,7 @@ class Embedder:
             count_prompt=self.pooling.include_prompt,
             lower=self.settings.do_lower_case,
             long=long,
+            cuts=Cuts(long, self.max_length),
         )
 
     def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
@@ -276,7 +293,7 @@ class Embedder:
                 sentences, prompt_name, prompt, batch_size, show_progress_bar, output_value, precision,
                 convert_to_numpy, convert_to_tensor, None, normalize_embeddings, truncate_dim,
             )  # fmt: skip
-        texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
+        texts = [sentences] if isinstance(sentences, str) else listed(sentences)
         cutting = self._cutting(prompt, prompt_name)
         budget = self.loaded.budget
         if batch_size < _THEIR_BATCH:

@@ -27,8 +27,8 @@ from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertModel
 from bertie.tasks.batching import Row, run_groups
-from bertie.tasks.classify import LONG
-from bertie.tasks.inputs import Long, PairTask, TextOrPair, checked_choice, checked_count
+from bertie.tasks.cuts import LONG, Cuts, Long
+from bertie.tasks.inputs import PairTask, TextOrPair, checked_choice, checked_count
 from bertie.tasks.loaded import ModelLike, open_model
 from bertie.tasks.rows import DEFAULT_STRIDE, split_text_or_pair
 from bertie.text import BertTokenizer
@@ -56,10 +56,14 @@ class TokenFeatures:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """The tokens of a text. `index` is the number of the text among those that were given."""
+    """The tokens of a text. `index` is the number of the text among those that were given.
+
+    `truncated`: the text was longer than the model, and only its beginning was read.
+    """
 
     index: int
     tokens: tuple[TokenFeatures, ...]
+    truncated: bool = False
 
     def to_google_json(self) -> dict[str, Any]:
         """The object that extract_features.py writes as one line of JSON."""
@@ -120,11 +124,22 @@ class FeatureExtractor(PairTask[Features]):
         return split_at_bars(checked) if isinstance(checked, str) else checked
 
     def stream(self, items: Iterable[TextOrPair]) -> Iterator[Features]:
-        found = run_groups(map(self.rows, items), self.run, budget=self.loaded.budget)
-        for index, (tokens, states) in enumerate(found):
-            yield self.decode(tokens, states, index=index)
+        with Cuts(self.long, self.max_length).told() as cuts:
 
-    def decode(self, tokens: tuple[list[str], Places], states: Sequence[Floats], *, index: int = 0) -> Features:
+            def rows() -> Iterator[tuple[tuple[list[str], Places], list[Row]]]:
+                for item in items:
+                    found = self.rows(item)
+                    if found[1][0].is_cut:
+                        cuts.refuse(item)
+                    cuts.note(found[1][0].is_cut)
+                    yield found
+
+            for index, (tokens, states) in enumerate(run_groups(rows(), self.run, budget=self.loaded.budget)):
+                yield self.decode(tokens, states, index=index, truncated=cuts.next_is_cut())
+
+    def decode(
+        self, tokens: tuple[list[str], Places], states: Sequence[Floats], *, index: int = 0, truncated: bool = False
+    ) -> Features:
         """The features of the text with that number, from what `run` gave for its rows."""
         names, places = tokens
         vectors = [states[window][:, place] for window, place in places]  # each [layers, hidden]
@@ -134,6 +149,7 @@ class FeatureExtractor(PairTask[Features]):
                 TokenFeatures(name, tuple(zip(self.layers, of_token, strict=True)))
                 for name, of_token in zip(names, vectors, strict=True)
             ),
+            truncated,
         )
 
     def rows(self, item: TextOrPair) -> tuple[tuple[list[str], Places], list[Row]]:
@@ -153,10 +169,12 @@ class FeatureExtractor(PairTask[Features]):
                 f"max_length is {self.max_length}: the special tokens alone do not fit.", "Allow for more tokens."
             )
         num_a, num_b = google_pair_sizes(len(a), 0 if b is None else len(b), room)
+        is_cut = num_a < len(a) or (b is not None and num_b < len(b))
         a, b = a[:num_a], None if b is None else b[:num_b]
         row = Row(
             tokenizer.build_inputs_with_special_tokens(a, b),
             None if b is None else tokenizer.create_token_type_ids_from_sequences(a, b),
+            is_cut,
         )
         return (tokenizer.convert_ids_to_tokens(row.ids), [(0, place) for place in range(len(row))]), [row]
 
@@ -184,8 +202,9 @@ def features(
     """`Features` of a text, or of a pair (a tuple, or "a ||| b"); a list for a list, an iterator for an iterator.
 
     `layers` are the last four by default, last first, as in Google's script; fewer where the model has fewer. Texts
-    longer than `max_length` are cut as Google's script does, or read in windows that overlap by `stride` tokens
-    (`long="windows"`): then every token's vector is from the window where it has most context.
+    longer than `max_length` are cut as Google's script does, with a warning, read in windows that overlap by `stride`
+    tokens (`long="windows"`: every token's vector is from the window where it has most context), or refused
+    (`long="error"`).
     """
     task = FeatureExtractor(
         model,

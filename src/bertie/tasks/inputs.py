@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
-from bertie.data import Reader, RowReader, choose_pair, pairs, read_rows, texts
+from bertie.data import Reader, RowReader, as_rows, choose_pair, pairs, read_rows, texts
+from bertie.data.lists import is_table, listed, text_columns
 from bertie.errors import DataError, InputError
 from bertie.tasks.progress import with_progress
 
 TextOrPair = str | tuple[str, str]
-Long = Literal["truncate", "windows"]
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -49,6 +49,10 @@ class Task(Generic[Item, Answer]):
         """The items in the rows of a file."""
         return texts(rows)
 
+    def read_table(self, table: Any) -> Iterable[Any]:
+        """The items of a pandas, polars or Arrow table or a `datasets.Dataset`: its one column of text."""
+        return listed(table)
+
     @overload
     def __call__(self, given: os.PathLike[str], *, progress: bool | None = None) -> Iterator[Answer]: ...
 
@@ -68,15 +72,18 @@ class Task(Generic[Item, Answer]):
         elif isinstance(given, Reader):
             given = iter(given)
         if self.is_one(given):
-            return next(iter(self.stream([self.checked(given, "The text")])))
+            items = [self.checked(given, "The text")]
+            (answer,) = with_progress(self.stream(items), what=self.name, total=1, show=progress)
+            return answer
         if isinstance(given, Iterator):
             checked = (self.checked(item, f"Text {number}") for number, item in enumerate(given))
             return with_progress(self.stream(checked), what=self.name, show=progress)
-        if isinstance(given, (bytes, bytearray, dict)) or not hasattr(given, "__iter__"):
+        if isinstance(given, (bytes, bytearray, dict)) or not (hasattr(given, "__iter__") or is_table(given)):
             self.checked(given, "The text")  # says what it takes
             raise InputError(f"{self.name} was given {described(given)}.", "Pass a text, a list or an iterator.")
         # All of a list is looked at before any of it is worked on.
-        items = [self.checked(item, f"Text {number}") for number, item in enumerate(given)]
+        collected = self.read_table(given) if is_table(given) else listed(given)
+        items = [self.checked(item, f"Text {number}") for number, item in enumerate(collected)]
         return list(with_progress(self.stream(items), what=self.name, total=len(items), show=progress))
 
 
@@ -97,6 +104,15 @@ class PairTask(Task[TextOrPair, Answer]):
         except DataError:
             columns = None
         return texts(rows) if columns is None else pairs(rows, columns)
+
+    def read_table(self, table: Any) -> Iterable[Any]:
+        """The one column of text, or two that are named as a pair."""
+        names = text_columns(table)
+        try:
+            columns = choose_pair([str(name) for name in names]) if len(names) > 1 else None
+        except DataError:
+            columns = None
+        return listed(table) if columns is None else pairs(as_rows(table), columns)
 
 
 def checked_text(item: Any, where: str) -> str:

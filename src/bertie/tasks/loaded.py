@@ -37,6 +37,7 @@ from bertie.ops.packing import Packing
 from bertie.tasks.batching import Row
 from bertie.tasks.inputs import checked_choice
 from bertie.tasks.pooling import upload
+from bertie.tasks.progress import read_tokens
 from bertie.text import BertTokenizer
 
 ModelLike = Union[str, "os.PathLike[str]", BertPreTrainedModel, "Loaded"]
@@ -117,6 +118,7 @@ class Loaded:
     @torch.inference_mode()
     def _run(self, ids: Ints, lengths: Ints, types: Ints | None, options: dict[str, Any]) -> Any:
         device = self.model.device
+        read_tokens(len(ids))
         if self.is_fast:
             self._check(ids, types)
         return self.model(
@@ -132,6 +134,7 @@ class Loaded:
         if not isinstance(self.model, FastBert):
             states: Tensor = self._run(ids, lengths, None, {}).last_hidden_state
             return states
+        read_tokens(len(ids))
         self._check(ids, None)
         fits_positions(int(lengths.max()), 0, self.model.config.max_position_embeddings)
         runner = self.model.runner

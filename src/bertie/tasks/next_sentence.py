@@ -14,11 +14,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from bertie.data import RowReader, pairs
+from bertie.data import RowReader, as_rows, pairs
+from bertie.data.lists import is_table, listed
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForNextSentencePrediction
 from bertie.tasks.batching import Row, run_in_order
+from bertie.tasks.cuts import Cuts
 from bertie.tasks.inputs import Task, checked_text_or_pair, chunked, described
 from bertie.tasks.loaded import ModelLike, open_model
 from bertie.tasks.rows import truncated_rows
@@ -27,9 +29,13 @@ from bertie.text import BertTokenizer
 
 @dataclass(frozen=True, slots=True)
 class NextSentence:
-    """How likely B is to follow A: the softmax of the head's class 0 (class 1 says that B was picked at random)."""
+    """How likely B is to follow A: the softmax of the head's class 0 (class 1 says that B was picked at random).
+
+    `truncated`: both together were longer than the model, and lost tokens from their ends.
+    """
 
     probability: float
+    truncated: bool = False
 
     @property
     def follows(self) -> bool:
@@ -65,6 +71,9 @@ class NextSentencePredictor(Task[tuple[str, str], NextSentence]):
     def read(self, rows: RowReader) -> Iterable[Any]:
         return pairs(rows)
 
+    def read_table(self, table: Any) -> Iterable[Any]:
+        return pairs(as_rows(table))
+
     def is_one(self, given: Any) -> bool:
         return isinstance(given, (str, tuple))
 
@@ -76,17 +85,22 @@ class NextSentencePredictor(Task[tuple[str, str], NextSentence]):
 
     def stream(self, items: Iterable[tuple[str, str]]) -> Iterator[NextSentence]:
         loaded = self.loaded
+        cuts = Cuts("truncate", loaded.max_length, choices=False)
 
         def rows() -> Iterator[Row]:
             for chunk in chunked(items):
-                yield from truncated_rows(loaded.tokenizer, chunk, max_length=loaded.max_length)
+                for row in truncated_rows(loaded.tokenizer, chunk, max_length=loaded.max_length):
+                    cuts.note(row.is_cut)
+                    yield row
 
         def run(batch: list[Row]) -> Sequence[float]:
             # The head has two classes and the first says yes.
             found: list[float] = loaded.run(batch).logits.float().softmax(-1)[:, 0].tolist()
             return found
 
-        yield from map(NextSentence, run_in_order(rows(), run, budget=loaded.budget))
+        with cuts.told():
+            for probability in run_in_order(rows(), run, budget=loaded.budget):
+                yield NextSentence(probability, cuts.next_is_cut())
 
 
 def next_sentence(
@@ -113,11 +127,11 @@ def _paired(first: Any, second: Any) -> Any:
     if isinstance(first, str) or isinstance(second, str):
         return first, second
     for name, value in (("first", first), ("second", second)):
-        if isinstance(value, (bytes, dict)) or not hasattr(value, "__iter__"):
+        if isinstance(value, (bytes, dict)) or not (hasattr(value, "__iter__") or is_table(value)):
             raise InputError(f"{name} is {described(value)}; a string, a list or an iterator was wanted.")
     if isinstance(first, Iterator) or isinstance(second, Iterator):
         return _zipped(first, second)
-    first, second = list(first), list(second)
+    first, second = listed(first, "first texts"), listed(second, "second texts")
     if len(first) != len(second):
         raise InputError(f"There are {len(first)} first texts and {len(second)} second ones.", "Pass as many of each.")
     return list(zip(first, second, strict=True))

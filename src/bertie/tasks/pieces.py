@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertie.data import Reader
 from bertie.errors import InputError
+from bertie.tasks.cuts import LONG, Cuts
 from bertie.tasks.pooling import Pieces
 from bertie.text import BertTokenizer, split_document
 from bertie.text.windows import DEFAULT_STRIDE
 
 TextStream = Iterator[str] | Reader[str] | PathLike[str]
-LONG = ("truncate", "windows")
 # Texts tokenized in one call: few at first, so that a stream answers soon, then enough for the Rust threads. Characters
 # are bounded as well: an encoded token takes a hundred bytes.
 _AT_FIRST = 16
@@ -34,6 +35,7 @@ class Cutting:
     lower: bool = False
     long: str = "truncate"
     stride: int = DEFAULT_STRIDE
+    cuts: Cuts = field(default_factory=lambda: Cuts("truncate", 0), compare=False)  # of the call these rows are for
 
     def __post_init__(self) -> None:
         if self.long not in LONG:
@@ -43,17 +45,20 @@ class Cutting:
     def prompt_ids(self) -> Sequence[int]:
         return self.tokenizer.encode_ids([self._cased(self.prompt)])[0][1:-1] if self.prompt else ()
 
-    def pieces(self, texts: Sequence[str]) -> Pieces:
-        """The rows of all texts, in order."""
-        if self.prompt:
-            texts = [self.prompt + text for text in texts]
-        if self.lower:
-            texts = [self._cased(text) for text in texts]
+    def pieces(self, texts: Sequence[str], cuts: Cuts | None = None) -> Pieces:
+        """The rows of all texts, in order. Texts that are cut are counted (in `cuts`), or refused, as `long` says."""
+        cuts = self.cuts if cuts is None else cuts
+        given, texts = texts, self.prepared(texts)
         skipped = 0 if self.count_prompt or not self.prompt_ids else 1 + len(self.prompt_ids)
-        limit = None if self.long == "windows" else self.max_length
-        ids, lengths = self.tokenizer.encode_flat(texts, max_length=limit)
+        if self.long != "windows":
+            ids, lengths, is_cut = cut_ids(self.tokenizer, texts, self.max_length)
+            for number in np.flatnonzero(is_cut).tolist():
+                cuts.refuse(given[number])
+            cuts.count(int(is_cut.sum()), len(texts))
+            return Pieces.of_texts(ids, lengths, skipped=skipped)
+        ids, lengths = self.tokenizer.encode_flat(texts)
         whole = Pieces.of_texts(ids, lengths, skipped=skipped)
-        if limit is not None or int(lengths.max(initial=0)) <= self.max_length:
+        if int(lengths.max(initial=0)) <= self.max_length:
             return whole
         parts, done = [], 0
         for number in np.flatnonzero(lengths > self.max_length).tolist():
@@ -61,9 +66,32 @@ class Cutting:
             done = number + 1
         return Pieces.joined([*parts, whole.between(done, len(texts))])
 
+    def prepared(self, texts: Sequence[str]) -> Sequence[str]:
+        """The texts as they are tokenized: with the prompt, in the model's case."""
+        if self.prompt:
+            texts = [self.prompt + text for text in texts]
+        return [self._cased(text) for text in texts] if self.lower else texts
+
     def _cased(self, text: str) -> str:
         # Letter by letter, as the Rust library lower-cases: str.lower() would look at a sigma's neighbours.
         return "".join(map(str.lower, text)) if self.lower else text
+
+
+def cut_ids(
+    tokenizer: BertTokenizer, texts: Sequence[str], limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """The ids of all texts end to end, how many are each text's, and which texts lost some to fit into `limit`.
+
+    One token more than fits is asked for. It tells a text that is cut from one that just fits, and goes: the last
+    before [SEP], or the first after [CLS] where texts lose their beginning.
+    """
+    ids, lengths = tokenizer.encode_flat(texts, max_length=limit + 1)
+    is_cut = lengths > limit
+    if is_cut.any():
+        ends = np.cumsum(lengths)
+        surplus = ends - 2 if tokenizer.truncation_side == "right" else ends - lengths + 1
+        ids, lengths = np.delete(ids, surplus[is_cut]), lengths - is_cut
+    return ids, lengths, is_cut
 
 
 def text_chunks(texts: Iterable[object], most: int) -> Iterator[list[str]]:
@@ -145,13 +173,3 @@ def _described(value: object) -> str:
 
 def is_stream(texts: object) -> bool:
     return isinstance(texts, Iterator | Reader | PathLike)
-
-
-def as_texts(texts: object) -> list[str]:
-    """A list out of a list, a tuple, an array or a column; whether its items are strings is looked at later."""
-    if isinstance(texts, bytes | dict) or not isinstance(texts, Iterable):
-        raise InputError(
-            f"Texts were wanted, and this is of type {type(texts).__name__}.",
-            "Give a string, a list of strings, or an iterator of strings.",
-        )
-    return list(texts)

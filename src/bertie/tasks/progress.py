@@ -1,15 +1,55 @@
-"""A progress bar for long work: only on a terminal, only when it takes longer than a moment, never in a pipe."""
+"""A progress bar for long work: only on a terminal, only when it takes longer than a moment, never in a pipe.
+
+It counts answers, and the tokens that the model has read: one long text in thousands of windows is a single answer.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 T = TypeVar("T")
 
 _PATIENCE = 1.5  # seconds before a bar appears
+_local = threading.local()  # the bar of the work that this thread is doing
+
+
+class Bar:
+    """Answers and tokens so far; it is drawn once the work has taken longer than a moment."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self.what, self.total = what, total
+        self.answers = self.tokens = 0
+        self._started = time.monotonic()
+        self._drawn: tuple[Progress, TaskID] | None = None
+
+    def update(self) -> None:
+        if self._drawn is None:
+            if time.monotonic() - self._started < _PATIENCE:
+                return
+            self._drawn = self._draw()
+        bar, task = self._drawn
+        bar.update(task, completed=self.answers, tokens=f"{self.tokens:,} tokens" if self.tokens else "")
+
+    def _draw(self) -> tuple[Progress, TaskID]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[tokens]}"), TimeRemainingColumn())
+        bar = Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True), transient=True)
+        task = bar.add_task(self.what, total=self.total, completed=self.answers, tokens="")
+        bar.start()
+        return bar, task
+
+    def stop(self) -> None:
+        if self._drawn is not None:
+            self._drawn[0].stop()
 
 
 def with_progress(items: Iterable[T], *, what: str, total: int | None = None, show: bool | None = None) -> Iterator[T]:
@@ -22,27 +62,26 @@ def with_progress(items: Iterable[T], *, what: str, total: int | None = None, sh
     if not show:
         yield from items
         return
-    started, count, bar, task = time.monotonic(), 0, None, None
+    bar, iterator = Bar(what, total), iter(items)
     try:
-        for item in items:
+        while True:
+            outer, _local.bar = getattr(_local, "bar", None), bar
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                _local.bar = outer
             yield item
-            count += 1
-            if bar is not None and task is not None:
-                bar.update(task, completed=count)
-            elif time.monotonic() - started > _PATIENCE:
-                from rich.console import Console
-                from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-                bar = Progress(
-                    TextColumn("{task.description}"),
-                    BarColumn(),
-                    MofNCompleteColumn(),
-                    TimeRemainingColumn(),
-                    console=Console(stderr=True),
-                    transient=True,
-                )
-                task = bar.add_task(what, total=total, completed=count)
-                bar.start()
+            bar.answers += 1
+            bar.update()
     finally:
-        if bar is not None:
-            bar.stop()
+        bar.stop()
+
+
+def read_tokens(count: int) -> None:
+    """The model is about to read so many tokens for whoever is waiting in this thread."""
+    bar: Bar | None = getattr(_local, "bar", None)
+    if bar is not None:
+        bar.update()
+        bar.tokens += count

@@ -23,31 +23,38 @@ import torch
 
 from bertie.checkpoint.read import open_checkpoint
 from bertie.config import read_json_object
+from bertie.data.lists import is_table, listed
 from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
-from bertie.tasks.classify import FUNCTIONS, LONG, Function, label_names, scores
-from bertie.tasks.inputs import Long, checked_choice, checked_count, checked_text, described
+from bertie.tasks.classify import FUNCTIONS, Function, label_names, scores
+from bertie.tasks.cuts import LONG, Cuts, Long
+from bertie.tasks.inputs import checked_choice, checked_count, checked_text, described
 from bertie.tasks.loaded import Loaded, ModelLike, open_model
 from bertie.tasks.progress import with_progress
 from bertie.tasks.rows import DEFAULT_STRIDE
 from bertie.tasks.scoring import window_logits
 from bertie.text import BertTokenizer
 
-Score = Callable[[str, Iterable[str]], Iterator[float]]
+# A query and documents → each document's score, and whether only a part of it was read.
+Score = Callable[[str, Iterable[str]], Iterator[tuple[float, bool]]]
 
-# What people call the label that a document is good, when there are several.
-_RELEVANT = ("relevant", "is_relevant", "yes", "true")
+# What people call the label that says a document is good, when there are several.
+RELEVANT = ("relevant", "is_relevant", "relevance", "yes", "true")
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A document, where it stood (`index`), what it is called (`id`: given, or the index again) and its score."""
+    """A document, where it stood (`index`), what it is called (`id`: given, or the index again) and its score.
+
+    `truncated`: document and query were longer than the model, and only a part was read.
+    """
 
     index: int
     id: Hashable
     score: float
     text: str
+    truncated: bool = False
 
 
 class Reranker:
@@ -85,8 +92,15 @@ class Reranker:
         names = label_names(self.loaded.model.config)
         if relevant is not None:
             checked_choice("relevant", relevant, names)
-        called = [name for name in names if name == relevant or (relevant is None and name.lower() in _RELEVANT)]
-        self.label = names.index(called[0]) if called else len(names) - 1
+        found = relevant_label(names) if relevant is None else names.index(relevant)
+        if found is None:
+            shown = ", ".join(map(repr, names[:6])) + (" …" if len(names) > 6 else "")
+            raise InputError(
+                f"{self.loaded.name or 'The model'} is a classifier with the labels {shown}; none of them means that "
+                "a document is relevant.",
+                f"Use a reranker (a cross-encoder), or name the label to rank by: relevant={names[-1]!r}.",
+            )
+        self.label = found
         self.function = function or default_function(self.loaded)
         self._score = self._read_together
 
@@ -101,12 +115,15 @@ class Reranker:
     ) -> Any:
         """The ranking of one query, or a list of rankings for a list of queries."""
         checked_count("top_k", top_k, none_means="all documents")
-        if isinstance(documents, (str, bytes, dict)) or not hasattr(documents, "__iter__"):
+        if isinstance(documents, (str, bytes, dict)) or not (hasattr(documents, "__iter__") or is_table(documents)):
             raise InputError(f"documents is {described(documents)}; a list or an iterator of strings was wanted.")
-        if not isinstance(query, (list, tuple)):
+        several = not isinstance(query, str) and (hasattr(query, "__iter__") or is_table(query))
+        if not isinstance(documents, Iterator) or several:
+            documents = listed(documents, "documents")
+        if not several:
             return self._rank(checked_text(query, "The query"), documents, top_k, ids, progress)
-        queries = [checked_text(one, f"Query {number}") for number, one in enumerate(query)]
-        documents, ids = list(documents), None if ids is None else list(ids)
+        queries = [checked_text(one, f"Query {number}") for number, one in enumerate(listed(query, "queries"))]
+        ids = None if ids is None else list(ids)
         return [self._rank(one, documents, top_k, ids, progress) for one in queries]
 
     def _rank(
@@ -125,9 +142,9 @@ class Reranker:
                 yield entry[2]
 
         def ranked() -> Iterator[Ranked]:
-            for score in self._score(query, texts()):
+            for score, is_cut in self._score(query, texts()):
                 index, name, text = waiting.popleft()
-                yield Ranked(index, name, score, text)
+                yield Ranked(index, name, score, text, is_cut)
 
         total = len(documents) if isinstance(documents, Sequence) else None
         found = with_progress(ranked(), what=self.name, total=total, show=progress)
@@ -135,11 +152,12 @@ class Reranker:
             return sorted(found, key=lambda one: -one.score)
         return nlargest(top_k, found, key=lambda one: one.score)  # holds no more than it gives
 
-    def _read_together(self, query: str, documents: Iterable[str]) -> Iterator[float]:
+    def _read_together(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
         pairs = ((query, document) for document in documents)
-        for logits, _ in window_logits(self.loaded, pairs, long=self.long, stride=self.stride, sliding="second"):
-            # A document is as good as its best window.
-            yield float(scores(logits, self.function)[:, self.label].max())
+        with Cuts(self.long, self.loaded.max_length).told() as cuts:
+            for logits, _ in window_logits(self.loaded, pairs, cuts=cuts, stride=self.stride, sliding="second"):
+                # A document is as good as its best window.
+                yield float(scores(logits, self.function)[:, self.label].max()), cuts.next_is_cut()
 
 
 class _Cosine:
@@ -158,11 +176,18 @@ class _Cosine:
         self._embedder = Embedder(model, tokenizer=tokenizer, device=device, dtype=dtype, normalize=True)
         self._long = long
 
-    def __call__(self, query: str, documents: Iterable[str]) -> Iterator[float]:
+    def __call__(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
         embed = self._embedder.embed
         (asked,) = embed([query], prompt_name="query", long=self._long, progress=False)
-        for vector in embed(iter(documents), prompt_name="document", long=self._long, progress=False):
-            yield float(vector @ asked)
+        cut: deque[bool] = deque()
+
+        def noted() -> Iterator[str]:
+            for document in documents:
+                cut.append(self._long == "truncate" and self._embedder.is_cut(document, prompt_name="document"))
+                yield document
+
+        for vector in embed(noted(), prompt_name="document", long=self._long, progress=False):
+            yield float(vector @ asked), cut.popleft()
 
 
 def rerank(
@@ -184,11 +209,12 @@ def rerank(
     """`Ranked` documents, best first (equal ones in their order); a list of such lists for a list of queries.
 
     `documents` is a list or an iterator; with `top_k` an iterator of any length needs no more memory than its answer.
-    `ids` names the documents. A document longer than the model counts as its best window (`long="windows"`), or is
-    cut (`"truncate"`, as sentence-transformers does); a query of more than half the model's length is cut in windows.
+    `ids` names the documents. A document longer than the model counts as its best window (`long="windows"`), is cut
+    with a warning (`"truncate"`, as sentence-transformers does), or refused (`"error"`). A query of more than half the
+    model's length is cut.
     `function` sets how logits become scores; `relevant` is the name of the label to rank by, where there are several
-    (otherwise the one called "relevant", "yes" or "true", otherwise the last). Without a classifier in the checkpoint,
-    and without a model, the ranking is by cosine of embeddings (`bertie.embed`).
+    (otherwise the one called "relevant", "yes" or "true"; a classifier that has none of these is refused). Without a
+    classifier in the checkpoint, and without a model, the ranking is by cosine of embeddings (`bertie.embed`).
     """
     task = Reranker(
         model,
@@ -210,6 +236,13 @@ def embeds(model: ModelLike | None) -> bool:
     if isinstance(model, (str, os.PathLike)):
         return model_class(open_checkpoint(model)) is BertModel
     return isinstance(model.model if isinstance(model, Loaded) else model, BertModel)
+
+
+def relevant_label(names: Sequence[str]) -> int | None:
+    """Which label says that a document is relevant: the only one, or one that is called so. None if there is none."""
+    if len(names) == 1:
+        return 0
+    return next((index for index, name in enumerate(names) if name.strip().lower() in RELEVANT), None)
 
 
 def default_function(loaded: Loaded) -> Function:

@@ -40,8 +40,9 @@ def truncated_rows(
         if not places:
             continue
         encoded = tokenizer([items[place] for place in places], truncation=strategy, max_length=max_length)
-        for place, ids, types in zip(places, encoded["input_ids"], encoded["token_type_ids"], strict=True):
-            rows[place] = Row(ids, types if any(types) else None)
+        columns = (encoded["input_ids"], encoded["token_type_ids"], encoded.truncated)
+        for place, ids, types, is_cut in zip(places, *columns, strict=True):
+            rows[place] = Row(ids, types if any(types) else None, is_cut)
     return [row for row in rows if row is not None]
 
 
@@ -56,6 +57,7 @@ class Windows:
     cuts: tuple[Cut, ...]
     spans: tuple[tuple[int, int], ...]
     start: int  # of the sliding text, in the whole row
+    is_cut: bool = False  # the text that stands was too long, and lost its end
 
     @property
     def rows(self) -> list[Row]:
@@ -113,10 +115,11 @@ def split_text_or_pair(
             "Use a model with more positions.",
         )
     standing = min(sizes[1 - slides], room // 2)
+    is_cut = standing < sizes[1 - slides]
     room -= standing
     spans = window_spans(sizes[slides], room, min(stride, room // 2) if stride >= room else stride)
     parts = [((0, standing), span) if slides else (span, (0, standing)) for span in spans]
-    return Windows(whole, tuple(_cut(layout, a, b) for a, b in parts), tuple(spans), start)
+    return Windows(whole, tuple(_cut(layout, a, b) for a, b in parts), tuple(spans), start, is_cut)
 
 
 def _cut(layout: Layout, a: tuple[int, int], b: tuple[int, int]) -> Cut:

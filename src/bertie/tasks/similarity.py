@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bertie.data.lists import is_table, listed
 from bertie.errors import InputError
 from bertie.tasks.inputs import checked_text
 from bertie.tasks.sentence import SIMILARITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bertie.tasks.embed import Embedder
     from bertie.tasks.loaded import ModelLike
 
@@ -39,8 +38,7 @@ def similarity(
     check_function(function)
     if a is None:
         checked_text(a, "The text")
-    a = list(a) if isinstance(a, Iterator) else a
-    b = list(b) if isinstance(b, Iterator) else b
+    a, b = _collected(a), _collected(b)
     embedder = None
     if _is_text(a) or _is_text(b):
         from bertie.tasks.embed import as_embedder
@@ -53,8 +51,7 @@ def similarity(
             return np.zeros((0, 0), dtype=np.float32)
         if embedder is None or not _is_text(value):
             return _matrix(value)
-        listed = [value] if isinstance(value, str) else list(value)
-        return embedder.embed(listed, long=long, progress=progress)
+        return embedder.embed([value] if isinstance(value, str) else value, long=long, progress=progress)
 
     first = vectors(a)
     second = first if b is None else vectors(b)
@@ -111,6 +108,14 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)
     return scaled
+
+
+def _collected(value: Any) -> Any:
+    """Iterators, tables and columns of text as lists; vectors stay what they are."""
+    is_numbers = hasattr(value, "detach") or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
+    if value is None or isinstance(value, str | list | tuple) or is_numbers:
+        return value
+    return listed(value) if isinstance(value, Iterable | set) or is_table(value) else value
 
 
 def _is_text(value: object) -> bool:

@@ -9,18 +9,22 @@ entailment against contradiction, for each label by itself. As in transformers' 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.tasks.classify import LONG, Classification, best_first
-from bertie.tasks.inputs import Long, Task, checked_choice, checked_count, described
+from bertie.tasks.batching import Row
+from bertie.tasks.classify import Classification, best_first
+from bertie.tasks.cuts import LONG, Cuts, Long
+from bertie.tasks.inputs import Task, TextOrPair, checked_choice, checked_count, described
 from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import DEFAULT_STRIDE
-from bertie.tasks.scoring import classifier_logits
+from bertie.tasks.rows import DEFAULT_STRIDE, split_text_or_pair, truncated_rows
+from bertie.tasks.scoring import averaged, classifier_logits, row_logits
 from bertie.text import BertTokenizer
 
 HYPOTHESIS = "This example is {}."
@@ -62,16 +66,47 @@ class ZeroShotClassifier(Task[str, Classification]):
     def stream(self, items: Iterable[str]) -> Iterator[Classification]:
         pairs = ((text, hypothesis) for text in items for hypothesis in self.hypotheses)
         # The text is what is cut or slides; the hypothesis stays whole.
+        pairs_told = Cuts(self.long, self.loaded.max_length)
         answers = classifier_logits(
-            self.loaded, pairs, long=self.long, stride=self.stride, sliding="first", strategy="only_first"
+            self.loaded, pairs, cuts=pairs_told, stride=self.stride, sliding="first", strategy="only_first"
         )
-        for first in answers:
-            logits = torch.stack([first, *(next(answers) for _ in self.hypotheses[1:])])
-            if self.multi_label or len(self.labels) == 1:
-                values = logits[:, [self.contradiction, self.entailment]].softmax(-1)[:, 1]
-            else:
-                values = logits[:, self.entailment].softmax(0)
-            yield best_first(self.labels, values.tolist(), self.top_k)
+        with Cuts(self.long, self.loaded.max_length).told() as cuts:
+            for first in answers:
+                by_label = [first, *(next(answers) for _ in self.hypotheses[1:])]
+                is_cut = max(pairs_told.next_is_cut() for _ in self.hypotheses)
+                cuts.count(int(is_cut), 1)
+                yield self._judged(by_label, is_cut)
+
+    def rows(self, text: str) -> tuple[list[list[int]], list[Row]]:
+        """For every label the weights of its rows, and the rows of all labels."""
+        tokenizer, limit = self.loaded.tokenizer, self.loaded.max_length
+        items: list[TextOrPair] = [(text, hypothesis) for hypothesis in self.hypotheses]
+        if self.long != "windows":
+            rows = truncated_rows(tokenizer, items, max_length=limit, strategy="only_first")
+            if any(row.is_cut for row in rows):
+                Cuts(self.long, limit).refuse(text)
+            return [[1]] * len(items), rows
+        found = [
+            split_text_or_pair(tokenizer, item, max_length=limit, stride=self.stride, sliding="first") for item in items
+        ]
+        return [one.weights for one in found], [row for one in found for row in one.rows]
+
+    def run(self, rows: list[Row]) -> list[Tensor]:
+        """The logits of each row; rows of many texts and labels may be mixed."""
+        return row_logits(self.loaded, rows)
+
+    def decode(self, weights: Sequence[Sequence[int]], logits: Sequence[Tensor]) -> Classification:
+        """The scores of the labels, from what `run` gave for the text's rows."""
+        rows = iter(logits)
+        return self._judged([averaged(torch.stack(list(islice(rows, len(own)))), own) for own in weights])
+
+    def _judged(self, by_label: list[Tensor], is_cut: bool = False) -> Classification:
+        logits = torch.stack(by_label)
+        if self.multi_label or len(self.labels) == 1:
+            values = logits[:, [self.contradiction, self.entailment]].softmax(-1)[:, 1]
+        else:
+            values = logits[:, self.entailment].softmax(0)
+        return best_first(self.labels, values.tolist(), self.top_k, truncated=is_cut)
 
 
 def zero_shot(
@@ -92,7 +127,8 @@ def zero_shot(
     """A `Classification` over your own `labels` (a list, or one string with commas) for every text.
 
     `model` is a classifier trained for inference: one of its labels is called "entailment". `{}` in `hypothesis` is
-    where a label goes. Long texts are cut, or with `long="windows"` read whole; the hypothesis is never cut.
+    where a label goes. Long texts are cut with a warning, read whole (`long="windows"`), or refused (`"error"`); the
+    hypothesis is never cut.
     """
     task = ZeroShotClassifier(
         labels,

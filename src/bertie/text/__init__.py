@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from bertie.text.basic import BasicTokenizer, WordpieceTokenizer
 from bertie.text.encoding import BatchEncoding, CharSpan, EncodedRow, TokenSpan
 from bertie.text.learning import train_vocabulary
-from bertie.text.tokenizer import BertTokenizer
+from bertie.text.tokenizer import BertTokenizer, BertTokenizerFast
 from bertie.text.vocabulary import read_vocabulary
 from bertie.text.windows import Window, WindowedDocument, max_context_windows, split_document, split_documents
 from bertie.text.wordpiece import Token, WordPieceTokenizer
 
 __all__ = [
+    "BasicTokenizer",
     "BatchEncoding",
     "BertTokenizer",
+    "BertTokenizerFast",
     "CharSpan",
     "EncodedRow",
     "Token",
@@ -19,6 +22,7 @@ __all__ = [
     "Window",
     "WindowedDocument",
     "WordPieceTokenizer",
+    "WordpieceTokenizer",
     "max_context_windows",
     "read_vocabulary",
     "split_document",

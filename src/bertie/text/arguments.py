@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
-from bertie.errors import TokenizerError
+from bertie.errors import TokenizerError, TokenizerTypeError
 from bertie.text.truncation import Side, Strategy, Truncation
 
 PaddingArgument = bool | Literal["longest", "max_length", "do_not_pad"]
@@ -15,6 +18,21 @@ PaddingTarget = Literal["longest", "max_length"]
 # "No limit": what the hub puts in model_max_length when nothing is known.
 NO_LIMIT = int(1e30)
 _LONGEST_BELIEVED = int(1e20)
+
+# Settings of transformers' from_pretrained that change nothing here: how it downloads, which of two classes it takes.
+# fmt: off
+_HARMLESS = frozenset({
+    "proxies", "resume_download", "use_auth_token", "use_fast", "from_slow", "legacy", "tokenizer_type", "config",
+    "_from_auto", "_commit_hash", "mirror", "tokenizer_class", "special_tokens_map_file", "added_tokens_decoder",
+    "device_map", "torch_dtype", "dtype",
+})
+# fmt: on
+_KEPT = frozenset({"verbose", "add_prefix_space", "name_or_path"})
+_ONLY = {"trust_remote_code": False, "do_basic_tokenize": True, "clean_text": True, "wordpieces_prefix": "##"}
+
+
+class ConflictingName(TokenizerError, AttributeError):
+    """A setting that has the name of a method; on the hub an AttributeError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +106,38 @@ def plan_truncation(
     return Truncation(max_length, "longest_first" if truncation is True else truncation, stride, side)
 
 
+def check_lengths(padding: PaddingPlan | None, truncation: Truncation | None) -> None:
+    """Rows that are cut to a length cannot be filled up to a multiple beyond it."""
+    if padding is None or truncation is None or not padding.multiple_of:
+        return
+    if truncation.max_length % padding.multiple_of:
+        raise TokenizerError(
+            f"Rows are cut to {truncation.max_length} tokens and padded to a multiple of {padding.multiple_of}.",
+            "Choose a max_length that is such a multiple.",
+        )
+
+
+def check_others(tokenizer: type, others: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """What to keep of settings that are none of ours; those that would change something are refused by name.
+
+    On the hub any name passes and is kept in `init_kwargs`. Here one that looks like a misspelt setting is an error.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in others.items():
+        if name in _HARMLESS or value is None or (name in _ONLY and value == _ONLY[name]):
+            continue
+        if callable(getattr(tokenizer, name, None)):
+            raise ConflictingName(f"{name} conflicts with the method {name} of {tokenizer.__name__}.")
+        if name in _ONLY:
+            raise TokenizerError(f"{name}={value!r} is not supported; only {_ONLY[name]!r} is.")
+        if name not in _KEPT:
+            if meant := get_close_matches(name, known, n=1, cutoff=0.8):
+                raise TokenizerError(f"A tokenizer has no setting {name}.", f"Did you mean {meant[0]}?")
+            warnings.warn(f"{name} is no setting of a tokenizer: it is kept and changes nothing.", stacklevel=4)
+        kept[name] = value
+    return kept
+
+
 def gather_inputs(text: Any, text_pair: Any, *, is_split_into_words: bool) -> Inputs:
     """One text or many, with or without a second one each."""
 
@@ -103,7 +153,7 @@ def gather_inputs(text: Any, text_pair: Any, *, is_split_into_words: bool) -> In
             )
         return Inputs([text if text_pair is None else (text, text_pair)], batched=False, paired=text_pair is not None)
     if isinstance(text, (bytes, dict)) or not hasattr(text, "__iter__"):
-        raise TokenizerError(
+        raise TokenizerTypeError(
             f"Cannot tokenize {type(text).__name__}.", "Pass a string, or a list of strings; decode bytes first."
         )
     texts = list(text)  # a copy: words are looked up later, when the caller's list may hold something else

@@ -7,6 +7,7 @@ server thread. Neither may leave this file.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,13 +15,18 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from bertie.errors import BertieError, TokenizerError
+from bertie.errors import BertieError, TokenizerError, TokenizerTypeError
 from bertie.text.encoding import RustEncoding
 from bertie.text.wordpiece import WORD_LIMIT, replace_surrogates
 
 _LARGEST_WORD_LIMIT = 1000
 _LONGEST_TEMPLATE = 64  # BERT's has five pieces: [CLS] A [SEP] B [SEP]
 _LARGEST_GROWTH = 100
+
+# Rust's threads are not in a forked child, which would wait for them for ever. The library sees to it by itself, unless
+# this variable says that threads are wanted.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
 
 
 @contextmanager
@@ -216,7 +222,7 @@ def _check_inputs(inputs: list[Any], is_split_into_words: bool) -> None:
     for index, item in enumerate(inputs):
         if not is_text(item) and not (isinstance(item, (tuple, list)) and len(item) == 2 and all(map(is_text, item))):
             wanted = "a list of words" if is_split_into_words else "a string"
-            raise TokenizerError(
+            raise TokenizerTypeError(
                 f"Text {index} is {_describe(item)}; wanted {wanted}, or a pair of them.",
                 "Pass str, not bytes, numbers or None; words already split need is_split_into_words=True.",
             )

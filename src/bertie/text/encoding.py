@@ -8,12 +8,14 @@ asked for, from the Rust encodings kept behind it, because most callers want ids
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from bertie.errors import MissingExtra, TokenizerError
 from bertie.text.truncation import Cut, Side, take
+
+WHOLE_NUMBERS = frozenset({"input_ids", "token_type_ids", "attention_mask", "special_tokens_mask", "offset_mapping"})
 
 
 class CharSpan(NamedTuple):
@@ -28,6 +30,14 @@ class TokenSpan(NamedTuple):
 
     start: int
     end: int
+
+
+class NoRows(TokenizerError, KeyError):
+    """Columns without rows behind them were asked for one; on the hub a KeyError."""
+
+
+class NoRow(TokenizerError, IndexError):
+    """A row that an encoding does not have."""
 
 
 class RustEncoding(Protocol):
@@ -46,7 +56,10 @@ class RustEncoding(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EncodedRow:
-    """One row, everything about it: each list has an entry for every token, special and padding tokens included."""
+    """One row, everything about it: each list has an entry for every token, special and padding tokens included.
+
+    It reads as the `Encoding` of the Rust library does, which is what the hub keeps behind a `BatchEncoding`.
+    """
 
     ids: list[int]
     type_ids: list[int]
@@ -56,6 +69,48 @@ class EncodedRow:
     special_tokens_mask: list[int]
     word_ids: list[int | None]
     sequence_ids: list[int | None]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def words(self) -> list[int | None]:
+        return self.word_ids
+
+    @property
+    def n_sequences(self) -> int:
+        return 2 if 1 in self.sequence_ids else 1
+
+    def token_to_sequence(self, token_index: int) -> int | None:
+        return self.sequence_ids[token_index]
+
+    def token_to_word(self, token_index: int) -> int | None:
+        return self.word_ids[token_index]
+
+    def token_to_chars(self, token_index: int) -> CharSpan | None:
+        return None if self.sequence_ids[token_index] is None else CharSpan(*self.offsets[token_index])
+
+    def char_to_token(self, char_index: int, sequence_index: int = 0) -> int | None:
+        for index, ((start, end), sequence) in enumerate(zip(self.offsets, self.sequence_ids, strict=True)):
+            if sequence == sequence_index and start <= char_index < end:
+                return index
+        return None
+
+    def char_to_word(self, char_index: int, sequence_index: int = 0) -> int | None:
+        token = self.char_to_token(char_index, sequence_index)
+        return None if token is None else self.word_ids[token]
+
+    def word_to_tokens(self, word_index: int, sequence_index: int = 0) -> TokenSpan | None:
+        of_word = [
+            index
+            for index, (word, sequence) in enumerate(zip(self.word_ids, self.sequence_ids, strict=True))
+            if word == word_index and sequence == sequence_index
+        ]
+        return TokenSpan(of_word[0], of_word[-1] + 1) if of_word else None
+
+    def word_to_chars(self, word_index: int, sequence_index: int = 0) -> CharSpan | None:
+        tokens = self.word_to_tokens(word_index, sequence_index)
+        return None if tokens is None else CharSpan(self.offsets[tokens.start][0], self.offsets[tokens.end - 1][1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +143,14 @@ class Trace:
     ) -> None:
         self.samples = samples
         self._encodings = encodings
-        self._cuts = cuts
+        self.cuts = cuts
         self._padding = padding
         # The rows of one long text are asked for one after another: its lists are made once, not for every row.
         self._latest: tuple[int, EncodedRow] | None = None
 
     def row(self, index: int) -> EncodedRow:
         row = self._whole(self.samples[index])
-        cut, padding = self._cuts[index], self._padding
+        cut, padding = self.cuts[index], self._padding
         if cut is not None:
             row = EncodedRow(*(take(getattr(row, name), cut) for name in EncodedRow.__slots__))
         if padding is not None and len(row.ids) < padding.length:
@@ -114,7 +169,7 @@ class Trace:
                 type_ids=rust.type_ids,
                 tokens=rust.tokens,
                 offsets=rust.offsets,
-                attention_mask=[1] * len(rust.ids),
+                attention_mask=getattr(rust, "attention_mask", None) or [1] * len(rust.ids),
                 special_tokens_mask=rust.special_tokens_mask,
                 word_ids=rust.word_ids,
                 sequence_ids=rust.sequence_ids,
@@ -130,17 +185,33 @@ class BatchEncoding(UserDict[str, Any]):
     which text each belongs to. For a single text without tensors the columns are plain lists and row 0 is meant.
     """
 
-    def __init__(self, data: dict[str, Any] | None = None, *, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        data: Mapping[str, Any] | None = None,
+        encoding: Any = None,
+        tensor_type: str | None = None,
+        prepend_batch_axis: bool = False,
+        n_sequences: int | None = None,
+        *,
+        trace: Trace | None = None,
+    ) -> None:
+        """`encoding` is one `tokenizers.Encoding`, or a list of them: the rows behind columns made elsewhere."""
         super().__init__(data or {})
+        if encoding is not None:
+            found = list(encoding) if isinstance(encoding, (list, tuple)) else [encoding]
+            trace = Trace(lambda: found, samples=range(len(found)), cuts=[None] * len(found), padding=None)
         self._trace = trace
         self._rows: dict[int, EncodedRow] = {}
+        self._n_sequences = n_sequences
+        self.convert_to_tensors(tensor_type, prepend_batch_axis)
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, int):
-            return self._row(key)
+        if isinstance(key, str):
+            return self.data[key]
         if isinstance(key, slice):
-            return {name: column[key] for name, column in self.data.items()}
-        return self.data[key]
+            rows = self.encodings
+            return {name: column[key] for name, column in self.data.items()} if rows is None else rows[key]
+        return self._row(key)
 
     def __getattr__(self, name: str) -> Any:
         # `data` itself is missing while copying and unpickling, before __init__ has run.
@@ -151,15 +222,35 @@ class BatchEncoding(UserDict[str, Any]):
         return self.data[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Rust encodings stay behind: what travels to another process is the columns and the rows already looked at.
-        return {"data": self.data, "_trace": None, "_rows": self._rows}
+        # The Rust encodings stay behind; the rows that are read from them travel with the columns.
+        return {"data": self.data, "rows": self.encodings, "n_sequences": self.n_sequences}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        rows = state["rows"]
+        self.__init__(state["data"], encoding=rows, n_sequences=state["n_sequences"])  # type: ignore[misc]
+        self._rows = dict(enumerate(rows or ()))
 
     @property
     def is_fast(self) -> bool:
+        """True where rows stand behind the columns, so that words and characters can be asked for."""
         return self._trace is not None
+
+    @property
+    def truncated(self) -> list[bool]:
+        """For each row, whether it holds only a part of its text."""
+        return [False] * self.num_rows if self._trace is None else [cut is not None for cut in self._trace.cuts]
+
+    @property
+    def encodings(self) -> list[EncodedRow] | None:
+        """All rows; None for columns without any."""
+        return None if self._trace is None else [self._row(index) for index in range(len(self._trace.samples))]
+
+    @property
+    def n_sequences(self) -> int | None:
+        """1 for texts, 2 for pairs; None for columns without rows."""
+        if self._n_sequences is None and self._trace is not None and len(self._trace.samples):
+            self._n_sequences = self._row(0).n_sequences
+        return self._n_sequences
 
     @property
     def num_rows(self) -> int:
@@ -174,12 +265,12 @@ class BatchEncoding(UserDict[str, Any]):
         if row is not None:
             return row
         if self._trace is None:
-            raise TokenizerError(
-                "This encoding has only its columns: it did not come from a tokenizer call in this process.",
-                "Call the tokenizer here, or ask for return_offsets_mapping=True there.",
+            raise NoRows(
+                "This encoding has only its columns: no tokenizer call made it, but pad(), or a dict.",
+                "Ask what the tokenizer returned, or for return_offsets_mapping=True there.",
             )
         if not 0 <= index < len(self._trace.samples):
-            raise TokenizerError(f"There is no row {index}: the encoding has {len(self._trace.samples)}.")
+            raise NoRow(f"There is no row {index}: the encoding has {len(self._trace.samples)}.")
         row = self._rows[index] = self._trace.row(index)
         return row
 
@@ -191,6 +282,10 @@ class BatchEncoding(UserDict[str, Any]):
         """For each token, the number of its word in its own text; None for special tokens."""
         return self._row(batch_index).word_ids
 
+    def words(self, batch_index: int = 0) -> list[int | None]:
+        """The old name of `word_ids`."""
+        return self.word_ids(batch_index)
+
     def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
         """For each token 0 (first text), 1 (second text) or None (special)."""
         return self._row(batch_index).sequence_ids
@@ -198,64 +293,51 @@ class BatchEncoding(UserDict[str, Any]):
     def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
         """0 or 1: the text a token is from."""
         row, index = self._locate(batch_or_token_index, token_index)
-        return row.sequence_ids[index]
+        return row.token_to_sequence(index)
 
     def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
         """The number of a token's word."""
         row, index = self._locate(batch_or_token_index, token_index)
-        return row.word_ids[index]
+        return row.token_to_word(index)
 
     def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
         """The characters a token was made of; None for a special token."""
         row, index = self._locate(batch_or_token_index, token_index)
-        return None if row.sequence_ids[index] is None else CharSpan(*row.offsets[index])
+        return row.token_to_chars(index)
 
     def char_to_token(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
         """The token that a character became part of; None for whitespace and other characters that left no trace."""
         row, char = self._locate(batch_or_char_index, char_index)
-        for index, ((start, end), sequence) in enumerate(zip(row.offsets, row.sequence_ids, strict=True)):
-            if sequence == sequence_index and start <= char < end:
-                return index
-        return None
+        return row.char_to_token(char, sequence_index)
 
     def char_to_word(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
         """The number of the word that a character belongs to."""
-        token = self.char_to_token(batch_or_char_index, char_index, sequence_index)
-        if token is None:
-            return None
-        return self.token_to_word(token) if char_index is None else self.token_to_word(batch_or_char_index, token)
+        row, char = self._locate(batch_or_char_index, char_index)
+        return row.char_to_word(char, sequence_index)
 
     def word_to_tokens(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> TokenSpan | None:
         """The tokens of a word."""
         row, word = self._locate(batch_or_word_index, word_index)
-        of_word = [
-            index
-            for index, (candidate, sequence) in enumerate(zip(row.word_ids, row.sequence_ids, strict=True))
-            if candidate == word and sequence == sequence_index
-        ]
-        return TokenSpan(of_word[0], of_word[-1] + 1) if of_word else None
+        return row.word_to_tokens(word, sequence_index)
 
     def word_to_chars(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> CharSpan | None:
         """The characters of a word."""
-        tokens = self.word_to_tokens(batch_or_word_index, word_index, sequence_index)
-        if tokens is None:
-            return None
-        row, _ = self._locate(batch_or_word_index, word_index)
-        return CharSpan(row.offsets[tokens.start][0], row.offsets[tokens.end - 1][1])
+        row, word = self._locate(batch_or_word_index, word_index)
+        return row.word_to_chars(word, sequence_index)
 
     def _locate(self, first: int, second: int | None) -> tuple[EncodedRow, int]:
         """The hub's two ways of asking: (index in the first row), or (row, index in it)."""
         return (self._row(0), first) if second is None else (self._row(first), second)
 
-    def convert_to_tensors(self, tensor_type: str | None, *, prepend_batch_axis: bool = False) -> BatchEncoding:
+    def convert_to_tensors(self, tensor_type: str | None = None, prepend_batch_axis: bool = False) -> BatchEncoding:
         """Turn the columns into "pt" or "np" arrays, in place."""
         if tensor_type is not None:
             for name, column in self.data.items():
@@ -265,16 +347,19 @@ class BatchEncoding(UserDict[str, Any]):
     def to(self, device: Any, *, non_blocking: bool = False) -> BatchEncoding:
         """Move tensor columns to a device, in place."""
         for name, column in self.data.items():
-            if hasattr(column, "to"):
+            if callable(getattr(column, "to", None)):
                 self.data[name] = column.to(device=device, non_blocking=non_blocking)
         return self
 
 
 def to_array(column: Any, tensor_type: str, *, name: str, add_axis: bool = False) -> Any:
-    """A column of lists as an int64 array of `tensor_type` "np" or "pt"."""
+    """A column of numbers as an array of `tensor_type` "np" or "pt": whole numbers as int64, others as they are.
+
+    PyTorch's usual float32 is what fractions become in "pt".
+    """
     if tensor_type not in ("np", "pt"):
         raise TokenizerError(f"return_tensors={tensor_type!r} is not known.", "Use 'pt', 'np' or None.")
-    if type(column).__module__.partition(".")[0] in ("numpy", "torch"):
+    if type(column).__module__.partition(".")[0] in ("numpy", "torch") and not add_axis:
         return column
     import numpy as np
 
@@ -283,11 +368,29 @@ def to_array(column: Any, tensor_type: str, *, name: str, add_axis: bool = False
             f"The rows of {name!r} have different lengths ({min(lengths)} to {max(lengths)}): they make no tensor.",
             "Pass padding=True, and truncation=True if some are too long.",
         )
-    array = np.asarray([column] if add_axis else column, dtype=np.int64)
+    try:
+        # Saying the type halves the time; only columns of the tokenizer's own are known to hold nothing else.
+        array = np.asarray([column] if add_axis else column, dtype=np.int64 if name in WHOLE_NUMBERS else None)
+    except ValueError as error:  # lists in lists of different lengths
+        raise TokenizerError(f"{name!r} makes no tensor: {error}.", "Its rows should have one shape.") from None
+    if array.dtype.kind in "iu" or array.size == 0:
+        array = array.astype(np.int64, copy=False)
+    elif array.dtype.kind not in "bf":
+        raise TokenizerError(
+            f"{name!r} makes no tensor: it holds {_first(column)!r}, which is no number.",
+            f"Take the column out before, or convert it: {name!r} as numbers.",
+        )
     if tensor_type == "np":
         return array
     try:
         import torch
     except ImportError as error:
         raise MissingExtra("torch", "all", "return_tensors='pt'") from error
-    return torch.from_numpy(array)
+    tensor = torch.from_numpy(array)
+    return tensor.to(torch.get_default_dtype()) if array.dtype.kind == "f" else tensor
+
+
+def _first(column: Any) -> Any:
+    while isinstance(column, (list, tuple)) and column:
+        column = column[0]
+    return column

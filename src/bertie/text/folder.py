@@ -27,7 +27,7 @@ from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.text.backend import rust_errors
 from bertie.text.vocabulary import read_text
 
-SPECIAL_ROLES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def _settings(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     where = folder / "tokenizer_config.json"
-    for key in ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "clean_up_tokenization_spaces"):
+    for key in (
+        "do_lower_case",
+        "strip_accents",
+        "tokenize_chinese_chars",
+        "clean_up_tokenization_spaces",
+        "split_special_tokens",
+    ):
         if (value := config.get(key)) is not None:
             if not isinstance(value, bool):
                 raise _bad_field(where, key, value, "true or false")
@@ -103,11 +109,11 @@ def _settings(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
             if value not in ("left", "right"):
                 raise _bad_field(where, key, value, "'left' or 'right'")
             settings[key] = value
-    never_split = config.get("never_split")
-    if never_split is not None:
-        if not isinstance(never_split, list) or not all(isinstance(word, str) for word in never_split):
-            raise _bad_field(where, "never_split", never_split, "a list of words")
-        settings["never_split"] = never_split
+    for key in ("never_split", "model_input_names"):
+        if (names := config.get(key)) is not None:
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise _bad_field(where, key, names, "a list of words")
+            settings[key] = names
 
     # The configuration is newer than the map and wins.
     special = read_json(folder / "special_tokens_map.json") or {}

@@ -57,10 +57,10 @@ class Rows:
         return self.read(lambda row: row.offsets)
 
 
-def fill_columns(columns: dict[str, list[Any]], pad: Padding) -> dict[str, list[Any]]:
+def fill_columns(columns: dict[str, list[Any]], pad: Padding, ids_name: str = "input_ids") -> dict[str, list[Any]]:
     """Pad the columns a tokenizer makes; any other column passes through."""
     fillers: dict[str, Any] = {
-        "input_ids": pad.pad_id,
+        ids_name: pad.pad_id,
         "token_type_ids": pad.pad_type_id,
         "attention_mask": 0,
         "special_tokens_mask": 1,
@@ -80,31 +80,45 @@ def pad_columns(
     pad_id: int,
     pad_type_id: int = 0,
     attention_mask: bool = True,
+    ids_name: str = "input_ids",
+    tensor_type: str | None = None,
 ) -> BatchEncoding:
     """Pad a dict of columns, or a list of dicts that have the same keys. One row alone (a flat list of ids) stays one.
 
-    Padded are ids, type ids, attention and special-token masks; other columns pass through as they are.
+    Padded are ids, type ids, attention and special-token masks; other columns pass through as they are. Where the ids
+    came as tensors or arrays, and no type is asked for, all columns go back as such.
     """
     if not hasattr(encoded, "keys"):
         encoded = list(encoded)
         if not encoded:
             return BatchEncoding()
         encoded = {name: [row[name] for row in encoded] for name in encoded[0]}
+    if ids_name not in encoded:
+        raise TokenizerError(f"There are no {ids_name} to pad; there are {', '.join(encoded) or 'no columns'}.")
+    tensor_type = tensor_type or _tensor_type(encoded[ids_name])
     columns: dict[str, Any] = {name: _as_lists(column) for name, column in encoded.items()}
-    if "input_ids" not in columns:
-        raise TokenizerError(f"There are no input_ids to pad; there are {', '.join(columns) or 'no columns'}.")
-    single = bool(columns["input_ids"]) and isinstance(columns["input_ids"][0], int)
+    single = bool(columns[ids_name]) and isinstance(columns[ids_name][0], int)
     if single:
         columns = {name: [column] for name, column in columns.items()}
-    lengths = [len(row) for row in columns["input_ids"]]
+    rows = len(columns[ids_name])
+    uneven = {name: len(column) for name, column in columns.items() if len(column) != rows}
+    if uneven:
+        raise TokenizerError(f"{ids_name} has {rows} rows, but {uneven} other columns have other numbers of them.")
+    lengths = [len(row) for row in columns[ids_name]]
     if attention_mask and "attention_mask" not in columns:
         columns["attention_mask"] = [[1] * length for length in lengths]
     if plan is not None:
         pad = Padding(plan.length(max(lengths, default=0)), side, pad_id, pad_type_id, "")
-        columns = fill_columns(columns, pad)
+        columns = fill_columns(columns, pad, ids_name)
     if single:
         columns = {name: column[0] for name, column in columns.items()}
-    return BatchEncoding(columns)
+    return BatchEncoding(columns, tensor_type=tensor_type)
+
+
+def _tensor_type(column: Any) -> str | None:
+    """ "pt" or "np" for tensors and arrays, and for lists of them."""
+    first = column[0] if isinstance(column, (list, tuple)) and column else column
+    return {"torch": "pt", "numpy": "np"}.get(type(first).__module__.partition(".")[0])
 
 
 def _as_lists(column: Any) -> Any:

@@ -12,28 +12,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
+from inspect import signature
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from bertie.errors import CheckpointNotFound, TokenizerError
+from tokenizers import AddedToken
+
+from bertie.errors import CheckpointNotFound, TokenizerTypeError
 from bertie.text.arguments import (
     NO_LIMIT,
     Inputs,
     PaddingArgument,
     TruncationArgument,
+    check_lengths,
+    check_others,
     gather_inputs,
     plan_padding,
     plan_truncation,
 )
-from bertie.text.backend import encode_all
+from bertie.text.backend import copy_backend, encode_all
 from bertie.text.encoding import BatchEncoding, Padding, RustEncoding, Trace
 from bertie.text.folder import SPECIAL_ROLES, read_tokenizer_files
-from bertie.text.loading import Overrides, TokenizerParts, parts_from_files, parts_from_vocabulary
+from bertie.text.hub_interface import HubInterface
+from bertie.text.loading import Overrides, TokenizerParts, parts_from_files, parts_from_rust, parts_from_vocabulary
 from bertie.text.rows import Rows, fill_columns, pad_columns
 from bertie.text.tokens import TokenTable
-from bertie.text.truncation import Side, Truncation
+from bertie.text.truncation import Side, Truncation, check_side
 from bertie.text.vocabulary import as_vocabulary, read_vocabulary
 from bertie.text.wordpiece import WORD_LIMIT
 
@@ -45,16 +52,17 @@ if TYPE_CHECKING:
     from bertie.text.native import NativeTokenizer
 
 Resolver = Callable[[str], str | Path]
+SpecialToken: TypeAlias = "str | AddedToken | None"
 
 
-def _resolve_name(name: str) -> str | Path:
+def _resolve_name(name: str, **fetching: Any) -> str | Path:
     """The one place where a name becomes a local folder; shipped models and the hub live in the checkpoint room."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise CheckpointNotFound(f"There is no tokenizer at {name}.", "Check the path.")
     from bertie.checkpoint import hub
     from bertie.checkpoint.locate import find_shipped
 
-    return find_shipped(name, wanted=hub.TOKENIZER) or hub.fetch_tokenizer(name)
+    return find_shipped(name, wanted=hub.TOKENIZER) or hub.fetch_tokenizer(name, **fetching)
 
 
 def _whole_rows(
@@ -76,66 +84,81 @@ def _whole_rows(
     return rust(inputs.rows) if rows is None else rows
 
 
-class BertTokenizer(TokenTable):
-    """WordPiece for BERT.
+class BertTokenizer(HubInterface):
+    """WordPiece for BERT. `BertTokenizerFast` is the same class.
 
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "##s"])
     >>> tokenizer("Hello worlds")["input_ids"]
     [2, 5, 6, 7, 3]
     """
 
-    model_input_names = ("input_ids", "token_type_ids", "attention_mask")
-    is_fast = True
-
     def __init__(
         self,
-        vocab: str | Path | Mapping[str, int] | Sequence[str],
-        *,
+        vocab_file: str | Path | Mapping[str, int] | Sequence[str] | None = None,
         do_lower_case: bool | None = True,
+        *,
+        vocab: Mapping[str, int] | Sequence[str] | None = None,
+        tokenizer_file: str | Path | None = None,
+        tokenizer_object: Tokenizer | None = None,
         strip_accents: bool | None = None,
-        tokenize_chinese_chars: bool = True,
+        tokenize_chinese_chars: bool | None = True,
         never_split: Sequence[str] | None = None,
-        unk_token: str = "[UNK]",
-        sep_token: str = "[SEP]",
-        pad_token: str = "[PAD]",
-        cls_token: str = "[CLS]",
-        mask_token: str = "[MASK]",
-        model_max_length: int = NO_LIMIT,
-        padding_side: Side = "right",
-        truncation_side: Side = "right",
-        max_input_chars_per_word: int = WORD_LIMIT,
+        do_basic_tokenize: bool = True,
+        bos_token: SpecialToken = None,
+        eos_token: SpecialToken = None,
+        unk_token: SpecialToken = "[UNK]",
+        sep_token: SpecialToken = "[SEP]",
+        pad_token: SpecialToken = "[PAD]",
+        cls_token: SpecialToken = "[CLS]",
+        mask_token: SpecialToken = "[MASK]",
+        additional_special_tokens: Sequence[str | AddedToken] | None = None,
+        model_max_length: int | None = NO_LIMIT,
+        padding_side: Side | None = "right",
+        truncation_side: Side | None = "right",
+        clean_up_tokenization_spaces: bool | None = None,
+        split_special_tokens: bool = False,
+        model_input_names: Sequence[str] | None = None,
+        max_input_chars_per_word: int | None = WORD_LIMIT,
         check_case: bool = True,
+        **others: Any,
     ) -> None:
-        """From a `vocab.txt`, a token-to-id mapping or a list of tokens. `do_lower_case=None` asks the vocabulary.
+        """From a `vocab.txt`, a token-to-id mapping or a list of tokens, or else a `tokenizer.json` or Rust tokenizer.
 
-        Words in `never_split` (they must be in the vocabulary) are kept whole and in their case wherever no letter or
-        digit touches them. `max_input_chars_per_word=200` is Google's first release.
+        `do_lower_case=None` asks the vocabulary; a `tokenizer.json` or Rust tokenizer keeps its own settings, and only
+        what is given and is not the default is laid over it. Words in `never_split` (they must be in the vocabulary)
+        are kept whole and in their case wherever no letter or digit touches them. `max_input_chars_per_word=200` is
+        Google's first release. None means the default.
         """
-        if isinstance(vocab, (str, Path)):
-            source, name, tokens = str(vocab), Path(vocab).parent.name, read_vocabulary(vocab)
+        given = {name: value for name, value in locals().items() if name in _SETTINGS}
+        others = check_others(type(self), others | {"do_basic_tokenize": do_basic_tokenize}, _SETTINGS)
+        if not isinstance(do_lower_case, bool) and do_lower_case is not None:
+            raise TokenizerTypeError(
+                f"do_lower_case is {do_lower_case!r}; wanted True, False or None.", "Name tokenizer_file= if it is one."
+            )
+        source = vocab_file if vocab is None else vocab
+        if source is not None:
+            name, where = "", "this vocabulary"
+            if isinstance(source, (str, Path)):
+                where, name, tokens = str(source), Path(source).parent.name, read_vocabulary(source)
+            else:
+                tokens = as_vocabulary(source)
+            parts = parts_from_vocabulary(tokens, given, check_case=check_case, name=name, source=where)
         else:
-            source, name, tokens = "this vocabulary", "", as_vocabulary(vocab)
-        settings: dict[str, Any] = {
-            "do_lower_case": do_lower_case,
-            "strip_accents": strip_accents,
-            "tokenize_chinese_chars": tokenize_chinese_chars,
-            "never_split": never_split,
-            "unk_token": unk_token,
-            "sep_token": sep_token,
-            "pad_token": pad_token,
-            "cls_token": cls_token,
-            "mask_token": mask_token,
-            "model_max_length": model_max_length,
-            "padding_side": padding_side,
-            "truncation_side": truncation_side,
-            "max_input_chars_per_word": max_input_chars_per_word,
-        }
-        super().__init__(parts_from_vocabulary(tokens, settings, check_case=check_case, name=name, source=source))
+            changed = {name: value for name, value in given.items() if value != _SETTINGS[name]}
+            parts = parts_from_rust(tokenizer_file, tokenizer_object, changed, check_case=check_case)
+        self._fill(parts, others)
+
+    def _fill(self, parts: TokenizerParts, others: dict[str, Any]) -> None:
+        TokenTable.__init__(self, parts)
+        self.name_or_path = others.pop("name_or_path", self.name_or_path)
+        self.verbose = others.pop("verbose", self.verbose)
+        self.add_prefix_space = others.get("add_prefix_space", False)
+        self.other_settings = others
 
     @classmethod
     def from_pretrained(
         cls,
-        path: str | Path,
+        pretrained_model_name_or_path: str | Path,
         *,
         do_lower_case: bool | None = None,
         strip_accents: bool | None = None,
@@ -145,22 +168,28 @@ class BertTokenizer(TokenTable):
         max_input_chars_per_word: int | None = None,
         padding_side: Side | None = None,
         truncation_side: Side | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        split_special_tokens: bool | None = None,
+        model_input_names: Sequence[str] | None = None,
+        additional_special_tokens: Sequence[str | AddedToken] | None = None,
         check_case: bool = True,
         resolver: Resolver | None = None,
-        **special_tokens: str,
-    ) -> BertTokenizer:
+        vocab_file: str | Path | None = None,
+        tokenizer_file: str | Path | None = None,
+        subfolder: str = "",
+        revision: str | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        token: str | bool | None = None,
+        force_download: bool = False,
+        **others: Any,
+    ) -> Self:
         """From a checkpoint's folder, a `tokenizer.json`, a `vocab.txt`, or by name; `folder.py` lists what is read.
 
         What is given here goes before the files. When nothing says whether to lower-case, the vocabulary does
         (**ours**: the hub lower-cases then, cased vocabulary or not). A setting that contradicts the vocabulary is
-        refused.
+        refused. `others` are special tokens by their roles, and the hub's settings that have no meaning here.
         """
-        unknown = sorted(set(special_tokens) - set(SPECIAL_ROLES))
-        if unknown:
-            raise TokenizerError(f"from_pretrained() has no setting {', '.join(unknown)}.")
-        local = Path(path)
-        if not os.path.exists(local):  # Path.exists raises for a name longer than a path can be
-            local = Path((resolver or _resolve_name)(str(path)))
         overrides = Overrides(
             do_lower_case=do_lower_case,
             strip_accents=strip_accents,
@@ -168,24 +197,36 @@ class BertTokenizer(TokenTable):
             never_split=never_split,
             model_max_length=model_max_length,
             max_input_chars_per_word=max_input_chars_per_word,
-            padding_side=padding_side,
-            truncation_side=truncation_side,
-            special=special_tokens,
+            padding_side=None if padding_side is None else check_side(padding_side, "padding_side"),
+            truncation_side=None if truncation_side is None else check_side(truncation_side, "truncation_side"),
+            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+            split_special_tokens=split_special_tokens,
+            model_input_names=model_input_names,
+            additional_special_tokens=additional_special_tokens,
+            special={role: others.pop(role) for role in SPECIAL_ROLES if role in others},
         )
-        return cls.from_parts(parts_from_files(read_tokenizer_files(local), overrides, check_case=check_case))
-
-    @classmethod
-    def from_parts(cls, parts: TokenizerParts) -> BertTokenizer:
-        """From parts that are ready; `__init__`, which makes them, is left out."""
+        others = check_others(cls, others, _SETTINGS)
+        local = Path(pretrained_model_name_or_path) / subfolder
+        if not os.path.exists(local):  # Path.exists raises for a name longer than a path can be
+            fetching: dict[str, Any] = {"revision": revision, "token": token, "force_download": force_download}
+            fetching |= {"cache_dir": cache_dir, "local_files_only": local_files_only}
+            find: Resolver = resolver or partial(_resolve_name, **fetching)
+            local = Path(find(str(pretrained_model_name_or_path)))
+        files = read_tokenizer_files(local)
+        if tokenizer_file is not None or vocab_file is not None:
+            named = read_tokenizer_files(Path(tokenizer_file or vocab_file or ""))
+            files = replace(files, tokenizer_json=named.tokenizer_json, vocab_file=named.vocab_file)
+        parts = parts_from_files(files, overrides, check_case=check_case)
         tokenizer = cls.__new__(cls)
-        TokenTable.__init__(tokenizer, parts)
+        tokenizer._fill(replace(parts, name=str(pretrained_model_name_or_path)), others)
         return tokenizer
 
     def __call__(
         self,
-        text: Any,
+        text: Any = None,
         text_pair: Any = None,
-        *,
+        text_target: Any = None,
+        text_pair_target: Any = None,
         add_special_tokens: bool = True,
         padding: PaddingArgument = False,
         truncation: TruncationArgument | None = None,
@@ -195,14 +236,29 @@ class BertTokenizer(TokenTable):
         pad_to_multiple_of: int | None = None,
         padding_side: Side | None = None,
         return_tensors: str | None = None,
-        return_token_type_ids: bool = True,
-        return_attention_mask: bool = True,
+        return_token_type_ids: bool | None = None,
+        return_attention_mask: bool | None = None,
         return_overflowing_tokens: bool = False,
         return_special_tokens_mask: bool = False,
         return_offsets_mapping: bool = False,
         return_length: bool = False,
+        verbose: bool = True,
+        split_special_tokens: bool | None = None,
     ) -> BatchEncoding:
-        """Encode a text, a pair of texts, or a list of either; every argument means what it means on the hub."""
+        """Encode a text, a pair of texts, or a list of either; every argument means what it means on the hub.
+
+        `text_target` is encoded with the same settings; beside `text` its ids become `labels`.
+        """
+        if text_target is not None:
+            settings = {name: value for name, value in locals().items() if name in _CALL_SETTINGS}
+            labels = self(text_target, text_pair_target, **settings)
+            if text is None:
+                return labels
+            encoding = self(text, text_pair, **settings)
+            encoding["labels"] = labels["input_ids"]
+            return encoding
+        if split_special_tokens is None:
+            split_special_tokens = self.split_special_tokens
         padding_plan = plan_padding(
             padding,
             max_length=max_length,
@@ -213,27 +269,32 @@ class BertTokenizer(TokenTable):
             truncation,
             padding=padding,
             max_length=max_length,
-            stride=stride,
+            stride=stride or 0,
             side=self.truncation_side,
             model_max_length=self.model_max_length,
         )
+        check_lengths(padding_plan, truncation_plan)
         inputs = gather_inputs(text, text_pair, is_split_into_words=is_split_into_words)
-        native = None if is_split_into_words else self._native.of(self._backend, inputs.rows)
-        settings = {"framed": add_special_tokens, "is_split_into_words": is_split_into_words}
-        encode = partial(_whole_rows, inputs, self._backend, native, **settings)
+        backend, native = self._encoders(inputs.rows, split_special_tokens)
+        native = None if is_split_into_words else native
+        encode = partial(
+            _whole_rows, inputs, backend, native, framed=add_special_tokens, is_split_into_words=is_split_into_words
+        )
         rows = Rows(encode(offsets=return_offsets_mapping), truncation_plan, overflow=return_overflowing_tokens)
         ids = rows.ids()
+        if truncation_plan is None:
+            self._warn_if_too_long(ids, max_length, verbose)
         pad: Padding | None = None
         if padding_plan is not None:
             length = padding_plan.length(max(map(len, ids), default=0))
-            side = padding_side or self.padding_side
+            side = self.padding_side if padding_side is None else check_side(padding_side, "padding_side")
             pad = Padding(length, side, self._required_pad_id(), self.pad_token_type_id, self.pad_token or "")
         columns: dict[str, list[Any]] = {"input_ids": ids}
-        if return_token_type_ids:
+        if self._wanted(return_token_type_ids, "token_type_ids"):
             columns["token_type_ids"] = (
                 rows.type_ids() if inputs.paired or self._types_single_texts else [[0] * len(row) for row in ids]
             )
-        if return_attention_mask:
+        if self._wanted(return_attention_mask, "attention_mask"):
             columns["attention_mask"] = [[1] * len(row) for row in ids]
         if return_special_tokens_mask:
             columns["special_tokens_mask"] = rows.special_tokens_mask()
@@ -251,13 +312,33 @@ class BertTokenizer(TokenTable):
         # Rows without offsets know no words or characters; whoever asks for those has the texts encoded again.
         whole = (lambda: rows.encodings) if return_offsets_mapping else cache(partial(encode, offsets=True))
         trace = Trace(whole, samples=rows.samples, cuts=rows.cuts, padding=pad)
-        return BatchEncoding(data, trace=trace).convert_to_tensors(return_tensors)
+        return BatchEncoding(data, tensor_type=return_tensors, n_sequences=1 + inputs.paired, trace=trace)
+
+    def _encoders(
+        self, inputs: Sequence[Any], split_special_tokens: bool = False
+    ) -> tuple[Tokenizer, NativeTokenizer | None]:
+        """The Rust tokenizer, and its C++ form where that is to have these texts."""
+        backend = self._backend
+        if split_special_tokens:
+            # The hub sets this on the tokenizer that all threads share; here it has a copy.
+            if self._splitting is None or self._splitting[0] is not backend:
+                copied = copy_backend(backend)
+                copied.encode_special_tokens = True
+                self._splitting = backend, copied
+            return self._splitting[1], None
+        if not self._backend_is_known:
+            return backend, self._native.of(backend, inputs)
+        if backend.truncation is not None:
+            backend.no_truncation()
+        if backend.padding is not None:
+            backend.no_padding()
+        return backend, None
 
     def encode_whole(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sequence[RustEncoding]:
         """Rows with special tokens, offsets and words, nothing cut off or filled up: what windows are made from."""
         inputs = gather_inputs(list(texts), None if pairs is None else list(pairs), is_split_into_words=False)
-        native = self._native.of(self._backend, inputs.rows)
-        return _whole_rows(inputs, self._backend, native, framed=True, is_split_into_words=False, offsets=True)
+        backend, native = self._encoders(inputs.rows)
+        return _whole_rows(inputs, backend, native, framed=True, is_split_into_words=False, offsets=True)
 
     def encode_ids(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None
@@ -291,7 +372,7 @@ class BertTokenizer(TokenTable):
         """By the C++ library (native.py); None where that is not to be had."""
         if max_length is not None and self.truncation_side != "right":
             return None
-        native = self._native.of(self._backend, texts)
+        native = self._encoders(texts)[1]
         if native is None:
             return None
         return native.encode_flat(
@@ -308,27 +389,35 @@ class BertTokenizer(TokenTable):
         )
         return Rows(whole, truncation, overflow=False).ids()
 
-    def encode(self, text: Any, text_pair: Any = None, **settings: Any) -> list[int]:
+    def encode(self, text: Any, text_pair: Any = None, *args: Any, **settings: Any) -> list[int]:
         """The ids of one text or pair; settings as for calling the tokenizer."""
+        if args:
+            settings = dict(zip(_ENCODE_ARGUMENTS, args, strict=False)) | settings
         ids: list[int] = self(text, text_pair, **settings)["input_ids"]
         return ids
 
-    def tokenize(self, text: str, pair: str | None = None, *, add_special_tokens: bool = False) -> list[str]:
+    def tokenize(
+        self, text: str, pair: str | None = None, add_special_tokens: bool = False, **settings: Any
+    ) -> list[str]:
         """The word pieces of a text."""
-        return self(text, pair, add_special_tokens=add_special_tokens, return_offsets_mapping=True).tokens()
+        settings.setdefault("verbose", False)
+        return self(text, pair, add_special_tokens=add_special_tokens, return_offsets_mapping=True, **settings).tokens()
 
     def pad(
         self,
         encoded_inputs: Any,
-        *,
         padding: PaddingArgument = True,
         max_length: int | None = None,
         pad_to_multiple_of: int | None = None,
         padding_side: Side | None = None,
-        return_attention_mask: bool = True,
+        return_attention_mask: bool | None = None,
         return_tensors: str | None = None,
+        verbose: bool = True,
     ) -> BatchEncoding:
-        """Pad rows that were encoded before: a dict of columns, or a list of dicts, one to a row."""
+        """Pad rows that were encoded before: a dict of columns, or a list of dicts, one to a row.
+
+        Columns of tensors or arrays come back as such.
+        """
         plan = plan_padding(
             padding,
             max_length=max_length,
@@ -338,25 +427,32 @@ class BertTokenizer(TokenTable):
         return pad_columns(
             encoded_inputs,
             plan,
-            side=padding_side or self.padding_side,
+            side=self.padding_side if padding_side is None else check_side(padding_side, "padding_side"),
             pad_id=0 if plan is None else self._required_pad_id(),
             pad_type_id=self.pad_token_type_id,
-            attention_mask=return_attention_mask,
-        ).convert_to_tensors(return_tensors)
+            attention_mask=self._wanted(return_attention_mask, "attention_mask"),
+            ids_name=self.model_input_names[0],
+            tensor_type=return_tensors,
+        )
 
-    def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        count: int = self._backend.num_special_tokens_to_add(pair)
-        return count
 
-    def build_inputs_with_special_tokens(
-        self, token_ids_0: list[int], token_ids_1: list[int] | None = None
-    ) -> list[int]:
-        """[CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
-        cls, sep = self.convert_tokens_to_ids([self.cls_token or "", self.sep_token or ""])
-        return [cls, *token_ids_0, sep] + ([] if token_ids_1 is None else [*token_ids_1, sep])
+BertTokenizerFast = BertTokenizer
 
-    def create_token_type_ids_from_sequences(
-        self, token_ids_0: list[int], token_ids_1: list[int] | None = None
-    ) -> list[int]:
-        """0 for [CLS] A [SEP], 1 for B [SEP]."""
-        return [0] * (len(token_ids_0) + 2) + ([] if token_ids_1 is None else [1] * (len(token_ids_1) + 1))
+_CALL_SETTINGS = set(signature(BertTokenizer.__call__).parameters) - {
+    "self", "text", "text_pair", "text_target", "text_pair_target",
+}  # fmt: skip
+_ENCODE_ARGUMENTS = (
+    "add_special_tokens",
+    "padding",
+    "truncation",
+    "max_length",
+    "stride",
+    "padding_side",
+    "return_tensors",
+)
+# What a vocabulary is read with, and the default of each.
+_SETTINGS = {
+    name: parameter.default
+    for name, parameter in signature(BertTokenizer.__init__).parameters.items()
+    if name in {*Overrides.__dataclass_fields__, *SPECIAL_ROLES} - {"special"}
+}

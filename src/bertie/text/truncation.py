@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from bertie.errors import TokenizerError
 
@@ -25,6 +25,13 @@ Strategy = Literal["longest_first", "only_first", "only_second"]
 Side = Literal["left", "right"]
 Cut = tuple[tuple[int, int], ...]
 T = TypeVar("T")
+
+
+def check_side(side: Any, name: str) -> Side:
+    """A misspelt side would otherwise be taken for the left one."""
+    if side == "left" or side == "right":
+        return side  # type: ignore[no-any-return]
+    raise TokenizerError(f"{name} is {side!r}; wanted 'left' or 'right'.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +163,38 @@ def _parts(size: int, limit: int, truncation: Truncation) -> list[tuple[int, int
     if truncation.side == "right":
         return parts
     return [(size - end, size - start) for start, end in parts]
+
+
+def shorten_ids(
+    ids: list[int], pair_ids: list[int] | None, excess: int, strategy: str, *, stride: int, side: Side
+) -> tuple[list[int], list[int] | None, list[int]]:
+    """Remove `excess` ids as the hub's `truncate_sequences` does; third, what was removed and `stride` ids before it.
+
+    Of a pair under "longest_first" nothing is given back. Its two sides get an odd id the other way round than in rows
+    that Rust makes (`_share_room`): that is the hub's difference too, between `prepare_for_model` and a call.
+    """
+    if excess <= 0 or strategy == "do_not_truncate":
+        return ids, pair_ids, []
+    if strategy not in get_args(Strategy):
+        raise TokenizerError(f"truncation_strategy={strategy!r} is not known.", f"Use one of {get_args(Strategy)}.")
+    if strategy == "longest_first" and pair_ids is not None:
+        from_longer = min(abs(len(ids) - len(pair_ids)), excess)
+        rest = excess - from_longer
+        from_a, from_b = rest // 2, rest - rest // 2
+        from_a, from_b = (from_a + from_longer, from_b) if len(ids) > len(pair_ids) else (from_a, from_b + from_longer)
+        return _shortened(ids, from_a, side), _shortened(pair_ids, from_b, side), []
+    target = pair_ids if strategy == "only_second" else ids
+    if target is None or len(target) <= excess:
+        size = 0 if target is None else len(target)
+        raise TokenizerError(
+            f"truncation='{strategy}' cannot remove {excess} tokens: the sequence has {size}.",
+            "Raise max_length, or use truncation='longest_first'.",
+        )
+    window = min(len(target), stride + excess)
+    removed = target[:window] if side == "left" else target[-window:]
+    kept = _shortened(target, excess, side)
+    return (ids, kept, removed) if strategy == "only_second" else (kept, pair_ids, removed)
+
+
+def _shortened(ids: list[int], count: int, side: Side) -> list[int]:
+    return ids[count:] if side == "left" else ids[: len(ids) - count]

@@ -294,7 +294,7 @@ def load_teacher(source: str | os.PathLike[str], objective: Objective) -> BertPr
 
 def _model_hash(model: BertPreTrainedModel) -> str:
     """A hash of a model's configuration and of all its weights."""
-    digest = hashlib.sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
+    digest = hashlib.sha256(json.dumps(model.config.to_diff_dict(), sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

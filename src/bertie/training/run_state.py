@@ -218,7 +218,7 @@ def save_model(training: Training, folder: Path) -> None:
     tensors = _model_tensors(training)
     if not training.world.is_main:
         return
-    config = training.model.config.to_dict() | {"architectures": [training.architecture]}
+    config = training.model.config.to_diff_dict() | {"architectures": [training.architecture]}
     try:
         save_tensors(tensors, folder, config | {"dtype": "float32", "torch_dtype": "float32"})
         training.objective.save_extras(folder)

@@ -18,8 +18,13 @@ def test_a_loopback_server_answers_to_loopback_names(host: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", [b"evil.example", b"127.0.0.1.evil.example", b"", None, b"192.168.1.5", b"[evil", b"]["]
-)
+    "host",
+    [
+        b"evil.example", b"127.0.0.1.evil.example", b"", None, b"192.168.1.5", b"[evil", b"][", b"[::1].evil.example",
+        b"[::1]evil.example", b"[::1%evil.example]", b"::1", b"localhost:80.evil.example", b"localhost:80:80",
+        b"127.0.0.1@evil.example", b"localhost:80 ", b"localhost\n", b"[]", b":80",
+    ],
+)  # fmt: skip
 def test_a_loopback_server_answers_to_nothing_else(host: bytes | None) -> None:
     with pytest.raises(Refusal) as refused:
         Hosts("127.0.0.1", ()).check(host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,8 +115,15 @@ def test_several_labels_rank_by_the_one_that_means_relevant() -> None:
     assert by_index(rerank(QUERY, SENTENCES, model=loaded)) == pytest.approx(probability("relevant"), abs=1e-6)
     found = rerank(QUERY, SENTENCES, model=loaded, relevant="other")
     assert by_index(found) == pytest.approx(probability("other"), abs=1e-6)
-    plain = Reranker(Loaded(tiny("BertForSequenceClassification", num_labels=3), tokenizer()))
-    assert plain.label == 2
+
+
+@pytest.mark.parametrize("labels", [{0: "negative", 1: "positive"}, {0: "LABEL_0", 1: "LABEL_1"}])
+def test_a_classifier_without_a_label_that_means_relevant_is_refused(labels: dict[int, str]) -> None:
+    model = Loaded(tiny("BertForSequenceClassification", id2label=labels), tokenizer())
+    shown = f"the labels '{labels[0]}', '{labels[1]}'; none of them means .*relevant='{labels[1]}'"
+    with pytest.raises(InputError, match=re.compile(shown, re.DOTALL)):
+        rerank(QUERY, SENTENCES, model=model)
+    assert Reranker(model, relevant=labels[1]).label == 1
 
 
 def test_the_checkpoint_says_how_scores_are_made(tmp_path: Path) -> None:

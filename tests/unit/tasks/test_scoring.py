@@ -12,10 +12,11 @@ import torch
 from bertie.errors import TokenizerError
 from bertie.tasks import scoring
 from bertie.tasks.batching import growing_chunks
+from bertie.tasks.cuts import Cuts
 from bertie.tasks.inputs import TextOrPair
 from bertie.tasks.loaded import Loaded
 from bertie.tasks.pipeline import Tokenizing
-from bertie.tasks.scoring import classifier_logits, logit_blocks
+from bertie.tasks.scoring import classifier_logits
 from tiny_models import SENTENCES, TEXTS, tiny, tokenizer
 
 MIXED: list[TextOrPair] = [
@@ -29,6 +30,10 @@ def loaded() -> Loaded:
     return Loaded(tiny("BertForSequenceClassification", num_labels=3), tokenizer(), budget=100)
 
 
+def cuts() -> Cuts:
+    return Cuts("truncate", 0)
+
+
 def ours() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("bertie-ahead")}
 
@@ -36,22 +41,22 @@ def ours() -> set[str]:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_items_keep_their_order(loaded: Loaded, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "tokenizing_beside", lambda device: Tokenizing(texts=16, calls=4, threads=threads))
-    found = torch.cat(list(logit_blocks(loaded, MIXED)))
-    alone = torch.cat([torch.cat(list(logit_blocks(loaded, [item]))) for item in MIXED])
+    found = torch.cat(list(scoring.logit_blocks(loaded, MIXED, cuts=cuts())))
+    alone = torch.cat([torch.cat(list(scoring.logit_blocks(loaded, [item], cuts=cuts()))) for item in MIXED])
     assert found.shape == (len(MIXED), 3)
     assert torch.allclose(found, alone, atol=1e-5)
     assert len({tuple(row) for row in alone.tolist()}) > 20, "items differ, so that order shows"
-    one_by_one = torch.stack(list(classifier_logits(loaded, iter(MIXED), long="truncate", stride=4)))
+    one_by_one = torch.stack(list(classifier_logits(loaded, iter(MIXED), cuts=cuts(), stride=4)))
     assert torch.equal(one_by_one, found)
     assert ours() == set()
 
 
 def test_nothing_gives_nothing(loaded: Loaded) -> None:
-    assert list(logit_blocks(loaded, [])) == []
+    assert list(scoring.logit_blocks(loaded, [], cuts=cuts())) == []
 
 
 def test_whoever_stops_reading_leaves_no_thread(loaded: Loaded) -> None:
-    with closing(logit_blocks(loaded, iter(MIXED))) as blocks:
+    with closing(scoring.logit_blocks(loaded, iter(MIXED), cuts=cuts())) as blocks:
         while not ours():
             next(blocks)
     assert ours() == set()
@@ -65,15 +70,15 @@ def test_a_mistake_in_the_items_and_one_in_the_tokenizer_reach_the_caller(
         raise ValueError("the file ends here")
 
     with pytest.raises(ValueError, match="the file ends here"):
-        list(logit_blocks(loaded, items()))
+        list(scoring.logit_blocks(loaded, items(), cuts=cuts()))
     with pytest.raises(TokenizerError, match="cannot make a row"):
-        list(logit_blocks(loaded, [*MIXED[:90], ("the", "fox " * 500)], strategy="only_first"))
+        list(scoring.logit_blocks(loaded, [*MIXED[:90], ("the", "fox " * 500)], strategy="only_first", cuts=cuts()))
     assert ours() == set()
 
 
 def test_windows_that_are_started_early_are_read_in_order(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: what is queued is read later, and nothing is lost at the end."""
-    wanted = torch.cat(list(logit_blocks(loaded, MIXED)))
+    wanted = torch.cat(list(scoring.logit_blocks(loaded, MIXED, cuts=cuts())))
     rows = [
         row
         for chunk in growing_chunks(MIXED, 16)

@@ -79,7 +79,8 @@ def test_columns_are_attributes_and_keys(tokenizer: BertTokenizer) -> None:
     assert dict(**encoding) == dict(encoding)
     assert encoding[1].tokens == ["[CLS]", "sat", "[SEP]"]
     assert encoding[-1] == encoding[1]
-    assert encoding[:1] == {name: column[:1] for name, column in encoding.items()}
+    assert encoding[:1] == [encoding[0]]
+    assert BatchEncoding(dict(encoding))[:1] == {name: column[:1] for name, column in encoding.items()}
     with pytest.raises(AttributeError, match="has no 'labels'"):
         _ = encoding.labels
     with pytest.raises(TokenizerError, match="no row 5: the encoding has 2"):
@@ -91,8 +92,10 @@ def test_encodings_pickle_and_copy(tokenizer: BertTokenizer) -> None:
     again = pickle.loads(pickle.dumps(encoding))
     assert dict(again) == dict(encoding)
     assert isinstance(again, BatchEncoding)
+    assert again.word_ids() == encoding.word_ids() == [None, 0, 1, None]
+    assert (again.is_fast, again.n_sequences, again.encodings) == (True, 1, encoding.encodings)
     with pytest.raises(TokenizerError, match="only its columns"):
-        again.word_ids()
+        BatchEncoding(dict(encoding)).word_ids()
     assert copy.copy(encoding).input_ids == encoding.input_ids
     twin = pickle.loads(pickle.dumps(tokenizer))
     assert twin("the cat!") == tokenizer("the cat!")
@@ -263,8 +266,8 @@ def test_special_tokens_can_have_other_names() -> None:
 def test_new_cls_and_sep_frame_the_text(tokenizer: BertTokenizer) -> None:
     assert tokenizer.add_special_tokens({"cls_token": "[START]", "sep_token": "[END]"}) == 2
     assert tokenizer("the", "cat").tokens() == ["[START]", "the", "[END]", "cat", "[END]"]
-    with pytest.raises(TokenizerError, match="eos_token is no special token of BERT"):
-        tokenizer.add_special_tokens({"eos_token": "x"})
+    with pytest.raises(TokenizerError, match="end_token is no special token of BERT"):
+        tokenizer.add_special_tokens({"end_token": "x"})
 
 
 def test_folders_of_every_kind_load(folder: Path, tokenizer: BertTokenizer, tmp_path: Path) -> None:

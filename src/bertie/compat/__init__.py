@@ -1,0 +1,1 @@
+"""Bertie where another library is asked for a BERT. transformers is imported only here, when `register` is called."""

@@ -1,0 +1,102 @@
+"""`bertie.register()`: transformers' `Auto…` classes give Bertie's for every BERT, until what it returns is called.
+
+    undo = bertie.register()
+    AutoModelForMaskedLM.from_pretrained("bert-base-uncased")      # a bertie.BertForMaskedLM
+    pipeline("fill-mask", model="bert-base-uncased")               # runs on it
+    undo()
+
+Models and configurations go through transformers' own registration. A tokenizer cannot: its class is looked up by the
+name in tokenizer_config.json, transformers' classes first. So `AutoTokenizer.from_pretrained` is exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bertie.errors import BertieError, MissingExtra
+
+_CLASSES = {
+    "AutoModel": "BertModel",
+    "AutoModelForTextEncoding": "BertModel",
+    "AutoModelForPreTraining": "BertForPreTraining",
+    "AutoModelForCausalLM": "BertLMHeadModel",
+    "AutoModelForMaskedLM": "BertForMaskedLM",
+    "AutoModelForNextSentencePrediction": "BertForNextSentencePrediction",
+    "AutoModelForSequenceClassification": "BertForSequenceClassification",
+    "AutoModelForMultipleChoice": "BertForMultipleChoice",
+    "AutoModelForTokenClassification": "BertForTokenClassification",
+    "AutoModelForQuestionAnswering": "BertForQuestionAnswering",
+}
+_TOKENIZERS = (None, "BertTokenizer", "BertTokenizerFast")
+_FETCHING = ("subfolder", "revision", "cache_dir", "local_files_only", "token", "force_download")
+
+
+def register() -> Callable[[], None]:
+    """Let transformers' Auto classes give Bertie's models, configurations and tokenizers for model_type "bert".
+
+    Calling what is returned takes it back. Objects made in between stay what they are.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtra("transformers", "compat", "bertie.register()") from None
+    import bertie.config
+    import bertie.model
+    from bertie.compat.auto_config import BertConfig
+
+    configs = (BertConfig, bertie.config.BertConfig)
+    transformers.AutoConfig.register("bert", BertConfig, exist_ok=True)
+    registered = [getattr(transformers, name) for name in _CLASSES if hasattr(transformers, name)]
+    for auto in registered:
+        for config in configs:
+            auto.register(config, getattr(bertie.model, _CLASSES[auto.__name__]), exist_ok=True)
+    original = vars(transformers.AutoTokenizer)["from_pretrained"]
+    _exchange(transformers, classmethod(_tokenizer_or(original.__func__)))
+
+    def undo() -> None:
+        transformers.models.auto.configuration_auto.CONFIG_MAPPING._extra_content.pop("bert", None)
+        for auto in registered:
+            for config in configs:
+                auto._model_mapping._extra_content.pop(config, None)
+        _exchange(transformers, original)
+
+    return undo
+
+
+def _exchange(transformers: Any, method: Any) -> None:
+    transformers.AutoTokenizer.from_pretrained = method
+
+
+def _tokenizer_or(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`AutoTokenizer.from_pretrained` that gives a `bertie.BertTokenizer` for a BERT's own tokenizer."""
+
+    def from_pretrained(cls: type, pretrained_model_name_or_path: Any, *inputs: Any, **options: Any) -> Any:
+        from bertie.text import BertTokenizer
+
+        if inputs or not _is_berts(pretrained_model_name_or_path, options):
+            return original(cls, pretrained_model_name_or_path, *inputs, **options)
+        for name in ("config", "use_fast", "trust_remote_code", "tokenizer_type", "_from_pipeline", "_commit_hash"):
+            options.pop(name, None)
+        options = {name: value for name, value in options.items() if value is not None}
+        return BertTokenizer.from_pretrained(pretrained_model_name_or_path, **options)
+
+    return from_pretrained
+
+
+def _is_berts(source: Any, options: dict[str, Any]) -> bool:
+    """Whether the tokenizer is the usual one: a BERT may have another (multilingual E5 has XLM-R's)."""
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    from bertie.checkpoint.locate import read_config
+
+    if options.get("tokenizer_type") not in (None, "bert"):
+        return False
+    fetching = {name: options[name] for name in _FETCHING if options.get(name) is not None}
+    stated = get_tokenizer_config(source, **fetching).get("tokenizer_class")
+    if options.get("config") is not None:
+        return stated in _TOKENIZERS and getattr(options["config"], "model_type", None) == "bert"
+    try:
+        return stated in _TOKENIZERS and read_config(source, **fetching).get("model_type", "bert") == "bert"
+    except BertieError:  # a tokenizer by itself
+        return stated in _TOKENIZERS[1:]

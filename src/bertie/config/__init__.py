@@ -1,0 +1,30 @@
+"""`BertConfig`: the numbers that make one BERT different from another.
+
+bert.py has the class, checks.py what its values may be, hub.py the methods that code written for the hub's library
+calls. No torch: a configuration can be read and checked without it.
+"""
+
+from bertie.config.bert import PRESETS, BertConfig
+from bertie.config.checks import (
+    ACTIVATIONS,
+    MAX_CONFIG_BYTES,
+    MAX_LABELS,
+    MAX_PARAMETERS,
+    POSITION_TYPES,
+    PROBLEM_TYPES,
+    read_json_object,
+    read_pruned_heads,
+)
+
+__all__ = [
+    "ACTIVATIONS",
+    "MAX_CONFIG_BYTES",
+    "MAX_LABELS",
+    "MAX_PARAMETERS",
+    "POSITION_TYPES",
+    "PRESETS",
+    "PROBLEM_TYPES",
+    "BertConfig",
+    "read_json_object",
+    "read_pruned_heads",
+]

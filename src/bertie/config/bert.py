@@ -1,0 +1,273 @@
+"""The class itself: the fields with their defaults, reading and writing.
+
+The keys and defaults are those of a hub `config.json` with `model_type: "bert"`; Google's `bert_config.json` uses the
+same names for the subset it has. A key we do not know is kept and written back, never interpreted: nothing in a
+config file can name code to run.
+
+Sources: Devlin et al. 2018 (https://arxiv.org/abs/1810.04805) for the architecture, Turc et al. 2019
+(https://arxiv.org/abs/1908.08962) for the small presets.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from bertie.config import checks
+from bertie.config.hub import DEFAULTS, PRIVATE, HubConfig
+from bertie.errors import ConfigError
+
+# name: (layers, width); a head is 64 wide and the feed-forward layer four times the width, as in the papers
+PRESETS = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+
+@dataclass(init=False, repr=False)
+class BertConfig(HubConfig):
+    """The hub's configuration keys, validated. Other keywords, and attributes set later, are kept and saved too.
+
+    >>> BertConfig.preset("tiny", vocab_size=1000).num_attention_heads
+    2
+    >>> BertConfig(num_labels=3, my_key="mine").my_key
+    'mine'
+    """
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str | Callable[..., Any] = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+    position_embedding_type: str = "absolute"
+    use_cache: bool = True
+    classifier_dropout: float | None = None
+    is_decoder: bool = False
+    add_cross_attention: bool = False
+    chunk_size_feed_forward: int = 0
+    pruned_heads: dict[int, list[int]] = field(default_factory=dict)
+    tie_word_embeddings: bool = True
+    num_labels: int = None  # type: ignore[assignment]  # resolved with id2label below; 2 when neither is given
+    id2label: dict[int, str] = None  # type: ignore[assignment]
+    label2id: dict[str, int] = None  # type: ignore[assignment]
+    problem_type: str | None = None
+    output_attentions: bool = False
+    output_hidden_states: bool = False
+    return_dict: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)  # everything else: the file's other keys, attributes set later
+
+    def __init__(self, /, *sizes: Any, **values: Any) -> None:
+        """Sizes may be given without names in the order above, the hub's; people usually write keywords."""
+        names = list(_FIELDS)
+        if len(sizes) > names.index("is_decoder"):
+            raise ConfigError(f"BertConfig got {len(sizes)} values without names.", "Give keywords: vocab_size=… .")
+        values = dict(zip(names, sizes, strict=False)) | values
+        model_type = values.pop("model_type", self.model_type)
+        if model_type != self.model_type:
+            raise ConfigError(
+                f"config.model_type is {model_type!r}: this is not a BERT.",
+                f"{type(self).__name__} reads model_type {self.model_type!r} only.",
+            )
+        self.__dict__.setdefault("extra", {})
+        for name, default in _FIELDS.items():
+            self.__dict__[name] = checks.plain_int(values.pop(name, default))
+        self.__dict__["pruned_heads"] = checks.read_pruned_heads(self.pruned_heads or {})
+        self._read_labels()
+        if values.get("dtype") is not None:
+            values.pop("torch_dtype", None)  # its older name; files have one or the other or both
+        for name, value in values.items():
+            self._keep(self.attribute_map.get(name, name), value)
+        checks.validate(self)
+
+    # -- labels stay in step: setting one of num_labels / id2label rewrites the other two --------------------------
+
+    def _read_labels(self) -> None:
+        given, count = self.label2id, self.num_labels
+        if self.id2label is None:
+            self._set_labels({i: f"LABEL_{i}" for i in range(checks.checked_num_labels(count))})
+        else:
+            self._set_labels(checks.read_labels(self.id2label))
+            if count is not None and count != self.num_labels:
+                raise ConfigError(
+                    f"config.num_labels ({count}) differs from the {self.num_labels} entries of config.id2label.",
+                    "Give one of the two, or make them agree.",
+                )
+        if given is not None:
+            self.__dict__["label2id"] = checks.read_label_ids(given)
+
+    def _set_labels(self, labels: dict[int, str]) -> None:
+        names = {label: i for i, label in labels.items()}
+        self.__dict__.update(num_labels=len(labels), id2label=labels, label2id=names)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        name = self.attribute_map.get(name, name)
+        if name == "num_labels":
+            if (count := checks.checked_num_labels(value)) != self.num_labels:  # the same number keeps its labels
+                self._set_labels({i: f"LABEL_{i}" for i in range(count)})
+        elif name == "id2label":
+            self._set_labels(checks.read_labels(value))
+        elif name in _FIELDS or name == "extra":
+            self.__dict__[name] = checks.plain_int(value)
+        elif isinstance(getattr(type(self), name, None), property):
+            object.__setattr__(self, name, value)
+        else:
+            self._keep(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are not fields: the file's own extra keys read like the others.
+        extra = self.__dict__.get("extra", {})
+        name = self.attribute_map.get(name, name)
+        for place in (self.__dict__, extra, DEFAULTS, PRIVATE):
+            if name in place:
+                return place[name]
+        raise AttributeError(f"{type(self).__name__} has no field '{name}'")
+
+    # -- derived -----------------------------------------------------------------------------------------------------
+
+    @property
+    def attention_head_size(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout before a classifier: `classifier_dropout`, or `hidden_dropout_prob` when that is not set."""
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
+
+    # -- making and changing -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Self:
+        """One of the published sizes: tiny, mini, small, medium, base, large."""
+        if name not in PRESETS:
+            raise ConfigError(f"No preset is called {name!r}.", f"There are: {', '.join(PRESETS)}.")
+        layers, width = PRESETS[name]
+        sizes = {
+            "num_hidden_layers": layers,
+            "hidden_size": width,
+            "num_attention_heads": width // 64,
+            "intermediate_size": 4 * width,
+        }
+        return cls._from_values(sizes, overrides)
+
+    @classmethod
+    def _from_values(cls, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Self:
+        """Build from a file's keys and what the caller wants changed."""
+        merged = dict(values) | dict(overrides)
+        if "num_labels" in overrides and "id2label" not in overrides:
+            # The file's labels describe another head; the caller's count wins.
+            if values.get("id2label") is not None and len(values["id2label"]) != overrides["num_labels"]:
+                merged.pop("id2label", None)
+                merged.pop("label2id", None)
+        elif "id2label" in overrides:
+            if "num_labels" not in overrides:
+                merged.pop("num_labels", None)
+            if "label2id" not in overrides:
+                merged.pop("label2id", None)
+        elif merged.get("id2label") is not None:
+            merged.pop("num_labels", None)  # written by some tools beside id2label; the labels themselves are the truth
+        return cls(**merged)
+
+    @classmethod
+    def from_json_file(cls, path: str | os.PathLike[str], **overrides: Any) -> Self:
+        """Read a hub `config.json` or Google's `bert_config.json`."""
+        return cls._from_values(checks.read_json_object(path), overrides)
+
+    def replace(self, **changes: Any) -> Self:
+        """A changed, re-validated copy."""
+        return self._from_values(self.to_diff_dict() | self._private(), changes)
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every key, those with their default values too."""
+        values = {name: self.__dict__[name] for name in _FIELDS if name != "num_labels"}
+        return copy.deepcopy({**DEFAULTS, **values, "model_type": self.model_type, **self.extra})
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is written: keys outside the hub's usual set appear only when they are not default."""
+        values: dict[str, Any] = {"model_type": self.model_type}
+        for name, default in _FIELDS.items():
+            value = self.__dict__[name]
+            if name in _ALWAYS_WRITTEN or (value != default and name not in _LABELS):
+                values[name] = value
+        plain = {i: f"LABEL_{i}" for i in range(2)}
+        if self.id2label != plain or self.label2id != {label: i for i, label in plain.items()}:
+            values |= {"id2label": dict(self.id2label), "label2id": dict(self.label2id)}
+        return values | self.extra
+
+    def to_json(self) -> str:
+        return self.to_json_string()
+
+    def to_json_string(self, use_diff: bool = True) -> str:
+        """As a file has it; with `use_diff=False` every key is there. What JSON cannot hold is refused by name."""
+        if callable(self.hidden_act):
+            raise ConfigError(
+                f"config.hidden_act is the function {self.hidden_act!r}, which a file cannot hold.",
+                f"Set config.hidden_act to one of the names: {', '.join(checks.ACTIVATIONS)}.",
+            )
+        values = self.to_diff_dict()
+        for name, value in values.items():
+            try:
+                json.dumps(value, default=_nested)
+            except (TypeError, ValueError, RecursionError):
+                raise ConfigError(
+                    f"config.{name} is {value!r:.80}, which a file cannot hold.",
+                    "A configuration takes numbers, texts, true, false, null, and lists and objects of them.",
+                ) from None
+        if not use_diff:
+            values = self.to_dict()
+        return json.dumps(values, indent=2, sort_keys=True, default=_nested) + "\n"
+
+    def to_json_file(self, path: str | os.PathLike[str], use_diff: bool = True) -> None:
+        Path(path).write_text(self.to_json_string(use_diff), encoding="utf-8")
+
+    def to_google_dict(self) -> dict[str, Any]:
+        """The keys Google's `bert_config.json` has."""
+        return {name: getattr(self, name) for name in _GOOGLE_KEYS}
+
+    def validate(self) -> None:
+        """Raise `ConfigError` for what no model can be built from; models call it first."""
+        checks.validate(self)
+        checks.validate_heads(self)
+
+
+def _nested(value: Any) -> Any:
+    if isinstance(value, BertConfig):
+        return value.to_diff_dict()
+    raise TypeError
+
+
+_FIELDS: dict[str, Any] = {
+    f.name: f.default_factory() if f.default_factory is not MISSING else f.default
+    for f in fields(BertConfig)
+    if f.name != "extra"
+}
+_LABELS = frozenset({"num_labels", "id2label", "label2id"})
+_GOOGLE_KEYS = (
+    "attention_probs_dropout_prob", "hidden_act", "hidden_dropout_prob", "hidden_size", "initializer_range",
+    "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "type_vocab_size",
+    "vocab_size",
+)  # fmt: skip
+_ALWAYS_WRITTEN = frozenset(_GOOGLE_KEYS) | {
+    "layer_norm_eps", "pad_token_id", "position_embedding_type", "use_cache", "classifier_dropout",
+}  # fmt: skip

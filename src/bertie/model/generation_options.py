@@ -1,0 +1,224 @@
+"""How `generate()` chooses tokens and when it stops: transformers' names and defaults, checked when made."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bertie.config import read_json_object
+from bertie.errors import InputError
+from bertie.model import checks
+
+# What transformers 4.57 takes and this does not, by name: what it would have done is not done in silence.
+REFUSED = {
+    "assistant_model": "Assisted decoding",
+    "constraints": "Constrained beam search",
+    "force_words_ids": "Constrained beam search",
+    "diversity_penalty": "Group beam search",
+    "num_beam_groups": "Group beam search",
+    "guidance_scale": "Classifier-free guidance",
+    "penalty_alpha": "Contrastive search",
+    "dola_layers": "DoLa decoding",
+    "prompt_lookup_num_tokens": "Prompt lookup",
+    "stop_strings": "Stopping at strings",
+    "watermarking_config": "Watermarking",
+}
+_HARMLESS = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1}
+EARLY = (True, False, "never")
+
+
+class GenerationConfig:
+    """Settings for `generate()` under transformers' names; what is None (or not there) has its default.
+
+    >>> GenerationConfig(max_new_tokens=5).max_new_tokens
+    5
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.__dict__.update(settings)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NAMES:
+            return None
+        raise AttributeError(f"GenerationConfig has no {name!r}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GenerationConfig) and other.to_dict() == self.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"GenerationConfig({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str], **settings: Any) -> GenerationConfig:
+        """From a folder's generation_config.json."""
+        return cls(**{**read_json_object(Path(folder) / "generation_config.json"), **settings})
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        written = json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+        (Path(folder) / "generation_config.json").write_text(written, encoding="utf-8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """What was asked for, with defaults filled in."""
+
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    min_length: int = 0
+    min_new_tokens: int | None = None
+    max_time: float | None = None
+    early_stopping: bool | str = False
+    do_sample: bool = False
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 1.0
+    min_p: float | None = None
+    typical_p: float = 1.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+    repetition_penalty: float = 1.0
+    encoder_repetition_penalty: float = 1.0
+    length_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    sequence_bias: Mapping[tuple[int, ...], float] | None = None
+    forced_bos_token_id: int | None = None
+    forced_eos_token_ids: tuple[int, ...] = ()
+    remove_invalid_values: bool = False
+    exponential_decay_length_penalty: tuple[int, float] | None = None
+    suppress_tokens: Sequence[int] = ()
+    begin_suppress_tokens: Sequence[int] = ()
+    renormalize_logits: bool = False
+    use_cache: bool = True
+    output_attentions: bool = False
+    output_hidden_states: bool = False
+    output_scores: bool = False
+    output_logits: bool = False
+    return_dict_in_generate: bool = False
+    eos_token_ids: tuple[int, ...] = ()
+    pad_token_id: int = 0
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_beams", 1), ("num_return_sequences", 1), ("top_k", 0)):
+            checks.whole_number(name, getattr(self, name), least)
+        for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
+            checks.whole_number(name, getattr(self, name), 0)
+        if not checks.is_whole(self.pad_token_id):
+            raise InputError(f"pad_token_id is {self.pad_token_id!r}; it takes an id, a whole number.")
+        if not _is_number(self.length_penalty):
+            raise InputError(f"length_penalty is {self.length_penalty!r}; it takes a finite number.")
+        for name in ("temperature", "repetition_penalty", "encoder_repetition_penalty"):
+            number = getattr(self, name)
+            if not _is_number(number) or not number > 0:
+                raise InputError(f"{name} is {number!r}; it takes a finite number above 0.")
+        for name in ("top_p", "typical_p"):
+            number = getattr(self, name)
+            if not _is_number(number) or not 0 < number <= 1:
+                raise InputError(f"{name} is {number!r}; it takes a probability above 0, up to 1.")
+        for name in ("epsilon_cutoff", "eta_cutoff", "min_p"):
+            number = getattr(self, name)
+            if number is not None and not (_is_number(number) and 0 <= number <= 1):
+                raise InputError(f"{name} is {number!r}; it takes a probability, from 0 to 1.")
+        if not any(self.early_stopping is known or self.early_stopping == known for known in EARLY):
+            raise InputError(f"early_stopping is {self.early_stopping!r}.", "It takes True, False or 'never'.")
+        for words in self.bad_words_ids:
+            if not isinstance(words, list | tuple) or not words or not all(checks.is_whole(one) for one in words):
+                raise InputError(
+                    f"bad_words_ids holds {words!r}; it takes lists of ids.",
+                    "tokenizer(words, add_special_tokens=False)['input_ids'] makes them.",
+                )
+        if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
+            raise InputError(
+                f"{self.num_return_sequences} texts of each prompt were asked for, and the beams are {self.num_beams}.",
+                "Use as many beams (num_beams=), fewer texts (num_return_sequences=), or draw them: do_sample=True.",
+            )
+        if self.num_beams > 1 and self.num_return_sequences > self.num_beams:
+            raise InputError(
+                f"{self.num_return_sequences} texts of each prompt were asked for, and the beams are {self.num_beams}.",
+                "Use as many beams (num_beams=), or fewer texts (num_return_sequences=).",
+            )
+
+    @property
+    def num_copies(self) -> int:
+        """How many texts go on from every prompt side by side."""
+        return self.num_beams if self.num_beams > 1 else self.num_return_sequences
+
+
+_NAMES = {
+    *(field.name for field in fields(GenerationOptions)),
+    "eos_token_id",
+    "bos_token_id",
+    "forced_eos_token_id",
+    *REFUSED,
+} - {"eos_token_ids", "forced_eos_token_ids"}
+
+
+def read_options(config: Any, given: Any, settings: dict[str, Any]) -> GenerationOptions:
+    """From a generation config (ours, transformers', a dict, or None) and keywords, which go before it.
+
+    The keywords that are read are taken out of `settings`; what is left is for the model.
+    """
+    base = given if isinstance(given, Mapping) else {name: getattr(given, name, None) for name in _NAMES}
+    values = {name: value for name, value in base.items() if name in _NAMES and value is not None}
+    for name in _NAMES & set(settings):
+        value = settings.pop(name)
+        if value is not None:
+            values[name] = value
+    for name in set(values) & set(REFUSED):
+        if values.pop(name) != _HARMLESS.get(name):
+            raise InputError(f"{name} was given: {REFUSED[name]} is not done here.", "Leave it out.")
+    values.pop("bos_token_id", None)
+    eos = values.pop("eos_token_id", config.eos_token_id)
+    pad = values.pop("pad_token_id", config.pad_token_id)
+    forced = values.pop("forced_eos_token_id", None)
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if name in values:
+            values[name] = as_ids(name, values[name], config.vocab_size)
+    if isinstance(values.get("sequence_bias"), list):
+        values["sequence_bias"] = {tuple(words): bias for words, bias in values["sequence_bias"]}
+    return GenerationOptions(
+        **values,
+        eos_token_ids=as_ids("eos_token_id", eos, config.vocab_size),
+        forced_eos_token_ids=as_ids("forced_eos_token_id", forced, config.vocab_size),
+        pad_token_id=0 if pad is None else pad,
+    )
+
+
+def as_ids(name: str, value: Any, vocab_size: int) -> tuple[int, ...]:
+    """No id, one or several."""
+    if value is None:
+        return ()
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    ids = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(checks.is_whole(one) and 0 <= one < vocab_size for one in ids):
+        raise InputError(
+            f"{name} is {value!r}; it takes an id from 0 to {vocab_size - 1} (vocab_size is {vocab_size}), or "
+            "a list of them.",
+            "Ids come from the tokenizer of the same checkpoint; an empty list lets no token end a text."
+            if name == "eos_token_id"
+            else "Ids come from the tokenizer of the same checkpoint.",
+        )
+    return ids
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
