@@ -55,8 +55,8 @@ def validate(config: BertConfig) -> None:
             raise ConfigError(f"config.{name} is {value!r}; it takes a probability, 0 up to (not including) 1.")
     for name in ("initializer_range", "layer_norm_eps"):
         value = getattr(config, name)
-        if not _is_number(value) or not 0 <= value < 1:
-            raise ConfigError(f"config.{name} is {value!r}; it takes a small number, 0 up to 1.")
+        if not _is_number(value) or not 0 <= value <= 1:
+            raise ConfigError(f"config.{name} is {value!r}; it takes a small number, 0 to 1.")
     for name in _FLAGS:
         if not isinstance(getattr(config, name), bool):
             raise ConfigError(f"config.{name} is {getattr(config, name)!r}; it takes true or false.")
