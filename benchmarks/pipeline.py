@@ -84,7 +84,7 @@ def main() -> None:
     tokenizer = BertTokenizer.from_pretrained(given.model or default_embedding_model())
     config = BertConfig.preset("tiny", vocab_size=len(tokenizer))
     base = BertModel(config, add_pooling_layer=False).eval().to(given.device)
-    fast = FastBert(base, NothingRunner(config.hidden_size, base.device))
+    fast = FastBert(base, lambda _: NothingRunner(config.hidden_size, base.device))
     embedder = Embedder(Loaded(fast, tokenizer), max_length=256, normalize=True)
     chosen = paragraphs(given.texts)
     texts = chosen.texts

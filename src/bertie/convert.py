@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertie.checkpoint.atomic import new_files
 from bertie.checkpoint.read import open_checkpoint
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.shards import leads_out
@@ -54,21 +54,17 @@ def convert(
         raise CheckpointError(f"{destination} exists already and is not an empty folder.", "Give a new folder.")
     model, report = _whole(source, checkpoint, dtype)
     result = Conversion(type(model).__name__, report.format, len(model.state_dict()))
-    # Everything is written beside and appears at once: a conversion that is interrupted leaves no half of it.
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{destination.name}.", dir=destination.parent) as beside:
-        unfinished = Path(beside) / destination.name
+    # Everything appears at once: a conversion that is interrupted leaves no half of it.
+    with new_files(destination, obsolete=lambda name: False) as unfinished:
         if target == "hub":
             model.save_pretrained(unfinished)
         else:
-            unfinished.mkdir()
             result.notes += _write_tensorflow(model, unfinished)
         copied, left_out = _copy_companions(checkpoint.folder, unfinished)
         if left_out:
             result.notes.append(f"not copied, links that lead out of the folder: {listed(left_out)}")
         if not copied:
             result.notes.append("no vocabulary was found beside the weights; add the tokenizer's files")
-        os.rename(unfinished, destination)
     if report.unexpected:
         result.notes.append(f"not carried over, no place in the model: {listed(report.unexpected)}")
     return result

@@ -123,7 +123,7 @@ TASKS: list[tuple[str, str, Any, dict[str, Any]]] = [
     ("text-classification", "BertForSequenceClassification", tiny_models.SENTENCES, {"top_k": None}),
     ("text-classification", "BertForSequenceClassification", {"text": "the dog", "text_pair": "a fox"}, {}),
     ("token-classification", "BertForTokenClassification", tiny_models.SENTENCES[1], {}),
-    ("token-classification", "BertForTokenClassification", tiny_models.SENTENCES[1], {"aggregation_strategy": "max"}),
+    ("token-classification", "BertForTokenClassification", "She looked into the room", {"aggregation_strategy": "max"}),
     ("feature-extraction", "BertModel", tiny_models.SENTENCES[:2], {}),
     ("zero-shot-classification", "BertForSequenceClassification", "The film was good.",
      {"candidate_labels": ["film", "weather"]}),

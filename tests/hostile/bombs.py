@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from bertie.checkpoint.inspect import summarise
 from bertie.checkpoint.tensorflow.sstable import write_table
 from bertie.checkpoint.tensorflow.wire import Entry, Header
 from bertie.loading import load
@@ -25,6 +26,7 @@ from bertie.text import BertTokenizer, train_vocabulary
 from hostile.corpus import CONFIG, TEXTS, bin_files, config_json, safetensors_files
 from hostile.isolation import Trial
 from hostile.pickles import legacy, zipped
+from hostile.torch_bombs import FILES as TORCH_FILES
 
 Files = dict[str, bytes]
 
@@ -226,6 +228,7 @@ BOMBS: dict[str, Callable[[], Files]] = {
     "safetensors: header 1e5 deep": _safetensors(b'{"a":' * DEEP),
     "safetensors: a shape of 1e5 ones": _safetensors({"a": _tensor([1] * DEEP, 0, 4)}, bytes(4)),
     "safetensors: nothing, 2^62 times": _safetensors({"a": _tensor([0, 2**62], 0, 0)}),
+    "safetensors: nothing, 2^124 times": _safetensors({"a": _tensor([0, 2**62, 2**62], 0, 0)}),
     "safetensors: a billion layers": _billion_layers,
     "safetensors: 24,000 layers of nothing": lambda: _many_layers(24_000),
     "safetensors: 2 MB of entries": lambda: _safetensors({str(n): [] for n in range(130_000)})(),
@@ -245,6 +248,8 @@ BOMBS: dict[str, Callable[[], Files]] = {
     "legacy: 2^28 elements beyond one": _bin(lambda: _legacy(_rebuilt(1, (2**28,), (1,), old=True))),
     "legacy: 20 MB of lists": _bin(lambda: legacy(b"\x80\x02" + b"]" * 20_000_000 + b".", at=2)),
     "legacy: a text of 4 GB": _bin(lambda: legacy(b"\x80\x02X\xff\xff\xff\xffabc.", at=2)),
+    **{f"bin: {name}": _bin(make) for name, make in TORCH_FILES.items()},
+    **{f"inspect: {name}": _bin(make) for name, make in TORCH_FILES.items()},
     "tar: a name of 8 GB": _bin(
         lambda: b"././@LongLink".ljust(124, b"\0") + b"77777777777\0" + b"\0" * 20 + b"L" + b"\0" * 867
     ),
@@ -303,4 +308,6 @@ def trial(case: str, folder: Path) -> Trial:
 
     if case.startswith("tokenizer"):
         return Trial(tokenize, check)
+    if case.startswith("inspect"):
+        return Trial(lambda: summarise(home), check)
     return Trial(lambda: load(home, dtype="auto" if "dtype" in case else torch.float32), check)

@@ -78,7 +78,7 @@ def run_isolated(runner: str, cases: Iterable[str], folder: Path, *, limit: floa
 
 def _start(runner: str, folder: Path) -> subprocess.Popen[bytes]:
     environment = os.environ | {
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -109,7 +109,8 @@ def test_safetensors_shards_and_bin(
         model.save_pretrained(folder, max_shard_size=shard_size)
         assert_same(values(reloaded(name, folder)), values(model))
         reloaded(name, folder).save_pretrained(folder)
-        assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+        names = {path.name for path in folder.iterdir()} - {"generation_config.json"}  # of models that write
+        assert names == {"config.json", "model.safetensors"}
         assert_same(values(reloaded(name, folder)), values(model))
         (folder / "model.safetensors").unlink()
         torch.save(model.state_dict(), folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -236,13 +237,22 @@ def test_an_index_that_failed_leaves_nothing_behind(desk: Path, capsys: pytest.C
     assert sorted(path.name for path in (desk / "there").iterdir()) == before
 
 
+def _writes_in(process: int, folder: Path) -> bool:
+    """Whether a process has written to a file in a folder, with a name or without."""
+    found = [link for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()]
+    with suppress(OSError):  # it closed one meanwhile
+        written = [link for link in found if os.readlink(link).startswith(str(folder)) and os.access(link, os.W_OK)]
+        return any(link.stat().st_size for link in written if "many.txt" not in os.readlink(link))
+    return False
+
+
 def test_a_command_that_is_terminated_cleans_up(desk: Path) -> None:
     (desk / "many.txt").write_text("A text that is long enough to take a while.\n" * 200_000)
     line = [sys.executable, "-m", "bertie", "embed", "-f", "many.txt", "-o", "many.jsonl"]
     process = subprocess.Popen(line, cwd=desk, stderr=subprocess.PIPE)
     assert process.stderr is not None
     ends = time.monotonic() + 60
-    while not any(path.stat().st_size for path in desk.glob(".many.jsonl.*.part")):
+    while not _writes_in(process.pid, desk):
         assert time.monotonic() < ends
         assert process.poll() is None
         time.sleep(0.05)

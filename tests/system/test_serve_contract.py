@@ -185,10 +185,40 @@ def test_info_health_and_metrics_are_where_they_are_looked_for(server: Server) -
     assert "# TYPE" in metrics.text
 
 
+def test_a_classifier_ranks_only_by_a_label_that_is_named(server: Server) -> None:
+    asked = {"query": "dog", "texts": ["a dog", "a cat"], "model": "nli"}
+    refused = server.post("/rerank", asked)
+    assert refused.status_code == 422
+    assert "none of which means that a document is relevant" in refused.text
+    assert server.post("/rerank", {**asked, "relevant": "no such label"}).status_code == 422
+    info = server.get("/v1/models").json()
+    assert "rerank" not in str([model for model in info["data"] if model["id"] == "nli"])
+
+
+def test_texts_that_are_cut_are_counted_in_a_header_and_in_the_usage(server: Server) -> None:
+    long, short = "the dog sleeps " * 60, "a dog"
+    found = server.post("/v1/embeddings", {"input": [long, short, long], "model": "bert"})
+    assert found.headers["x-truncated-texts"] == "2"
+    assert found.json()["usage"]["truncated_texts"] == 2
+    found = server.post("/v1/classify", {"inputs": [long, short], "model": "nli"})
+    assert found.headers["x-truncated-texts"] == "1"
+    assert found.json()["usage"]["truncated_texts"] == 1
+    for path, body in (
+        ("/v1/embeddings", {"input": short, "model": "bert"}),
+        ("/v1/classify", {"inputs": [long], "model": "nli", "long": "windows"}),
+    ):
+        found = server.post(path, body)
+        assert "x-truncated-texts" not in found.headers
+        assert "truncated_texts" not in found.json()["usage"]
+    found = server.post("/embed", {"inputs": [long, short], "model": "bert", "truncate": True})
+    assert found.headers["x-truncated-texts"] == "1"
+
+
 def test_rerank_is_sorted_and_cohere_has_the_same_scores(server: Server) -> None:
     texts = SENTENCES[:5]
-    tei = server.post("/rerank", {"query": "dog", "texts": texts, "model": "nli"}).json()
-    cohere = server.post("/v1/rerank", {"query": "dog", "documents": texts, "model": "nli", "top_n": 3}).json()
+    by = {"query": "dog", "model": "nli", "relevant": "entailment"}
+    tei = server.post("/rerank", {**by, "texts": texts}).json()
+    cohere = server.post("/v1/rerank", {**by, "documents": texts, "top_n": 3}).json()
     assert [row["score"] for row in tei] == sorted((row["score"] for row in tei), reverse=True)
     assert sorted(row["index"] for row in tei) == list(range(5))
     assert [row["index"] for row in cohere["results"]] == [row["index"] for row in tei[:3]]

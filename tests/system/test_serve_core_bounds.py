@@ -17,7 +17,7 @@ from bertie.serve.settings import Limits
 from tiny_models import MAX_LENGTH
 
 LONG = "the dog and the fox " * 30
-LIMITS = Limits(text_tokens=2000, answer_numbers=50_000, request_characters=200_000)
+LIMITS = Limits(text_tokens=2000, answer_bytes=1_000_000, request_characters=200_000)
 
 
 @pytest.fixture(scope="module")

@@ -219,13 +219,13 @@ def _leave_early(server: Running, http: httpx.Client) -> None:
     engine = server.service.models.get("m").engine
     assert engine is not None
     first = threading.Thread(target=http.post, args=("/embed",), kwargs={"json": {"inputs": "first"}})
-    with closing_thread(first), engine._lock:
+    with closing_thread(first), engine.device.short:
         first.start()
-        until(lambda: bool(engine._running))
+        until(lambda: engine.waiting[0] == 1)
         try:
             httpx.post(server.url + "/embed", json={"inputs": "gone"}, timeout=0.3)
         finally:
-            until(lambda: all(job.gone for job in engine._jobs))
+            until(lambda: any(job.gone for jobs in engine._short._clients.values() for job in jobs))
 
 
 def test_choices_of_tasks_are_kept(models: dict[str, str]) -> None:

@@ -91,11 +91,7 @@ def test_no_pickle_no_eval_no_import_by_name(file: Path) -> None:
         assert called not in ("eval", "exec", "compile", "__import__"), f"{called} at line {node.lineno}"
         if called.endswith("import_module"):  # only to load our own commands when they are called
             assert file == SOURCE / "cli" / "main.py", f"{called} at line {node.lineno}"
-        if called == "torch.load":
-            safe = [k for k in node.keywords if k.arg == "weights_only"]
-            assert safe, f"torch.load without weights_only at line {node.lineno}"
-            assert isinstance(safe[0].value, ast.Constant)
-            assert safe[0].value.value is True
+        assert called != "torch.load", f"at line {node.lineno}: checkpoint/torch_bin.py reads torch's files"
 
 
 def run(code: str) -> str:

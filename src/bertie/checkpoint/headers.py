@@ -157,6 +157,9 @@ def _entry(path: Path, name: str, value: Any, base: int) -> HeaderEntry:
         )
     if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(_is_size(length) for length in shape):
         raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has the shape {shape!r:.80}.", REMEDY)
+    # Of a tensor without items, torch multiplies the other dimensions in 64 bits.
+    if 0 in shape and math.prod(length or 1 for length in shape) >= 2**60:
+        raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has the shape {shape!r:.80}.", REMEDY)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(offset) for offset in offsets):
         raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has the data_offsets {offsets!r:.80}.", REMEDY)
     begin, end = offsets

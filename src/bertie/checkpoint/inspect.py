@@ -1,4 +1,4 @@
-"""What is in a checkpoint, from its headers alone, whatever its size. Safetensors are described without torch."""
+"""What is in a checkpoint, from its headers alone, whatever its size and format, and without torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bertie.checkpoint.folder import WeightFiles
-from bertie.checkpoint.headers import read_header
-from bertie.checkpoint.locate import locate
+from bertie.checkpoint.headers import open_weights, read_header
+from bertie.checkpoint.locate import Located, read_located
 from bertie.checkpoint.names import common_wrapper, modern, num_layers
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.torch_headers import read_torch_headers
@@ -137,14 +137,16 @@ class Summary:
 
 def summarise(source: str | os.PathLike[str]) -> Summary:
     """Read the headers of what `source` names: a folder, a file, a TensorFlow prefix or a hub name."""
-    found = locate(source)
-    weights = found.weights
+    return read_located(source, lambda found: _summary(os.fspath(source), found))
+
+
+def _summary(source: str, found: Located) -> Summary:
     summary = Summary(
-        source=os.fspath(source),
-        format=weights.format,
-        files=_files(weights),
+        source=source,
+        format=found.weights.format,
+        files=_files(found.weights),
         config=found.config,
-        tensors=_headers(weights, found.config),
+        tensors=_headers(found.weights, found.config),
         vocabulary=_vocabulary(found.folder),
     )
     summary.notes = list(_notes(summary))
@@ -168,13 +170,12 @@ def _headers(weights: WeightFiles, config: dict[str, Any]) -> list[TensorHeader]
                 TensorHeader(one.hub_name, tuple(one.shape), bundle.entries[one.tf_name].dtype.name)
                 for one in plan.kept
             ]
-    found = [read_torch_headers(file) for file in weights.files]
-    if all(one is not None for one in found):
-        return [TensorHeader(name, one.shape, one.dtype) for each in found if each for name, one in each.items()]
-    from bertie.checkpoint.torch_bin import read_bin
-
-    tensors = [(name, tensor) for file in weights.files for name, tensor in read_bin(file).items()]
-    return [TensorHeader(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in tensors]
+    headers: list[TensorHeader] = []
+    for file in weights.files:
+        with open_weights(file) as opened:
+            notes = read_torch_headers(file, opened).tensors
+            headers += [TensorHeader(name, note.shape, note.dtype) for name, note in notes.items()]
+    return headers
 
 
 def _files(weights: WeightFiles) -> list[tuple[str, int]]:

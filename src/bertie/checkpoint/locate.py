@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from bertie.checkpoint.atomic import read_whole
 from bertie.checkpoint.folder import (
     WeightFiles,
     check_model_type,
@@ -26,6 +28,7 @@ from bertie.checkpoint.shipped import HUB_NAMES, SHIPPED, installed, shipped_fol
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
 
+Result = TypeVar("Result")
 logger = logging.getLogger("bertie.checkpoint")
 _HUB_NAME = re.compile(r"[\w.\-]{1,96}(/[\w.\-]{1,96})?")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".json", ".ckpt", ".index", ".onnx", ".h5", ".msgpack")
@@ -41,24 +44,38 @@ class Located:
     weights: WeightFiles
 
 
-def locate(
+def locate(source: str | os.PathLike[str], **options: Any) -> Located:
+    """Find what `source` names; the options are those of `read_located`."""
+    return read_located(source, lambda found: found, **options)
+
+
+def read_located(
     source: str | os.PathLike[str],
+    use: Callable[[Located], Result],
     *,
     subfolder: str = "",
     variant: str | None = None,
     model_type: str = "bert",
     needs_config: bool = True,
     **hub_options: Any,
-) -> Located:
-    """Find what `source` names; `hub_options` are those of `hub.fetch`, used when it is a hub name."""
+) -> Result:
+    """Find what `source` names, and the result of `use` on it: opening its files, say.
+
+    When another process saves a model there meanwhile, both are done again: what is used is of one save.
+    `hub_options` are those of `hub.fetch`, used when it is a hub name.
+    """
     folder, weights = _found_at(source, subfolder, variant, model_type, hub_options)
-    config_file = find_config(folder)
-    if config_file is None and needs_config:
-        raise _no_config(folder, weights, variant)
-    config = {} if config_file is None else read_json_object(config_file)
-    if config_file is not None:
-        check_model_type(config, config_file, wanted=model_type)
-    return Located(folder, config, config_file, weights or find_weights(folder, variant=variant))
+
+    def read() -> Result:
+        config_file = find_config(folder)
+        if config_file is None and needs_config:
+            raise _no_config(folder, weights, variant)
+        config = {} if config_file is None else read_json_object(config_file)
+        if config_file is not None:
+            check_model_type(config, config_file, wanted=model_type)
+        return use(Located(folder, config, config_file, weights or find_weights(folder, variant=variant)))
+
+    return read_whole(folder, read)
 
 
 def name_of(source: str | os.PathLike[str]) -> str:
@@ -78,7 +95,7 @@ def read_config(source: str | os.PathLike[str], *, subfolder: str = "", **hub_op
         return read_json_object(path)
     if path.is_dir():
         folder = model_folder(below(path, subfolder))
-        return read_json_object(find_config(folder) or folder / "config.json")
+        return read_whole(folder, lambda: read_json_object(find_config(folder) or folder / "config.json"))
     if _looks_like_a_path(given, path):
         raise _no_such_path(path)
     from bertie.checkpoint import hub

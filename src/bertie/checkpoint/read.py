@@ -1,7 +1,7 @@
 """An open checkpoint: its configuration's values and its tensors by name.
 
-Nothing large is read: safetensors and zip archives are mapped, and only a TensorFlow checkpoint, which has to be turned
-round, is read when its tensors are first asked for. locate.py finds the files.
+Nothing large is read: safetensors and torch's files are mapped, and only a TensorFlow checkpoint, which has to be
+turned round, is read when its tensors are first asked for. locate.py finds the files.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from bertie.checkpoint.folder import WeightFiles
-from bertie.checkpoint.locate import locate, read_config
+from bertie.checkpoint.locate import Located, read_config, read_located
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.safe import SafeFile
 from bertie.checkpoint.shards import read_index
-from bertie.checkpoint.torch_bin import read_bin
+from bertie.checkpoint.torch_bin import BinFile
 from bertie.errors import CorruptCheckpoint
 
 _MIXED = "The files belong to different checkpoints: fetch all of them again."
@@ -68,17 +68,28 @@ class SafeTensors(Tensors):
 
 class TorchTensors(Tensors):
     def __init__(self, weights: WeightFiles) -> None:
-        self._tensors: dict[str, torch.Tensor] = {}
-        for path in weights.files:
-            tensors = read_bin(path)
-            twice = self._tensors.keys() & tensors.keys()
+        self._where: dict[str, BinFile] = {}
+        for file in [BinFile(path) for path in weights.files]:
+            twice = self._where.keys() & file.notes.keys()
             if twice:
                 raise CorruptCheckpoint(
-                    f"{path} holds tensors that another file holds too: {listed(sorted(twice))}.", _MIXED
+                    f"{file.path} holds tensors that another file holds too: {listed(sorted(twice))}.", _MIXED
                 )
-            self._tensors.update(tensors)
-        self.info = {name: TensorInfo(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()}
+            self._where.update(dict.fromkeys(file.notes, file))
+        notes = {name: file.notes[name] for name, file in self._where.items()}
+        self.info = {name: TensorInfo(getattr(torch, note.dtype), note.shape) for name, note in notes.items()}
         self.ignored = []
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._where[name].tensor(name).contiguous()
+
+
+class TensorFlowTensors(Tensors):
+    def __init__(self, prefix: Path, config: Mapping[str, Any]) -> None:
+        from bertie.checkpoint.tensorflow import load_tf_checkpoint
+
+        self._tensors, self.ignored = load_tf_checkpoint(prefix, config)
+        self.info = {name: TensorInfo(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()}
 
     def read(self, name: str) -> torch.Tensor:
         return self._tensors[name].detach().contiguous()
@@ -87,7 +98,7 @@ class TorchTensors(Tensors):
         self._tensors.pop(name, None)
 
 
-class GivenTensors(TorchTensors):
+class GivenTensors(Tensors):
     """A state dict from memory."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -97,14 +108,6 @@ class GivenTensors(TorchTensors):
 
     def read(self, name: str) -> torch.Tensor:
         return self._tensors[name].detach().clone()  # two models never share their weights
-
-
-class TensorFlowTensors(TorchTensors):
-    def __init__(self, prefix: Path, config: Mapping[str, Any]) -> None:
-        from bertie.checkpoint.tensorflow import load_tf_checkpoint
-
-        self._tensors, self.ignored = load_tf_checkpoint(prefix, config)
-        self.info = {name: TensorInfo(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()}
 
 
 @dataclass
@@ -140,9 +143,15 @@ class Checkpoint:
 
 
 def open_checkpoint(source: str | os.PathLike[str], **options: Any) -> Checkpoint:
-    """Find and open what `source` names; the options are those of `locate.locate`."""
-    found = locate(source, **options)
-    return Checkpoint(os.fspath(source), found.folder, found.config, found.config_file, found.weights)
+    """Find and open what `source` names; the options are those of `locate.read_located`."""
+
+    def opened(found: Located) -> Checkpoint:
+        checkpoint = Checkpoint(os.fspath(source), found.folder, found.config, found.config_file, found.weights)
+        if checkpoint.format != "tensorflow":  # that is read whole, which can wait: nobody saves there
+            _ = checkpoint.tensors
+        return checkpoint
+
+    return read_located(source, opened, **options)
 
 
 def given_checkpoint(

@@ -63,7 +63,9 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
     show_default=True,
     help="Processes behind the one port; each has its share of the GPUs or cores.",
 )
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a CPU engine. [default: torch's choice]")
+@click.option(
+    "--threads", type=click.IntRange(0, 1024), default=0, help="Threads of a CPU engine. [default: torch's choice]"
+)
 @click.option("--batch-tokens", type=click.IntRange(0), default=0, help="Tokens of a batch. [default: by the device]")
 @click.option(
     "--truncation",
@@ -77,6 +79,8 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
 @click.option(
     "--max-text-tokens", type=click.IntRange(1), default=16384, show_default=True, help="Tokens of one long text."
 )
+@click.option("--max-tokens", type=click.IntRange(1), default=1 << 20, show_default=True, help="Tokens of one request.")
+@click.option("--max-answer", type=click.IntRange(1), default=32 << 20, show_default=True, help="Bytes of one answer.")
 @click.option("--queue-tokens", type=click.IntRange(0), default=0, help="Tokens that may wait. [default: 16 batches]")
 @click.option(
     "--queue-requests", type=click.IntRange(1), default=512, show_default=True, help="Requests that may wait."
@@ -150,6 +154,8 @@ def command(
             body_bytes=options["max_body"],
             batch=options["max_batch"],
             text_tokens=options["max_text_tokens"],
+            request_tokens=options["max_tokens"],
+            answer_bytes=options["max_answer"],
             queue_requests=options["queue_requests"],
             queue_tokens=options["queue_tokens"],
             rate=options["rate"],

@@ -7,6 +7,7 @@ float32, a third of the size of decimal numbers and exact.
 from __future__ import annotations
 
 import base64
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -29,6 +30,7 @@ from bertie.client.answers import (
     TokenFeatures,
 )
 from bertie.client.retrying import ServerError
+from bertie.errors import TruncationWarning
 
 A = TypeVar("A")
 
@@ -46,7 +48,14 @@ class Call(Generic[A]):
         return "GET" if self.body is None else "POST"
 
     def answer(self, payload: Any) -> A:
-        """The typed answer; a payload of another shape is not a server of ours."""
+        """The typed answer; a payload of another shape is not a server of ours. Texts that it cut are told."""
+        usage = payload.get("usage") if isinstance(payload, dict) else None
+        if isinstance(usage, dict) and usage.get("truncated_texts"):
+            warnings.warn(
+                f"The server cut {usage['truncated_texts']} texts to its model's length.",
+                TruncationWarning,
+                stacklevel=4,
+            )
         try:
             return self.read(payload)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:

@@ -97,7 +97,7 @@ class BertConfig(HubConfig):
             values.pop("torch_dtype", None)  # its older name; files have one or the other or both
         for name, value in values.items():
             self._keep(self.attribute_map.get(name, name), value)
-        self.validate()
+        checks.validate(self)
 
     # -- labels stay in step: setting one of num_labels / id2label rewrites the other two --------------------------
 
@@ -246,8 +246,9 @@ class BertConfig(HubConfig):
         return {name: getattr(self, name) for name in _GOOGLE_KEYS}
 
     def validate(self) -> None:
-        """Raise `ConfigError` for the first field that cannot be; models call this again before they are built."""
+        """Raise `ConfigError` for what no model can be built from; models call it first."""
         checks.validate(self)
+        checks.validate_heads(self)
 
 
 def _nested(value: Any) -> Any:

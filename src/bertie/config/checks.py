@@ -40,7 +40,7 @@ _FLAGS = (
 
 
 def validate(config: BertConfig) -> None:
-    """Raise `ConfigError` for the first field that cannot be; models call this again before they are built."""
+    """Raise `ConfigError` for the first field that cannot be."""
     for name in _SIZES:
         value = getattr(config, name)
         if not _is_int(value) or value < 1:
@@ -63,12 +63,6 @@ def validate(config: BertConfig) -> None:
     if not _is_int(config.chunk_size_feed_forward) or config.chunk_size_feed_forward < 0:
         raise ConfigError(
             f"config.chunk_size_feed_forward is {config.chunk_size_feed_forward!r}; it takes 0 (whole) or a length."
-        )
-    if config.hidden_size % config.num_attention_heads:
-        raise ConfigError(
-            f"config.hidden_size ({config.hidden_size}) is not a multiple of "
-            f"config.num_attention_heads ({config.num_attention_heads}).",
-            "Every head gets an equal share of the width.",
         )
     if not callable(config.hidden_act) and config.hidden_act not in ACTIVATIONS:
         raise ConfigError(
@@ -104,6 +98,16 @@ def validate(config: BertConfig) -> None:
             f"num_hidden_layers {config.num_hidden_layers}, intermediate_size {config.intermediate_size}, "
             f"vocab_size {config.vocab_size}); no BERT is that large.",
             "Check the sizes.",
+        )
+
+
+def validate_heads(config: BertConfig) -> None:
+    """That a model can be built: Google's configurations, and tests of them, exist with widths that no model has."""
+    if config.hidden_size % config.num_attention_heads:
+        raise ConfigError(
+            f"config.hidden_size ({config.hidden_size}) is not a multiple of "
+            f"config.num_attention_heads ({config.num_attention_heads}).",
+            "Every head gets an equal share of the width.",
         )
 
 

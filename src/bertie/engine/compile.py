@@ -18,19 +18,33 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from bertie.engine.fast import FastBert, Runner
 from bertie.errors import InputError
 from bertie.model import BertModel, BertPreTrainedModel
+from bertie.model.bert import (
+    BertAttention,
+    BertEmbeddings,
+    BertEncoder,
+    BertIntermediate,
+    BertLayer,
+    BertOutput,
+    BertSelfAttention,
+    BertSelfOutput,
+)
 from bertie.text import BertTokenizer
 
 M = TypeVar("M", bound=BertPreTrainedModel)
 logger = logging.getLogger("bertie.engine")
+_AS_IT_IS = "Use the model as it is."
+_LARGEST = 1e4  # a hundred times what BERTs have; from 1e8 on answers differ from the reference's, NaN in one of them
 
 # Names people write → the dtype of the tensors around the runner (int8 and fp8 are inside it).
 DTYPES: dict[str, torch.dtype] = {
@@ -49,13 +63,17 @@ class Refused(InputError):
 
 @dataclass(frozen=True)
 class Options:
-    """How a runner is made. `calibration` is rows of token ids, which int8 and fp8 look at before they round."""
+    """How a runner is made. `calibration` is rows of token ids, which int8 and fp8 look at before they round.
+
+    int8 looks at `unusual` rows as well, which may lose twice as much.
+    """
 
     dtype: str
     device: torch.device
     threads: int | None = None
     accuracy: float = 0.999
     calibration: Sequence[Sequence[int]] | None = None
+    unusual: Sequence[Sequence[int]] = ()
 
 
 def compile(  # noqa: A001  # it is what people call it
@@ -72,7 +90,11 @@ def compile(  # noqa: A001  # it is what people call it
     """A model of the same class that answers faster. `dtype` and `device` are the model's own by default.
 
     int8 and fp8 look at `calibration` (texts, with the `tokenizer`, or rows of token ids; a page of prose by default)
-    to keep the mean cosine to float32 at `accuracy` or above: layers that cost too much stay in a wider type.
+    to keep the mean cosine to float32 at `accuracy` or above: layers that cost too much stay in a wider type. By
+    default int8 is also fitted to other scripts, digits, code and odd words, which may lose twice as much.
+
+    The two models share their weights where the dtype and the device stay the same, and both are put into eval mode.
+    When the weights change afterwards, the next answer waits until they are compiled again.
     """
     base = model.base_model
     if isinstance(base, FastBert):
@@ -83,23 +105,29 @@ def compile(  # noqa: A001  # it is what people call it
     if where != model.device or DTYPES[name] != model.dtype:
         model = copy.deepcopy(model).to(device=where, dtype=DTYPES[name])
         base = model.base_model
-    rows = None
+    where = model.device  # "cuda" is "cuda:0"
+    rows: Sequence[Sequence[int]] | None = None
+    unusual: Sequence[Sequence[int]] = ()
     if name in ("int8", "fp8"):
         rows = _calibration_rows(base, tokenizer, calibration)
+        if name == "int8" and calibration is None and tokenizer is not None:
+            unusual = _unusual_rows(base, tokenizer)
     try:
-        runner = make_runner(base, Options(name, where, threads, accuracy, rows))
+        return with_runner(model, partial(make_runner, options=Options(name, where, threads, accuracy, rows, unusual)))
     except Refused as refusal:
         if strict:
             raise
         logger.info("%s", refusal.cause)
         return model.eval()
-    return with_runner(model, runner)
 
 
 def make_runner(base: BertModel, options: Options) -> Runner:
     """The runner for this model, or `Refused` with what stands in the way."""
     if base.config.is_decoder:
-        raise Refused("The engine runs encoders; this model is a decoder.", "Use the model as it is.")
+        raise Refused("The engine runs encoders; this model is a decoder.", _AS_IT_IS)
+    _check_parts(base)
+    _check_weights(base)
+    options = _following(base, options)
     if options.device.type == "cpu" and options.dtype in ("float32", "int8"):
         from bertie.engine.cpu.runner import CpuRunner
 
@@ -114,18 +142,60 @@ def make_runner(base: BertModel, options: Options) -> Runner:
     )
 
 
-def with_runner(model: M, runner: Runner) -> M:
-    """A model that shares all weights with `model` and answers through `runner`."""
-    base = model.base_model
-    fast: Any = FastBert(base, runner)
+def with_runner(model: M, make: Callable[[BertModel], Runner]) -> M:
+    """A model that shares all weights with `model` and answers through the runner that `make` makes of its base."""
+    base = model.eval().base_model
+    fast: Any = FastBert(base, make)
     if base is model:
         return fast  # type: ignore[no-any-return]  # a BertModel was given: FastBert is one
     copied = copy.copy(model)
     copied._modules = {**model._modules, model.base_model_prefix: fast}
-    copied.training = False
-    for child in copied.children():
-        child.eval()
     return copied
+
+
+def _following(base: BertModel, options: Options) -> Options:
+    """A compiled model may have been moved or converted: then its dtype and device are those it has now."""
+    if base.device == options.device and base.dtype == DTYPES[options.dtype]:
+        return options
+    name = str(base.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise Refused(f"The engine has no runner for {name}.", f"It has {', '.join(DTYPES)}.")
+    return replace(options, dtype=name, device=base.device)
+
+
+# What runners know. Anything else in their place (an adapter, a parametrization, a subclass) computes something else.
+_PARTS = {
+    nn.Embedding, nn.Linear, nn.LayerNorm, nn.Dropout, nn.ModuleList, BertEmbeddings, BertEncoder, BertLayer,
+    BertAttention, BertSelfAttention, BertSelfOutput, BertIntermediate, BertOutput,
+}  # fmt: skip
+
+
+def _check_parts(base: BertModel) -> None:
+    """`Refused` for modules that do not compute what BERT's do."""
+    if type(base).forward is not BertModel.forward:
+        raise Refused(f"{type(base).__name__} has a forward of its own, which the engine would not call.", _AS_IT_IS)
+    for prefix in ("embeddings", "encoder"):
+        for name, module in getattr(base, prefix).named_modules(prefix=prefix):
+            if name.rpartition(".")[2] == "intermediate_act_fn":  # runners look at that themselves
+                continue
+            if type(module) not in _PARTS or "forward" in vars(module):
+                kind = type(module)
+                own = " with a forward of its own" if kind in _PARTS else ""
+                raise Refused(
+                    f"{name} is a {kind.__module__}.{kind.__qualname__}{own}, which the engine does not know."
+                )
+
+
+def _check_weights(base: BertModel) -> None:
+    """`Refused` for weights with which float32 overflows, sooner in one order of adding up than in another."""
+    for prefix in ("embeddings", "encoder"):
+        for name, parameter in getattr(base, prefix).named_parameters(prefix=prefix):
+            if not parameter.numel():
+                continue
+            low, high = (float(x) for x in parameter.detach().aminmax())
+            if not (low >= -_LARGEST and high <= _LARGEST):  # also where they are no numbers
+                wrong = high if not high <= _LARGEST else low
+                raise Refused(f"{name} holds {wrong:g}; the engine takes weights up to {_LARGEST:g}.", _AS_IT_IS)
 
 
 def dtype_name(dtype: str | torch.dtype) -> str:
@@ -166,3 +236,13 @@ def _calibration_rows(
         )
     limit = min(base.config.max_position_embeddings, 128)
     return tokenizer.encode_ids(list(calibration), max_length=limit)  # type: ignore[arg-type]
+
+
+def _unusual_rows(base: BertModel, tokenizer: BertTokenizer) -> Sequence[Sequence[int]]:
+    from bertie.engine.prose import UNUSUAL, vocabulary_rows
+
+    limit = min(base.config.max_position_embeddings, 128)
+    size = min(base.config.vocab_size, len(tokenizer))
+    written = tokenizer.encode_ids(list(UNUSUAL), max_length=limit)
+    ends = written[0][0], written[0][-1]  # [CLS] and [SEP]
+    return [*written, *(row[:limit] for row in vocabulary_rows(size, *ends))]

@@ -3,17 +3,22 @@
 It takes every call that `BertModel` takes. A packed batch, or a padded one with a mask of texts, goes to the runner; a
 call that asks for more (attention maps, head masks, caches, cross-attention, 3-D masks) goes to the reference, whose
 weights it shares. Nothing here trains.
+
+The weights belong to the model it was made from as well, and may change. A runner is made again when they did; while
+the engine has none for what they have become (adapters in place of a Linear, say), the reference answers.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from bertie.engine.source import Source
 from bertie.errors import InputError
 from bertie.model import BertModel, KeyValueCache, inputs
 from bertie.model.inputs import WantedMaps
@@ -39,18 +44,88 @@ class Runner(Protocol):
         """One line for people: what runs where."""
 
 
+class ReferenceRunner:
+    """The reference, where a runner is asked for and the engine has none."""
+
+    def __init__(self, model: BertModel) -> None:
+        self._model = model
+
+    def __call__(
+        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
+    ) -> list[Tensor]:
+        output = self._model(
+            ids,
+            token_type_ids=type_ids,
+            position_ids=positions,
+            output_attentions=False,
+            output_hidden_states=all_states,
+            return_dict=True,
+            cu_seqlens=packing.cu_seqlens,
+        )
+        return list(output.hidden_states) if all_states else [output.last_hidden_state]
+
+    def describe(self) -> str:
+        return f"the reference in {str(self._model.dtype).removeprefix('torch.')}"
+
+
 class FastBert(BertModel):
-    """A BertModel that shares its weights with the one it was made of, and answers through `runner`."""
+    """A BertModel that shares its weights with the one it was made of, and answers through what `make` makes of it.
 
-    runner: Runner
+    `make` is called again when the weights are no longer those that the runner was made from.
+    """
 
-    def __init__(self, model: BertModel, runner: Runner) -> None:
-        nn.Module.__init__(self)  # the modules exist already: nothing is built or initialised
-        self.config = model.config
-        self._check_inputs, self._said_no_cache = model._check_inputs, model._said_no_cache
-        self.embeddings, self.encoder, self.pooler = model.embeddings, model.encoder, model.pooler
-        self.runner = runner
-        self.training = self._said_reference = False
+    def __init__(self, model: BertModel, make: Callable[[BertModel], Runner]) -> None:
+        _share(model, self)
+        self._said_reference = False
+        self._make, self._lock = make, threading.Lock()
+        source = self._source()  # before the runner: what changes while it is made is noticed
+        self._made: tuple[Source, Runner] | None = (source, make(model))
+
+    @property
+    def runner(self) -> Runner:
+        """What answers now."""
+        made = self._made
+        if made is None or not made[0].is_current():
+            made = self._make_again()
+        source, runner = made
+        return ReferenceRunner(self._plain()) if source.is_watched() else runner
+
+    def _make_again(self) -> tuple[Source, Runner]:
+        with self._lock, torch.inference_mode(False):
+            before = self._made
+            if before is not None and before[0].is_current():
+                return before  # another thread was here first
+            source = self._source()
+            if before is not None:
+                logger.info(
+                    "The weights changed since they were compiled (%s): compiling again.", before[0].difference(source)
+                )
+            plain = self._plain()
+            runner: Runner
+            try:
+                runner = self._make(plain)
+            except InputError as refusal:
+                logger.warning("The model changed, and the reference answers from now on: %s", refusal.cause)
+                runner = ReferenceRunner(plain)
+            self._made = source, runner
+            return self._made
+
+    def _plain(self) -> BertModel:
+        """The reference with the same modules."""
+        model = BertModel.__new__(BertModel)
+        _share(self, model)
+        return model
+
+    def _source(self) -> Source:
+        return Source(embeddings=self.embeddings, encoder=self.encoder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A runner's memory is not Python's, so copies and pickles go without it and make their own when first used."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_made", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._made, self._lock = None, threading.Lock()
 
     def train(self, mode: bool = True) -> FastBert:
         if mode:
@@ -76,6 +151,11 @@ class FastBert(BertModel):
         cache_position: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> BertModelOutput | tuple[Any, ...]:
+        if self.encoder.training:
+            raise InputError(
+                "The model this one was compiled from is in training mode, and they share their dropout.",
+                "Call model.eval() before you ask the compiled one.",
+            )
         special = (head_mask, inputs_embeds, encoder_hidden_states, encoder_attention_mask, past_key_values)
         config = self.config
         if (
@@ -138,6 +218,14 @@ class FastBert(BertModel):
             whole[keep] = state
             found.append(whole)
         return found
+
+
+def _share(model: BertModel, made: BertModel) -> None:
+    """Make `made` of the modules of `model`, in eval mode: nothing is built or initialised."""
+    nn.Module.__init__(made)
+    made.config, made.training = model.config, False
+    made._check_inputs, made._said_no_cache = model._check_inputs, model._said_no_cache
+    made.embeddings, made.encoder, made.pooler = model.embeddings, model.encoder, model.pooler
 
 
 def _marks_texts(ids: Tensor | None, mask: Tensor | None, cu_seqlens: Tensor | None) -> bool:

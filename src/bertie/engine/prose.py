@@ -1,6 +1,9 @@
-"""A page of prose on many subjects, on which int8 and fp8 are fitted when nothing else is given."""
+"""What int8 and fp8 are fitted on when nothing else is given: a page of prose on many subjects, and for int8 also texts
+unlike it, in other scripts and in none, and rows of ids from all over the vocabulary."""
 
 from __future__ import annotations
+
+import random
 
 CALIBRATION: tuple[str, ...] = (
     "The ferry left the harbour an hour late because the crane that loads the mail had lost a bolt.",
@@ -68,3 +71,49 @@ CALIBRATION: tuple[str, ...] = (
     "Volcanic soil is fertile because ash weathers quickly and gives up its potassium and phosphorus to plants.",
     "The museum opens at ten, except on Mondays.",
 )
+
+UNUSUAL: tuple[str, ...] = (
+    "Привет! Сегодня в Москве хорошая погода.",
+    "Поезд опоздал на двадцать минут.",
+    "Καλημέρα, τι κάνεις σήμερα;",
+    "Ο ήλιος λάμπει πάνω από τη θάλασσα.",
+    "مرحبا بك في المكتبة الجديدة.",
+    "القطار يصل في المساء.",
+    "שלום, מה שלומך היום?",
+    "הספרייה סגורה בשבת.",
+    "नमस्ते, आप कैसे हैं?",
+    "आज मौसम अच्छा है।",
+    "สวัสดีตอนเช้า",
+    "วันนี้อากาศดี",
+    "안녕하세요, 오늘 날씨가 좋네요.",
+    "기차가 늦었습니다.",
+    "今日はとても良い天気ですね。",
+    "電車が遅れています。",
+    "今天天气很好，我们去公园吧。",
+    "图书馆星期一不开门。",
+    "Grüße aus Köln: schöne Straßen!",
+    "Der Zug fährt um acht Uhr ab.",
+    "¿Dónde está la biblioteca?",
+    "Où est passé le garçon?",
+    "வணக்கம், எப்படி இருக்கிறீர்கள்?",
+    "გამარჯობა, როგორ ხარ?",
+    "😀😂🎉 🚀👍🏽",
+    "lol 😂😂 omg!!! #fail @you",
+    "3.14159 2718281828 1,000,000",
+    "0049 30 1234567",
+    "def f(x): return {k: v for k, v in x.items()}",
+    "SELECT * FROM t WHERE a >= 10;",
+    "!!! ??? ... ---",
+    "[]{}<>/|@#$%^&*",
+    "ok",
+    "",
+    "b",
+    "42",
+)
+
+
+def vocabulary_rows(vocab_size: int, first: int, last: int) -> list[list[int]]:
+    """Rows of ids from all over a vocabulary, short and long, between a first and a last special token."""
+    chance = random.Random(0)
+    lengths = (1, 1, 1, 1, 2, 3, 5, 8, 20, 20, 60, 60)
+    return [[first, *(chance.randrange(vocab_size) for _ in range(length)), last] for length in lengths]

@@ -369,7 +369,7 @@ def _collected(all_maps: list[Maps | None], wanted: WantedMaps) -> Any:
         pairs = [pair for pair in wanted if pair[0] == number]
         for slot, pair in enumerate(pairs):
             assert maps is not None  # the layer's plan asked for these
-            by_pair[pair] = maps[:, slot] if isinstance(maps, Tensor) else tuple(text[slot] for text in maps)
+            by_pair[pair] = maps[slot]
     return by_pair
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertie.config import BertConfig
 from bertie.errors import ConfigError, InputError
-from bertie.model import checks
+from bertie.model import checks, inputs
 from bertie.model.bert import BertModel
 from bertie.model.generation import CausalStepper, Generation, Stepper
 from bertie.model.generation_options import GenerationOptions
@@ -90,9 +90,9 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
     def dtype(self) -> torch.dtype:
         return self.decoder.dtype
 
-    def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None = None, **inputs: Any) -> BertModelOutput:
+    def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None = None, **more: Any) -> BertModelOutput:
         """Run the encoder; its last states come as wide as the decoder takes them."""
-        output: BertModelOutput = self.encoder(input_ids, attention_mask, return_dict=True, **inputs)
+        output: BertModelOutput = self.encoder(input_ids, attention_mask, return_dict=True, **more)
         return output
 
     def _projected(self, states: Tensor) -> Tensor:
@@ -104,33 +104,38 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        *,
         encoder_outputs: BertModelOutput | tuple[Any, ...] | None = None,
-        labels: Tensor | None = None,
         past_key_values: Any = None,
-        use_cache: bool | None = None,
         inputs_embeds: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-    ) -> Any:
-        """With `labels` and no `decoder_input_ids`, the decoder reads the labels shifted right.
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqOutput | tuple[Any, ...]:
+        """With `labels` and nothing for the decoder to read, it reads the labels shifted right.
 
-        `encoder_outputs` is what `encode()` gave, or a tuple that begins with its last states.
+        `encoder_outputs` is what `encode()` gave, or a tuple that begins with its last states. Further arguments are
+        the encoder's, or with `decoder_` before their names the decoder's. `num_items_in_batch` divides the summed
+        loss, for a batch that comes in several parts.
         """
+        for_decoder = {name.removeprefix("decoder_"): x for name, x in kwargs.items() if name.startswith("decoder_")}
+        for_encoder = {name: x for name, x in kwargs.items() if not name.startswith("decoder_")}
         if encoder_outputs is None:
             encoded = self.encode(
                 input_ids,
                 attention_mask,
                 inputs_embeds=inputs_embeds,
-                token_type_ids=token_type_ids,
                 output_attentions=output_attentions,
                 output_hidden_states=output_hidden_states,
+                **for_encoder,
             )
         else:
             encoded = _as_encoded(encoder_outputs)
-        if decoder_input_ids is None:
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
             if labels is None:
                 raise InputError("Neither decoder_input_ids nor labels was given.", "Give one: the decoder reads it.")
             decoder_input_ids = self.shift_right(labels)
@@ -141,11 +146,13 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
             decoder_attention_mask,
             encoder_hidden_states=self._projected(encoded.last_hidden_state),
             encoder_attention_mask=attention_mask,
+            inputs_embeds=decoder_inputs_embeds,
             past_key_values=past_key_values,
             use_cache=False if labels is not None else use_cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
+            **for_decoder,
         )
         loss = None
         if labels is not None:
@@ -156,7 +163,7 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
                 output.logits.shape[-1],
                 check_values=self.decoder.check_inputs,
             )
-            loss = cross_entropy(output.logits.flatten(0, -2), flat)
+            loss = cross_entropy(output.logits.flatten(0, -2), flat, num_items=num_items_in_batch)
         result = Seq2SeqOutput(
             loss,
             output.logits,
@@ -168,7 +175,7 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
             encoded.hidden_states,
             encoded.attentions,
         )
-        return result if (self.config.return_dict if return_dict is None else return_dict) else result.to_tuple()
+        return result if inputs.wants_dict(self.config, return_dict) else result.to_tuple()
 
     def shift_right(self, labels: Tensor) -> Tensor:
         """What the decoder reads while it learns to write `labels`: a start token, then all but the last."""
@@ -184,6 +191,10 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
         shifted = labels.roll(1, dims=-1)
         shifted[:, 0] = start
         return shifted.masked_fill(shifted == IGNORED, pad)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The hub's name of `shift_right`, which its collators call."""
+        return self.shift_right(labels)
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The encoder's word embeddings."""

@@ -323,10 +323,10 @@ def _config(
     arguments = {name: overrides.pop(name) for name in parameters if name != "config" and name in overrides}
     if isinstance(given, BertConfig):
         made: BertConfig = copy.deepcopy(given)
-        known = set(made)
+        values: Mapping[str, Any] = made.extra
     else:
         if given is None:
-            values: Mapping[str, Any] = checkpoint.config
+            values = checkpoint.config
         elif isinstance(given, Mapping):
             values = given
         elif hasattr(given, "to_dict"):  # another library's configuration
@@ -336,8 +336,8 @@ def _config(
 
             values = read_config(given)
         values = dict(values) | _labels(cls, checkpoint, {**values, **overrides})
-        known = set(BertConfig()) | {"num_labels", *values}
-    unknown = {name: overrides.pop(name) for name in list(overrides) if name not in known and name != "num_labels"}
+    known = {"num_labels", *BertConfig(), *values} if overrides else set()
+    unknown = {name: overrides.pop(name) for name in list(overrides) if name not in known}
     if takes_any:
         arguments |= unknown
     elif unknown:

@@ -31,6 +31,7 @@ class ModelOutput(OrderedDict[str, Any]):
     """The base of all outputs. A subclass is a dataclass whose fields, but for the first, default to None.
 
     Besides fields, the first argument may be a dictionary or (name, value) pairs: the way containers are rebuilt.
+    Methods name `OrderedDict` and not `super()`, between which transformers' own class may come to stand (kin.py).
     """
 
     def __init_subclass__(cls) -> None:
@@ -42,7 +43,7 @@ class ModelOutput(OrderedDict[str, Any]):
     def __init__(self, *args: Any, **named: Any) -> None:  # not that of the subclasses, which are dataclasses
         if type(self) is not ModelOutput:
             raise TypeError(f"{type(self).__name__} is an output and must be a dataclass: decorate it with @dataclass.")
-        super().__init__()
+        OrderedDict.__init__(self)
         for name, value in OrderedDict(*args, **named).items():
             self[name] = value
 
@@ -57,30 +58,30 @@ class ModelOutput(OrderedDict[str, Any]):
                 for name, value in pairs:
                     values[name] = value
                     if value is not None:
-                        super().__setitem__(name, value)
+                        OrderedDict.__setitem__(self, name, value)
                 return
         for name in (first, *others):
             if values[name] is not None:
-                super().__setitem__(name, values[name])
+                OrderedDict.__setitem__(self, name, values[name])
 
     def to_tuple(self) -> tuple[Any, ...]:
         """The values, without names."""
         return tuple(self.values())
 
     def __getitem__(self, key: Any) -> Any:
-        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
+        return OrderedDict.__getitem__(self, key) if isinstance(key, str) else self.to_tuple()[key]
 
     def __missing__(self, name: str) -> Never:
         raise KeyError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}")
 
     def __setitem__(self, name: str, value: Any) -> None:
-        super().__setitem__(name, value)
-        super().__setattr__(name, value)
+        OrderedDict.__setitem__(self, name, value)
+        object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if value is not None and name in self:
-            super().__setitem__(name, value)
-        super().__setattr__(name, value)
+            OrderedDict.__setitem__(self, name, value)
+        object.__setattr__(self, name, value)
 
     def __reduce__(self) -> Any:
         return _rebuilt, (type(self), dict(self.__dict__), list(self.items()))
@@ -229,3 +230,13 @@ class Seq2SeqOutput(ModelOutput):
     encoder_last_hidden_state: Tensor | None = None
     encoder_hidden_states: tuple[Tensor, ...] | None = None
     encoder_attentions: Attentions | None = None
+
+
+# The hub's names of the same, for code that imports or checks them.
+BaseModelOutputWithPastAndCrossAttentions = BertEncoderOutput
+BaseModelOutputWithPoolingAndCrossAttentions = BertModelOutput
+MaskedLMOutput = NextSentencePredictorOutput = LogitsOutput
+SequenceClassifierOutput = TokenClassifierOutput = MultipleChoiceModelOutput = LogitsOutput
+CausalLMOutputWithCrossAttentions = CausalLMOutput
+QuestionAnsweringModelOutput = QuestionAnsweringOutput
+Seq2SeqLMOutput = Seq2SeqOutput

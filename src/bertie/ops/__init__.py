@@ -2,8 +2,11 @@
 
 from bertie.ops.attention import AttentionPlan, attention, attention_probabilities
 from bertie.ops.backends import BACKENDS, choose_backend, packed_kernel
+from bertie.ops.forks import survive_forks
 from bertie.ops.packing import Packing
 from bertie.ops.relative import RelativePositions
+
+survive_forks()
 
 __all__ = [
     "BACKENDS",

@@ -6,7 +6,8 @@ Padding, causality, relative positions, head masks, packed batches and attention
 take another road: the kernel that computes the context is the same with and without them. Two identities make that
 possible. A head mask multiplies a head's probabilities by one number, so it can multiply that head's context instead;
 and relative scores are a bias like any other (see relative.py). Maps are computed beside the context, from the same
-scores, for the heads that were asked for.
+scores, for the heads that were asked for. Only where gradients are wanted is a head's context computed from its map, so
+that gradients of the output with respect to the map exist (attention-gradient attribution).
 
 Legend of shapes: B batch, N heads, Q queries, K keys, H head width, T tokens of a packed batch.
 """
@@ -14,20 +15,23 @@ Legend of shapes: B batch, N heads, Q queries, K keys, H head width, T tokens of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bertie.ops.backends import PaddedKernel, causal_bias, hidden_value, packed_kernel, sdpa, varlen
+from bertie.ops.backends import PaddedKernel, causal_bias, dropped, eager, hidden_value, packed_kernel, sdpa, varlen
 from bertie.ops.packing import Group, Packing
 from bertie.ops.relative import RelativePositions, chunks_within, num_scores
+from bertie.ops.tracing import records_sizes
 
 # Relative scores are made for as many batch items at a time as have this many of them.
 _RELATIVE_ENTRIES = 2**22
 
-# Maps of one layer: [B, N', Q, K], or one [N', length, length] per text of a packed batch.
-Maps = Tensor | tuple[Tensor, ...]
+# Maps of one layer: [B, N, Q, K], or one [N, length, length] per text of a packed batch. Of chosen heads: for each of
+# them [B, Q, K], or one [length, length] per text.
+Maps = Tensor | tuple[Tensor, ...] | tuple[tuple[Tensor, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -55,21 +59,47 @@ def attention(
 
     With `plan.packing` all of them are `[T, N, H]`.
     """
+    if plan.maps is False:
+        return _context(q, k, v, plan, relative=relative, dropout=dropout, kernel=kernel), None
+    maps = _maps(q, k, plan, relative=relative)
+    if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
+        return _context(q, k, v, plan, relative=relative, dropout=dropout, kernel=kernel), maps
+    # The context hangs on the very tensors that are given back; they carry the head mask already.
+    if isinstance(plan.maps, bool):
+        return _average(maps, v, plan.packing, dropout=dropout), maps
+    heads = {
+        head: _average(of_head, v[:, head], plan.packing, dropout=dropout)
+        for head, of_head in zip(plan.maps, maps, strict=True)
+    }
+    others = [head for head in range(q.shape[1]) if head not in heads]
+    if others:
+        q, k, v = (x[:, others] for x in (q, k, v))
+        context = _context(q, k, v, _of_heads(plan, others), relative=relative, dropout=dropout, kernel=kernel)
+        heads |= dict(zip(others, context.unbind(1), strict=True))
+    return torch.stack([heads[head] for head in sorted(heads)], dim=1), maps
+
+
+def _context(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    *,
+    relative: RelativePositions | None,
+    dropout: float,
+    kernel: PaddedKernel,
+) -> Tensor:
+    """The fused kernel's answer."""
     if plan.packing is None:
         context = _padded(q, k, v, plan, relative=relative, dropout=dropout, kernel=kernel)
-        maps: Maps | None = attention_probabilities(q, k, plan, relative=relative) if plan.maps is not False else None
-        if plan.head_mask is not None:
-            context = context * plan.head_mask[:, None, None].to(context.dtype)
-        return context, maps
-
-    if kernel is sdpa and packed_kernel(q, plain=relative is None, dropout=dropout):
+    elif kernel is sdpa and packed_kernel(q, plain=relative is None, dropout=dropout):
         context = varlen(q, k, v, packing=plan.packing, causal=plan.causal)
     else:
         context = _packed_by_groups(q, k, v, plan, plan.packing, relative=relative, dropout=dropout, kernel=kernel)
-    maps = _packed_maps(q, k, plan, plan.packing, relative=relative) if plan.maps is not False else None
-    if plan.head_mask is not None:
-        context = context * plan.head_mask[:, None].to(context.dtype)
-    return context, maps
+    if plan.head_mask is None:
+        return context
+    by_head = plan.head_mask[:, None, None] if plan.packing is None else plan.head_mask[:, None]
+    return context * by_head.to(context.dtype)
 
 
 def attention_probabilities(
@@ -79,20 +109,41 @@ def attention_probabilities(
 
     They are taken before dropout and carry the head mask.
     """
-    head_mask, bias = plan.head_mask, plan.bias
     if not isinstance(plan.maps, bool):
         heads = list(plan.maps)
-        q, k = q[:, heads], k[:, heads]
-        head_mask = head_mask[heads] if head_mask is not None else None
-        bias = bias[:, heads] if bias is not None and bias.shape[1] > 1 else bias
+        q, k, plan = q[:, heads], k[:, heads], _of_heads(plan, heads)
     scale = 1 / math.sqrt(q.shape[-1])
     scores = scale * q @ k.transpose(-1, -2)
     if relative is not None:
         scores = scores + relative.scores(q, k, scale=scale)
-    hidden = _hidden(bias, _causal(q, k, plan))
+    hidden = _hidden(plan.bias, _causal(q, k, plan))
     scores = scores if hidden is None else scores + hidden
     probabilities = torch.softmax(scores, dim=-1)
-    return probabilities if head_mask is None else probabilities * head_mask[:, None, None].to(q.dtype)
+    return probabilities if plan.head_mask is None else probabilities * plan.head_mask[:, None, None].to(q.dtype)
+
+
+def _of_heads(plan: AttentionPlan, heads: list[int]) -> AttentionPlan:
+    """The plan for some of the heads."""
+    bias, head_mask = plan.bias, plan.head_mask
+    return replace(
+        plan,
+        bias=bias[:, heads] if bias is not None and bias.shape[1] > 1 else bias,
+        head_mask=None if head_mask is None else head_mask[heads],
+    )
+
+
+def _average(maps: Any, v: Tensor, packing: Packing | None, *, dropout: float) -> Tensor:
+    """Values averaged by maps, as a textbook writes it: of all heads `[B, N, K, H]`, or of one `[B, K, H]`.
+
+    Packed, values are `[T, N, H]` or `[T, H]` and there is a map for each text.
+    """
+    if packing is None:
+        return dropped(maps, dropout) @ v
+    texts = torch.split(v, list(packing.lengths))
+    if v.dim() == 2:
+        return torch.cat([dropped(of_text, dropout) @ text for of_text, text in zip(maps, texts, strict=True)])
+    found = [dropped(of_text, dropout) @ text.transpose(0, 1) for of_text, text in zip(maps, texts, strict=True)]
+    return torch.cat(found, dim=1).transpose(0, 1)
 
 
 def _causal(q: Tensor, k: Tensor, plan: AttentionPlan) -> Tensor | None:
@@ -126,6 +177,10 @@ def _padded(
     if relative is None:
         return kernel(q, k, v, bias=bias, causal=False, dropout=dropout)
 
+    if records_sizes():
+        kernel = (
+            eager  # torch.onnx lowers the fused call, when its bias has a gradient, to another layout of the answer
+        )
     # Relative scores are as large as the probabilities a fused kernel avoids; they live a few batch items at a time.
     scale = 1 / math.sqrt(q.shape[-1])
     contexts = []
@@ -179,13 +234,15 @@ def _padding_bias(group: Group, dtype: torch.dtype) -> Tensor | None:
     return bias.masked_fill(~group.keep, hidden_value(dtype))[:, None, None, :]
 
 
-def _packed_maps(
-    q: Tensor, k: Tensor, plan: AttentionPlan, packing: Packing, *, relative: RelativePositions | None
-) -> tuple[Tensor, ...]:
-    """One `[N', length, length]` map per text."""
-    alone = AttentionPlan(causal=plan.causal, head_mask=plan.head_mask, maps=plan.maps)
-    maps = []
-    for start, length in zip(packing.starts, packing.lengths, strict=True):
+def _maps(q: Tensor, k: Tensor, plan: AttentionPlan, *, relative: RelativePositions | None) -> Maps:
+    if plan.packing is None:
+        maps = attention_probabilities(q, k, plan, relative=relative)
+        return maps if isinstance(plan.maps, bool) else maps.unbind(1)
+    alone = replace(plan, packing=None)
+    by_text = []
+    for start, length in zip(plan.packing.starts, plan.packing.lengths, strict=True):
         text_q, text_k = (x[start : start + length].transpose(0, 1)[None] for x in (q, k))
-        maps.append(attention_probabilities(text_q, text_k, alone, relative=relative)[0])
-    return tuple(maps)
+        by_text.append(attention_probabilities(text_q, text_k, alone, relative=relative)[0])
+    if isinstance(plan.maps, bool):
+        return tuple(by_text)
+    return tuple(zip(*(of_text.unbind(0) for of_text in by_text), strict=True))

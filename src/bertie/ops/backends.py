@@ -22,7 +22,6 @@ from torch import Tensor
 
 from bertie.errors import ConfigError
 from bertie.ops.packing import Packing
-from bertie.ops.tracing import records_sizes
 
 logger = logging.getLogger("bertie")
 
@@ -44,6 +43,10 @@ def causal_bias(num_queries: int, num_keys: int, *, dtype: torch.dtype, device: 
     return torch.zeros(num_queries, num_keys, dtype=dtype, device=device).masked_fill(hidden, hidden_value(dtype))
 
 
+def dropped(probabilities: Tensor, dropout: float) -> Tensor:
+    return F.dropout(probabilities, dropout, training=dropout > 0)
+
+
 def eager(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool, dropout: float) -> Tensor:
     """softmax(q·kᵀ/√d + bias)·v, step by step."""
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # [B, N, Q, K]
@@ -51,15 +54,11 @@ def eager(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool,
         scores = scores + causal_bias(q.shape[-2], k.shape[-2], dtype=q.dtype, device=q.device)
     if bias is not None:
         scores = scores + bias
-    probabilities = F.dropout(torch.softmax(scores, dim=-1), dropout, training=dropout > 0)
-    return probabilities @ v
+    return dropped(torch.softmax(scores, dim=-1), dropout) @ v
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool, dropout: float) -> Tensor:
     """The same through PyTorch's fused kernel, which never holds the probabilities."""
-    if bias is not None and bias.requires_grad and records_sizes():
-        # torch.onnx lowers this call to another layout than it was exported with when the bias has a gradient.
-        return eager(q, k, v, bias=bias, causal=causal, dropout=dropout)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ from torch import Tensor
 from bertie.errors import InputError
 from bertie.model import BertForMaskedLM, BertForNextSentencePrediction, BertForSequenceClassification
 from bertie.serve.failures import invalid, too_large
-from bertie.serve.scheduler import Lane
+from bertie.serve.lines import Lane
 from bertie.serve.settings import Truncation
 from bertie.tasks.answer import Answerer
 from bertie.tasks.batching import Row
 from bertie.tasks.classify import Function, label_names, score_function
+from bertie.tasks.cuts import Cuts
 from bertie.tasks.embed import Embedder
 from bertie.tasks.features import FeatureExtractor
 from bertie.tasks.fill import MaskFiller
@@ -35,15 +36,15 @@ from bertie.tasks.pieces import Cutting
 from bertie.tasks.pooling import Pieces, divide, join, pool
 from bertie.tasks.rerank import Reranker
 from bertie.tasks.rows import split_text_or_pair, truncated_rows
+from bertie.tasks.scoring import row_logits
 from bertie.tasks.sentence import Normalize
 from bertie.tasks.tag import Tagger
 from bertie.tasks.zero_shot import ZeroShotClassifier
-from bertie.text import BertTokenizer
 
 Floats = NDArray[np.float32]
 TextOrIds = str | list[int]
 
-# Sets of options that are kept ready, for a task whose options are part of its lane.
+# Lanes that are kept, for a task whose options are part of its lane.
 _MOST_LANES = 64
 
 
@@ -95,19 +96,23 @@ class Embedding:
         truncation: Truncation = "right",
         long: str = "truncate",
         raw: bool = False,
+        cuts: Cuts | None = None,
     ) -> tuple[list[EmbedItem], list[int]]:
-        """The rows of all texts, in order, and each row's tokens."""
+        """The rows of all texts, in order, and each row's tokens. Texts that are cut are counted in `cuts`."""
+        cuts = cuts or Cuts("truncate", 0)
         ids = sum(not isinstance(text, str) for text in texts)
         if 0 < ids < len(texts):
             raise invalid("Texts and token ids cannot be mixed in one request.")
         given: Any = texts
         if ids:
-            pieces = self._of_ids(given, truncation)
+            pieces = self._of_ids(given, truncation, cuts)
         else:
-            pieces = self._of_texts(given, prompt_name, truncation, long)
+            pieces = self._of_texts(given, prompt_name, truncation, long, cuts)
         return [EmbedItem(pieces, row, raw) for row in range(len(pieces))], pieces.lengths.tolist()
 
-    def _of_texts(self, texts: Sequence[str], prompt_name: str | None, truncation: Truncation, long: str) -> Pieces:
+    def _of_texts(
+        self, texts: Sequence[str], prompt_name: str | None, truncation: Truncation, long: str, cuts: Cuts
+    ) -> Pieces:
         embedder = self.embedder
         name = embedder.settings.default_prompt_name if prompt_name is None else prompt_name
         if name is not None and name not in embedder.prompts:
@@ -123,10 +128,10 @@ class Embedding:
                 lower=embedder.settings.do_lower_case,
                 long=long,
             )
-        pieces = cutting.pieces(texts)
-        return self._cut(pieces, truncation) if whole else pieces
+        pieces = cutting.pieces(texts, cuts)
+        return self._cut(pieces, truncation, cuts) if whole else pieces
 
-    def _of_ids(self, texts: Sequence[list[int]], truncation: Truncation) -> Pieces:
+    def _of_ids(self, texts: Sequence[list[int]], truncation: Truncation, cuts: Cuts) -> Pieces:
         tokenizer = self.loaded.tokenizer
         rows = []
         for number, given in enumerate(texts):
@@ -135,9 +140,9 @@ class Embedding:
             if not (len(ids) >= 2 and ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id):
                 ids = tokenizer.build_inputs_with_special_tokens(ids)
             rows.append(np.array(ids, dtype=np.int64))
-        return self._cut(Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows])), truncation)
+        return self._cut(Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows])), truncation, cuts)
 
-    def _cut(self, pieces: Pieces, truncation: Truncation) -> Pieces:
+    def _cut(self, pieces: Pieces, truncation: Truncation, cuts: Cuts) -> Pieces:
         """Rows that are too long, refused or cut at their beginning or end, special tokens kept."""
         limit = self.max_length
         if int(pieces.lengths.max(initial=0)) <= limit:
@@ -149,6 +154,7 @@ class Embedding:
                     raise too_long(number, len(row), limit)
                 kept = (row[:1], row[len(row) - limit + 1 :]) if truncation == "left" else (row[: limit - 1], row[-1:])
                 rows[number] = np.concatenate(kept)
+                cuts.count(1, 0)
         return Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows]), skipped=skipped)
 
     def join(self, items: Sequence[EmbedItem], answers: Sequence[Any]) -> Floats:
@@ -245,21 +251,27 @@ class Logits:
         self.names = label_names(self.config)
 
     def items(
-        self, texts: Sequence[TextOrPair], *, truncation: Truncation, long: str = "truncate", sliding: Any = "longer"
-    ) -> tuple[list[Row], list[list[int]]]:
-        """The rows of all items, in order, and for each item the weights of its rows."""
+        self,
+        first: int,
+        texts: Sequence[TextOrPair],
+        *,
+        truncation: Truncation,
+        cuts: Cuts,
+        long: str = "truncate",
+        sliding: Any = "longer",
+    ) -> list[tuple[list[Row], list[int]]]:
+        """For each text its rows and their weights. `first` is the number of the first text in its request."""
         tokenizer, limit = self.loaded.tokenizer, self.loaded.max_length
         if long == "windows":
             found = [split_text_or_pair(tokenizer, text, max_length=limit, sliding=sliding) for text in texts]
-            return [row for one in found for row in one.rows], [one.weights for one in found]
-        if truncation == "error":
-            rows = truncated_rows(tokenizer, texts, max_length=1 << 30)
-            for number, row in enumerate(rows):
-                if len(row) > limit:
-                    raise too_long(number, len(row), limit)
-        else:
-            rows = truncated_rows(tokenizer, texts, max_length=limit)
-        return rows, [[1]] * len(rows)
+            cuts.count(sum(one.is_cut for one in found), len(found))
+            return [(one.rows, one.weights) for one in found]
+        rows = truncated_rows(tokenizer, texts, max_length=1 << 30 if truncation == "error" else limit)
+        for number, row in enumerate(rows, first):
+            if len(row) > limit:
+                raise too_long(number, len(row), limit)
+        cuts.count(sum(row.is_cut for row in rows), len(rows))
+        return [([row], [1]) for row in rows]
 
     @torch.inference_mode()
     def _run(self, rows: list[Row]) -> list[Floats]:
@@ -272,89 +284,105 @@ class Logits:
         ranker = Reranker(self.loaded)
         return ranker.label, ranker.function
 
+    def rank_by(self, label: str) -> tuple[int, Function]:
+        """The same by the name of a label."""
+        ranker = Reranker(self.loaded, relevant=label)
+        return ranker.label, ranker.function
+
     def function(self, multi_label: bool | None) -> Function:
         return score_function(self.config, multi_label)
 
 
-class Optioned:
-    """A task with options of its own: it is made once for each set of them, and the latest sets are kept."""
+class Rowed:
+    """A task that says itself how items become rows (`rows`), what the model gives for them (`run`), and what that
+    means (`decode`). `shared` is its `run` where rows of different options may share a batch.
 
-    def __init__(self, name: str, make: Callable[..., Any], loaded: Loaded) -> None:
+    A task is made for every request and not kept: what a client sends as its labels must not stay here.
+    """
+
+    def __init__(
+        self, name: str, make: Callable[..., Any], loaded: Loaded, *, shared: Callable[[list[Any]], Any] | None
+    ) -> None:
         self.name, self.loaded = name, loaded
         self._make = make
-        self._made: OrderedDict[Any, tuple[Any, Lane]] = OrderedDict()
+        self._shared = None if shared is None else Lane(name, shared)
+        self._lanes: OrderedDict[Any, Lane] = OrderedDict()  # by layers
 
     def lane(self, **options: Any) -> tuple[Any, Lane]:
         """The task with these options, and its lane."""
-        key = tuple(sorted(options.items()))
-        found = self._made.get(key)
-        if found is None:
-            task = self._make(self.loaded, **options)
-            found = self._made[key] = task, self._lane_of(task)
-            if len(self._made) > _MOST_LANES:
-                self._made.popitem(last=False)
-        self._made.move_to_end(key)
-        return found
+        task = self._make(self.loaded, **options)
+        if self._shared is not None:
+            return task, self._shared
+        lane = self._lanes.setdefault(task.layers, Lane(self.name, task.run))
+        self._lanes.move_to_end(task.layers)
+        if len(self._lanes) > _MOST_LANES:
+            self._lanes.popitem(last=False)
+        return task, lane
 
-    def _lane_of(self, task: Any) -> Lane:
-        raise NotImplementedError
-
-
-class Rowed(Optioned):
-    """A task that says itself how items become rows (`rows`), what the model gives for them (`run`), and what that
-    means (`decode`). `mixes`: whether rows of different options may share a batch."""
-
-    def __init__(self, name: str, make: Callable[..., Any], loaded: Loaded, *, mixes: bool) -> None:
-        super().__init__(name, make, loaded)
-        self._shared = Lane(name, make(loaded).run) if mixes else None
-
-    def _lane_of(self, task: Any) -> Lane:
-        return self._shared or Lane(self.name, task.run)
-
-    def prepared(self, task: Any, items: Sequence[Any]) -> list[tuple[Any, list[Row]]]:
-        return [task.rows(item) for item in items]
+    def prepared(self, task: Any, item: Any, number: int, longest: int) -> tuple[Any, list[Row]]:
+        """(what `decode` needs, rows) of an item. One of more than `longest` tokens is refused, before its tokens are
+        made into Python's objects where it can be."""
+        checked = task.checked(item, f"Input {number}")
+        repeats = len(task.labels) if self.name == "zero_shot" else 1
+        parts = (checked,) if isinstance(checked, str) else checked
+        # A text that is not cut, or tokenized again for every label.
+        whole = repeats > 1 or getattr(task, "long", "windows") == "windows"
+        if whole and sum(map(len, parts)) * repeats > longest:
+            size = int(self.loaded.tokenizer.encode_flat(parts)[1].sum()) * repeats
+            if size > longest:
+                raise too_large(f"Input {number} takes {size} tokens; {longest} are allowed.")
+        context, rows = task.rows(checked)
+        if (size := sum(map(len, rows))) > longest:
+            raise too_large(f"Input {number} takes {size} tokens; {longest} are allowed.")
+        return context, rows
 
 
-class Streamed(Optioned):
-    """A task that goes through the model several times for an item: its own `stream` runs in the engine."""
+class Filling:
+    """Words for masks. A text goes through the model several times (`MaskFiller.rounds`), each time as a job."""
 
-    def _lane_of(self, task: Any) -> Lane:
-        return Lane(self.name, lambda items: list(task.stream(items)))
+    name = "fill"
 
-    def lengths(self, items: Sequence[Any]) -> list[int]:
-        return text_lengths(self.loaded.tokenizer, items)
+    def __init__(self, source: str | Loaded, place: Place) -> None:
+        filler = MaskFiller(source, device=place.device, dtype=place.dtype)
+        self.loaded = filler.loaded
+        self.lane = Lane(self.name, filler.run)
+
+    def filler(self, **options: Any) -> MaskFiller:
+        return MaskFiller(self.loaded, **options)
 
 
-def make_optioned(name: str, source: str | Loaded, place: Place) -> Optioned:
+def make_ability(task: str, source: str | Loaded, place: Place) -> Any:
+    """What a task is done with."""
     where: dict[str, Any] = {"device": place.device, "dtype": place.dtype}
-    if name == "tag":
-        return Rowed(name, Tagger, Tagger(source, **where).judge.loaded, mixes=True)
-    if name == "answer":
-        return Rowed(name, Answerer, Answerer(source, **where).loaded, mixes=True)
-    if name == "features":
-        return Rowed(name, FeatureExtractor, FeatureExtractor(source, **where).loaded, mixes=False)
-    if name == "fill":
-        return Streamed(name, MaskFiller, MaskFiller(source, **where).loaded)
-    if name == "zero_shot":
-        loaded = open_model(source, BertForSequenceClassification, task=name, **where)
-        return Streamed(name, lambda model, *, labels, **rest: ZeroShotClassifier(labels, model, **rest), loaded)
-    raise InputError(f"There is no task {name!r}.")
+    if task == "embed":
+        return Embedding(source, place)
+    if task == "embed_sparse":
+        return Sparse(source, place)
+    if task in ("classify", "rerank", "next"):
+        return Logits(task, source, place)
+    if task == "fill":
+        return Filling(source, place)
+    if task == "tag":
+        tagger = Tagger(source, **where)
+        return Rowed(task, Tagger, tagger.judge.loaded, shared=tagger.run)
+    if task == "answer":
+        answerer = Answerer(source, **where)
+        return Rowed(task, Answerer, answerer.loaded, shared=answerer.run)
+    if task == "features":
+        return Rowed(task, FeatureExtractor, FeatureExtractor(source, **where).loaded, shared=None)
+    if task == "zero_shot":
+        loaded = open_model(source, BertForSequenceClassification, task=task, **where)
+        return Rowed(task, _zero_shot, loaded, shared=partial(row_logits, loaded))
+    raise InputError(f"There is no task {task!r}.")
 
 
-def text_lengths(tokenizer: BertTokenizer, items: Sequence[Any]) -> list[int]:
-    """Tokens of texts or pairs, special ones included, however long they are."""
-    if any(not isinstance(item, str) for item in items):
-        return [sum(text_lengths(tokenizer, [part for part in item if part])) for item in map(_parts, items)]
-    return [len(ids) for ids in tokenizer.encode_ids(items)]
-
-
-def _parts(item: Any) -> tuple[str, ...]:
-    return (item,) if isinstance(item, str) else tuple(item)
+def _zero_shot(loaded: Loaded, *, labels: Sequence[str], **options: Any) -> ZeroShotClassifier:
+    return ZeroShotClassifier(labels, loaded, **options)
 
 
 def checked_ids(given: Any, vocabulary: int, number: int) -> list[int]:
     ids = list(given)
-    for one in ids:
+    for one in (min(ids, default=0), max(ids, default=0)):
         if not 0 <= one < vocabulary:
             raise invalid(f"Input {number} holds the token id {one}; this model's go from 0 to {vocabulary - 1}.")
     return ids

@@ -22,16 +22,16 @@ from starlette.responses import Response
 
 from bertie import __version__
 from bertie.errors import BertieError
-from bertie.serve import routes_embed, routes_server, routes_tasks, wire
+from bertie.serve import routes_embed, routes_fill, routes_server, routes_tasks, wire
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, as_refusal
 from bertie.serve.gate import Answered, Answerer, Gate
-from bertie.serve.routing import Route, encode
+from bertie.serve.routing import Route
 from bertie.serve.service import Call, Service
 
 logger = logging.getLogger("bertie.serve")
 
 STATIC = Path(__file__).parent / "static"
-ROUTES: list[Route] = [*routes_embed.ROUTES, *routes_tasks.ROUTES, *routes_server.ROUTES]
+ROUTES: list[Route] = [*routes_embed.ROUTES, *routes_tasks.ROUTES, *routes_fill.ROUTES, *routes_server.ROUTES]
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -119,15 +119,15 @@ def make_answerer(service: Service, route: Route) -> Answerer:
 
     async def answer(call: Call) -> Answered:
         try:
-            body = None if decoder is None else read_body(decoder, call.body)
-            found = await route.handler(service, call, body)
+            body = None if decoder is None else await service.read(call, decoder)
+            found = await service.write(call, await route.handler(service, call, body))
         except (Refusal, BertieError, EngineDown, InferenceFailed, MemoryError, RuntimeError) as error:
             refusal = as_refusal(error)
             if isinstance(error, RuntimeError):
                 logger.error("a request failed", exc_info=error, extra={"request_id": call.id, "path": call.path})
             return refusal.status, [_JSON, *refusal.headers()], refusal.body(call.path)
-        headers = [content_type, *call.timing_headers()] if route.timed else [content_type]
-        return 200, headers, found if isinstance(found, bytes) else encode(found)
+        headers = [content_type, *call.cut_headers(), *(call.timing_headers() if route.timed else [])]
+        return 200, headers, found
 
     return answer
 
@@ -140,17 +140,6 @@ def make_endpoint(answerer: Answerer) -> Endpoint:
         return response
 
     return endpoint
-
-
-def read_body(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise Refusal(422, "Validation", f"The body is not what this route takes: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(400, "Validation", f"The body is not JSON: {error}") from None
-    except RecursionError:
-        raise Refusal(400, "Validation", "The body is nested too deeply.") from None
 
 
 def _as_response(refusal: Refusal, path: str) -> Response:

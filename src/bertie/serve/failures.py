@@ -66,8 +66,8 @@ def empty(what: str = "inputs") -> Refusal:
     return Refusal(400, "Empty", f"`{what}` cannot be empty")
 
 
-def too_large(message: str) -> Refusal:
-    return Refusal(413, "Validation", message)
+def too_large(message: str, remedy: str | None = None) -> Refusal:
+    return Refusal(413, "Validation", message, remedy=remedy)
 
 
 def invalid(message: str) -> Refusal:

@@ -21,12 +21,14 @@ import torch
 from bertie.checkpoint.read import open_checkpoint
 from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
-from bertie.serve.abilities import Embedding, Logits, Optioned, Place, Rowed, Sparse, make_optioned
+from bertie.serve.abilities import Embedding, Place, Rowed, make_ability
 from bertie.serve.failures import Refusal, unhealthy
-from bertie.serve.scheduler import Engine, device_failed
+from bertie.serve.scheduler import Device, Engine, device_failed
 from bertie.serve.settings import ModelChoice, Settings
 from bertie.tasks.batching import Row
+from bertie.tasks.classify import label_names
 from bertie.tasks.loaded import Loaded, forget_models
+from bertie.tasks.rerank import relevant_label
 from bertie.tasks.zero_shot import inference_labels
 
 logger = logging.getLogger("bertie.serve")
@@ -51,11 +53,12 @@ _HEAD_OF = {
     "fill": "words",
     "embed_sparse": "words",
 }
-# A batch is what a newcomer has to wait for, so on a CPU it is smaller than an offline one may be.
+# Tokens of a batch at most; the scheduler makes them shorter where they take long.
 _CPU_BUDGET = 2048
+_CHARACTERS_PER_TOKEN = 4  # about
 _WARM_LENGTHS = (1, 8, 32, 128)
 _LONGEST_PAUSE = 60.0
-_device_locks: dict[str, threading.Lock] = {}
+_devices: dict[str, Device] = {}
 
 
 @dataclass(eq=False)
@@ -88,9 +91,10 @@ class ServedModel:
             raise unhealthy(f"Model {self.name} is {self.state}; try again.")
         return self.engine
 
-    def ability(self, task: str) -> Any:
-        """What it does a task with, if it can take work now: nothing is tokenized for a queue that is full."""
-        self.running().check_room()
+    def ability(self, task: str, client: str = "", characters: int = 0) -> Any:
+        """What it does a task with, if it can take work of so many characters from this client now: nothing is
+        tokenized for a queue that is full."""
+        self.running().check_room(client, characters // _CHARACTERS_PER_TOKEN)
         found = self.abilities.get(task)
         if found is None:  # it has broken down just now
             raise unhealthy(f"Model {self.name} is {self.state}; try again.")
@@ -172,12 +176,19 @@ class Models:
         if name in self._served and self._served[name].state == "failed":
             del self._served[name]
 
+    def stop(self) -> None:
+        """Nothing more is computed; who still waits is told so."""
+        for model in self._served.values():
+            if model.engine is not None:
+                model.engine.stop(wait=0.0)
+
     def close(self) -> None:
         self._closed.set()
         self._loader.shutdown(wait=False, cancel_futures=True)
+        self.stop()
         for model in self._served.values():
             if model.engine is not None:
-                model.engine.close()
+                model.engine.stop()
 
     # -- in the loader's thread -----------------------------------------------------------------------------------
 
@@ -189,7 +200,9 @@ class Models:
         abilities = make_abilities(tasks, choice.source, Place(settings.device, settings.dtype))
         if not choice.tasks and "zero_shot" in abilities and not _infers(abilities["zero_shot"]):
             del abilities["zero_shot"]
-        if "classify" in abilities and "rerank" not in abilities:
+        if "rerank" in abilities:
+            _ = abilities["rerank"].rank_rule  # a classifier whose labels do not mean relevance is refused here
+        elif "classify" in abilities and relevant_label(label_names(abilities["classify"].config)) is not None:
             abilities["rerank"] = abilities["classify"]
         for ability in abilities.values():
             warm_up(ability)
@@ -206,7 +219,7 @@ class Models:
             queue_tokens=limits.queue_tokens or 16 * budget,
             queue_requests=limits.queue_requests,
             loop=loop,
-            device_lock=_device_locks.setdefault(model.device, threading.Lock()),
+            device=_devices.setdefault(model.device, Device(side_by_side=on_cpu)),
             on_crash=lambda error: self._crashed(model, loop, error),
             on_batch=lambda *measured: self._on_batch(model.name, *measured),
             start=self._set_threads,
@@ -274,16 +287,6 @@ def make_abilities(tasks: Sequence[str], source: str, place: Place) -> dict[str,
     return made
 
 
-def make_ability(task: str, source: str | Loaded, place: Place) -> Any:
-    if task == "embed":
-        return Embedding(source, place)
-    if task == "embed_sparse":
-        return Sparse(source, place)
-    if task in ("classify", "rerank", "next"):
-        return Logits(task, source, place)
-    return make_optioned(task, source, place)
-
-
 def warm_up(ability: Any) -> None:
     """A few batches of several lengths, so that the first client does not wait for what the first batches cost."""
     loaded: Loaded = ability.loaded
@@ -295,7 +298,7 @@ def warm_up(ability: Any) -> None:
     if isinstance(ability, Embedding):
         items, _ = ability.items(["warm up"])
         ability.vectors.run(items)
-    elif isinstance(ability, Rowed):
+    elif isinstance(ability, Rowed) and ability.name != "zero_shot":
         task, lane = ability.lane()
         item = ("warm", "up") if ability.name == "answer" else "warm up"
         lane.run(task.rows(item)[1])
@@ -306,7 +309,7 @@ def _lost(error: BaseException, device: str) -> bool:
     return device.startswith("cuda") and isinstance(error, Exception) and device_failed(error)
 
 
-def _infers(ability: Optioned) -> bool:
+def _infers(ability: Any) -> bool:
     try:
         inference_labels(ability.loaded.model.config)
     except BertieError:

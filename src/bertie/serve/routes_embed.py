@@ -7,21 +7,27 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from bertie.serve import wire
 from bertie.serve.abilities import Embedding, Sparse, TextOrIds, too_long
+from bertie.serve.bodies import NUMBER_BYTES, encode, encode_parts, encode_rows
 from bertie.serve.failures import empty, invalid
 from bertie.serve.models import ServedModel
-from bertie.serve.routing import Route, encode
+from bertie.serve.routing import Route
 from bertie.serve.service import Call, Service
 from bertie.serve.settings import Truncation
+from bertie.tasks.batching import Row
 from bertie.tasks.classify import label_names
 from bertie.tasks.rows import truncated_rows
 from bertie.tasks.similarity import score_matrix, unit
 
 Floats = NDArray[np.float32]
+
+_SPARSE_AT_ONCE = 32
+_SPARSE_BYTES = 48  # of a word and its weight: {"index":30521,"value":1.2345678901234567}
 
 
 async def text_vectors(
@@ -39,18 +45,23 @@ async def text_vectors(
 ) -> Floats:
     """`[texts, d]`. `normalize=None` is the checkpoint's own way; vectors of unit length stay so when `dimensions` cuts
     them, as OpenAI's do. `truncate_dim` only cuts, as that of `Embedder` does."""
-    ability: Embedding = model.ability("embed")
+    ability: Embedding = model.ability("embed", call.who, call.characters)
     for name, size in (("dimensions", dimensions), ("truncate_dim", truncate_dim)):
         if size is not None and size > ability.dimension:
             raise invalid(f"{name} is {size}; this model's vectors have {ability.dimension} numbers.")
     raw = normalize is False
     items, lengths = await service.prepare(
-        call, texts, ability.items, texts, prompt_name=prompt_name, truncation=truncation, long=long, raw=raw
-    )
+        call, texts, ability.items, texts, prompt_name=prompt_name, truncation=truncation, long=long, raw=raw,
+        cuts=call.cuts,
+    )  # fmt: skip
     answers = await service.compute(call, model, ability.vectors, items, lengths)
-    vectors = ability.join(items, answers)[:, :truncate_dim][:, :dimensions]
-    cut = dimensions is not None and ability.normalizes and not raw
-    return unit(vectors) if normalize or cut else vectors
+
+    def finished() -> Floats:
+        vectors = ability.join(items, answers)[:, :truncate_dim][:, :dimensions]
+        cut = dimensions is not None and ability.normalizes and not raw
+        return unit(vectors) if normalize or cut else vectors
+
+    return await service.prepare(call, texts, finished)
 
 
 # -- OpenAI ---------------------------------------------------------------------------------------------------------
@@ -60,6 +71,7 @@ async def embeddings(service: Service, call: Call, body: wire.EmbeddingsRequest)
     texts = as_inputs(body.input, "input")
     service.check_texts(call, texts, what="input")
     model = service.models.find("embed", body.model)
+    _reserve_vectors(service, call, model, len(texts), body.dimensions or body.truncate_dim)
     vectors = await text_vectors(
         service,
         call,
@@ -71,14 +83,26 @@ async def embeddings(service: Service, call: Call, body: wire.EmbeddingsRequest)
         truncate_dim=body.truncate_dim,
         prompt_name=body.prompt_name,
     )
-    data: list[dict[str, Any]] = []
-    for index, vector in enumerate(vectors):
-        shown: Any = vector.tolist()
-        if body.encoding_format == "base64":
-            shown = base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode()
-        data.append({"object": "embedding", "embedding": shown, "index": index})
-    usage = {"prompt_tokens": call.tokens, "total_tokens": call.tokens}
-    return encode({"object": "list", "data": data, "model": model.name, "usage": usage})
+
+    def shown(first: int, some: Sequence[Floats]) -> list[msgspec.Raw]:
+        found = []
+        for index, vector in enumerate(some, first):
+            embedding: Any = vector.tolist()
+            if body.encoding_format == "base64":
+                embedding = base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode()
+            found.append(msgspec.Raw(encode({"object": "embedding", "embedding": embedding, "index": index})))
+        return found
+
+    data = await service.each(call, list(vectors), shown, sizes=[vectors.shape[1]] * len(vectors))
+    return encode({"object": "list", "data": data, "model": model.name, "usage": usage_of(call)})
+
+
+def _reserve_vectors(service: Service, call: Call, model: ServedModel, count: int, dimensions: int | None) -> None:
+    """The answer's bytes, where it has a vector for every text."""
+    model.running()
+    embedding: Embedding | None = model.abilities.get("embed")
+    if embedding is not None:
+        service.reserve(call, count * (min(dimensions or embedding.dimension, embedding.dimension) * NUMBER_BYTES + 64))
 
 
 async def list_models(service: Service, call: Call, body: None) -> wire.ModelList:
@@ -109,52 +133,72 @@ def model_card(model: ServedModel) -> wire.ModelCard:
 async def embed(service: Service, call: Call, body: wire.EmbedRequest) -> bytes:
     texts = as_inputs(body.inputs, "inputs")
     service.check_texts(call, texts)
+    model = service.models.find("embed", body.model)
+    _reserve_vectors(service, call, model, len(texts), body.dimensions)
     vectors = await text_vectors(
         service,
         call,
-        service.models.find("embed", body.model),
+        model,
         texts,
         truncation=service.truncation(asked=body.truncate, direction=body.truncation_direction, default=False),
         normalize=body.normalize,
         dimensions=body.dimensions,
         prompt_name=body.prompt_name,
     )
-    return encode(vectors.tolist())
+    return await service.prepare(call, texts, encode_rows, vectors)
 
 
 async def embed_all(service: Service, call: Call, body: wire.EmbedAllRequest) -> bytes:
     texts = as_list(body.inputs)
     service.check_texts(call, texts)
     model = service.models.find("embed", body.model)
-    ability: Embedding = model.ability("embed")
+    ability: Embedding = model.ability("embed", call.who, call.characters)
     truncation = service.truncation(asked=body.truncate, direction=body.truncation_direction, default=False)
     items, lengths = await service.prepare(
-        call, texts, ability.items, texts, prompt_name=body.prompt_name, truncation=truncation
+        call, texts, ability.items, texts, prompt_name=body.prompt_name, truncation=truncation, cuts=call.cuts
     )
-    service.check_answer_size(sum(lengths), ability.loaded.model.config.hidden_size)
+    service.reserve(call, sum(lengths) * ability.loaded.model.config.hidden_size * NUMBER_BYTES)
     answers = await service.compute(call, model, ability.tokens, items, lengths)
-    return encode([answer.tolist() for answer in answers])
+
+    def shown(_: int, some: Sequence[Floats]) -> list[bytes]:
+        return [encode_rows(one) for one in some]
+
+    return encode_parts(await service.each(call, answers, shown, sizes=[answer.size for answer in answers]))
 
 
-async def embed_sparse(service: Service, call: Call, body: wire.EmbedSparseRequest) -> list[list[wire.SparseValue]]:
+async def embed_sparse(service: Service, call: Call, body: wire.EmbedSparseRequest) -> bytes:
     texts = as_list(body.inputs)
     service.check_texts(call, texts)
     model = service.models.find("embed_sparse", body.model)
-    ability: Sparse = model.ability("embed_sparse")
+    ability: Sparse = model.ability("embed_sparse", call.who, call.characters)
     limit = ability.loaded.max_length
     cuts = service.truncation(asked=body.truncate, direction=body.truncation_direction, default=False) != "error"
-    rows = await service.prepare(
-        call, texts, truncated_rows, ability.loaded.tokenizer, texts, max_length=limit if cuts else 1 << 30
-    )
-    for number, row in enumerate(rows):
-        if len(row) > limit:
-            raise too_long(number, len(row), limit)
-    answers = await service.compute(call, model, ability.lane, rows, [len(row) for row in rows])
-    service.check_answer_size(sum(len(indices) for indices, _ in answers), 1)
-    return [
-        [wire.SparseValue(index, value) for index, value in zip(indices.tolist(), values.tolist(), strict=True)]
-        for indices, values in answers
-    ]
+
+    def rows_of(first: int, some: Sequence[str]) -> list[Row]:
+        rows = truncated_rows(ability.loaded.tokenizer, some, max_length=limit if cuts else 1 << 30)
+        for number, row in enumerate(rows, first):
+            if len(row) > limit:
+                raise too_long(number, len(row), limit)
+        call.cuts.count(sum(row.is_cut for row in rows), len(rows))
+        return rows
+
+    def shown(_: int, some: Sequence[tuple[Any, Any]]) -> list[bytes]:
+        return [
+            encode([wire.SparseValue(*pair) for pair in zip(indices.tolist(), values.tolist(), strict=True)])
+            for indices, values in some
+        ]
+
+    rows = await service.each(call, texts, rows_of)
+    work, parts = sum(map(len, rows)), []
+    # Nobody knows how many words a text will have, so texts are done some at a time: the answer is refused, and the
+    # work ends, as soon as it is too large.
+    for start in range(0, len(rows), _SPARSE_AT_ONCE):
+        some = rows[start : start + _SPARSE_AT_ONCE]
+        answers = await service.compute(call, model, ability.lane, some, [len(row) for row in some], work=work)
+        sizes = [len(indices) * _SPARSE_BYTES for indices, _ in answers]
+        service.reserve(call, sum(sizes))
+        parts += await service.each(call, answers, shown, sizes=sizes)
+    return encode_parts(parts)
 
 
 async def tei_similarity(service: Service, call: Call, body: wire.TeiSimilarityRequest) -> list[float]:
@@ -172,6 +216,7 @@ async def tei_similarity(service: Service, call: Call, body: wire.TeiSimilarityR
         normalize=True,
         prompt_name=options.prompt_name,
     )
+    service.reserve(call, len(texts) * NUMBER_BYTES)
     scores: list[float] = (vectors[1:] @ vectors[0]).tolist()
     return scores
 
@@ -184,15 +229,21 @@ async def similarity(service: Service, call: Call, body: wire.SimilarityRequest)
     if not first or (body.b is not None and not second):
         raise empty("b" if first else "a")
     service.check_texts(call, [*first, *second], what="a")
+    service.reserve(call, len(first) * (len(second) or len(first)) * NUMBER_BYTES)
     model = service.models.find("embed", body.model)
     function = body.function or model.ability("embed").embedder.similarity_fn_name
     vectors = await text_vectors(service, call, model, [*first, *second], truncation=service.truncation(asked=None))
     a, b = vectors[: len(first)], vectors[len(first) :] if second else vectors
-    return wire.SimilarityAnswer(model.name, score_matrix(a, b, function).tolist(), usage_of(call))
+
+    def scored() -> msgspec.Raw:
+        return msgspec.Raw(encode_rows(score_matrix(a, b, function)))
+
+    scores: Any = await service.prepare(call, [*first, *second], scored)
+    return wire.SimilarityAnswer(model.name, scores, usage_of(call))
 
 
 def usage_of(call: Call) -> wire.Usage:
-    return wire.Usage(call.tokens, call.tokens)
+    return wire.Usage(call.tokens, call.tokens, call.cuts.cut or msgspec.UNSET)
 
 
 def as_list(given: str | list[str]) -> list[str]:
@@ -203,7 +254,7 @@ def as_inputs(given: Any, what: str) -> list[TextOrIds]:
     """One text, several, one list of ids or several: always as a list. A mixture is refused."""
     if isinstance(given, str):
         return [given]
-    kinds = {type(one) for one in given}
+    kinds = set(map(type, given))
     if len(kinds) > 1:
         raise invalid(f"`{what}` mixes texts and token ids.")
     return [given] if kinds == {int} else given

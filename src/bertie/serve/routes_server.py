@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bertie import __version__
 from bertie.errors import BertieError
 from bertie.serve import wire
 from bertie.serve.abilities import checked_ids
+from bertie.serve.bodies import encode, encode_parts
 from bertie.serve.failures import empty, invalid, too_large, unhealthy
 from bertie.serve.models import ServedModel
 from bertie.serve.routes_embed import as_list, model_card
@@ -15,6 +17,9 @@ from bertie.serve.routing import Route
 from bertie.serve.service import Call, Service
 from bertie.serve.settings import ModelChoice
 from bertie.text import BertTokenizer
+
+# Of {"id":30521,"text":"","special":false,"start":524287,"stop":524288}, and of each character in it.
+_TOKEN_BYTES, _CHARACTER_BYTES = 80, 6
 
 
 def state_of(service: Service, status: str) -> wire.State:
@@ -62,7 +67,7 @@ async def info(service: Service, call: Call, body: None) -> wire.Info:
         max_batch_requests=None,
         max_client_batch_size=settings.limits.batch,
         auto_truncate=settings.truncation in ("left", "right"),
-        tokenization_workers=2,
+        tokenization_workers=service.helpers,
         version=__version__,
         sha=None,
         docker_label=None,
@@ -70,7 +75,7 @@ async def info(service: Service, call: Call, body: None) -> wire.Info:
     )  # fmt: skip
 
 
-async def tokenize(service: Service, call: Call, body: wire.TokenizeRequest) -> list[list[wire.TokenOut]]:
+async def tokenize(service: Service, call: Call, body: wire.TokenizeRequest) -> bytes:
     texts = as_list(body.inputs)
     service.check_texts(call, texts)
     model = _any_model(service, body.model)
@@ -82,8 +87,22 @@ async def tokenize(service: Service, call: Call, body: wire.TokenizeRequest) -> 
         if body.prompt_name not in prompts:
             raise invalid(f"There is no prompt called {body.prompt_name[:80]!r}.")
         prompt = prompts[body.prompt_name]
-    given = [prompt + text for text in texts]
-    return await service.prepare(call, texts, _tokens, model.loaded.tokenizer, given, body.add_special_tokens)
+    tokenizer, longest = model.loaded.tokenizer, service.settings.limits.text_tokens
+
+    def counted(first: int, some: Sequence[str]) -> list[int]:
+        """Bytes that the tokens of each text will take."""
+        sizes = tokenizer.encode_flat([prompt + text for text in some])[1].tolist()
+        for number, size in enumerate(sizes, first):
+            if size > longest:
+                raise too_large(f"Input {number} has {size} tokens; {longest} are allowed.", "Send shorter texts.")
+        return [size * _TOKEN_BYTES + _CHARACTER_BYTES * len(text) for size, text in zip(sizes, some, strict=True)]
+
+    service.reserve(call, sum(await service.each(call, texts, counted)))
+
+    def shown(_: int, some: Sequence[str]) -> list[bytes]:
+        return [encode(one) for one in _tokens(tokenizer, [prompt + text for text in some], body.add_special_tokens)]
+
+    return encode_parts(await service.each(call, texts, shown))
 
 
 def _tokens(tokenizer: BertTokenizer, texts: list[str], special: bool) -> list[list[wire.TokenOut]]:
@@ -104,21 +123,32 @@ def _tokens(tokenizer: BertTokenizer, texts: list[str], special: bool) -> list[l
     return answers
 
 
-async def decode(service: Service, call: Call, body: wire.DecodeRequest) -> list[str]:
+async def decode(service: Service, call: Call, body: wire.DecodeRequest) -> bytes:
     if not body.ids:
         raise empty("ids")
-    kinds = {type(one) for one in body.ids}
+    kinds = set(map(type, body.ids))
     if len(kinds) > 1:
         raise invalid("`ids` is a list of ids or a list of such lists.")
     rows: list[Any] = [body.ids] if kinds == {int} else list(body.ids)
     limits = service.settings.limits
     if len(rows) > limits.batch or max(map(len, rows)) > limits.text_tokens:
         raise too_large(f"At most {limits.batch} lists of {limits.text_tokens} ids are decoded at once.")
+    call.size = sum(map(len, rows))
+    if call.size > limits.request_tokens:
+        raise too_large(f"There are {call.size} ids; {limits.request_tokens} are allowed.", "Send fewer at once.")
     model = _any_model(service, body.model)
     model.running()
     tokenizer = model.loaded.tokenizer
-    checked = [checked_ids(row, len(tokenizer), number) for number, row in enumerate(rows)]
-    return [tokenizer.decode(row, skip_special_tokens=body.skip_special_tokens) for row in checked]
+
+    def shown(first: int, some: Sequence[list[int]]) -> list[bytes]:
+        found = []
+        for number, row in enumerate(some, first):
+            ids = checked_ids(row, len(tokenizer), number)
+            found.append(encode(tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens)))
+            service.reserve(call, len(found[-1]))
+        return found
+
+    return encode_parts(await service.each(call, rows, shown))
 
 
 def _any_model(service: Service, name: str | None) -> ServedModel:

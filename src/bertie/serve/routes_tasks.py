@@ -1,28 +1,37 @@
 """Every other task: /rerank and /predict as text-embeddings-inference has them, /v1/rerank as Cohere has it, and our
-own /v1/classify, /v1/tag, /v1/answer, /v1/fill, /v1/next and /v1/features."""
+own /v1/classify, /v1/tag, /v1/answer, /v1/next and /v1/features."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from bertie.serve import wire
-from bertie.serve.abilities import Embedding, Logits, Rowed, Streamed
-from bertie.serve.failures import empty, invalid, too_large
+from bertie.serve.abilities import Embedding, Logits, Rowed
+from bertie.serve.bodies import NUMBER_BYTES, encode_answer
+from bertie.serve.failures import empty, invalid
 from bertie.serve.models import ServedModel
 from bertie.serve.routes_embed import as_list, usage_of
 from bertie.serve.routing import Route
-from bertie.serve.service import Call, Service
+from bertie.serve.service import Call, Service, text_size
 from bertie.serve.settings import Truncation
-from bertie.tasks.answer import FoundAnswer
-from bertie.tasks.classify import best_first, scores
-from bertie.tasks.fill import MaskFiller
+from bertie.tasks.answer import AnswerResult, FoundAnswer
+from bertie.tasks.batching import Row
+from bertie.tasks.classify import Classification, best_first, scores
+from bertie.tasks.entities import Entity
+from bertie.tasks.features import Features
 from bertie.tasks.inputs import TextOrPair
+from bertie.tasks.scoring import averaged
 from bertie.tasks.similarity import unit
+
+# Bytes of JSON, at most: of a number with its label, and of a character.
+_RANK_BYTES, _CHARACTER_BYTES = 64, 6
 
 # -- scores of whole texts ------------------------------------------------------------------------------------------
 
@@ -39,16 +48,16 @@ async def item_logits(
     sliding: str = "longer",
 ) -> list[tuple[torch.Tensor, list[int]]]:
     """For every item `[windows, labels]` logits and the windows' weights."""
-    ability: Logits = model.ability(task)
-    rows, weights = await service.prepare(
-        call, items, ability.items, items, truncation=truncation, long=long, sliding=sliding
-    )
-    answers = await service.compute(call, model, ability.lane, rows, [len(row) for row in rows])
-    found, start = [], 0
-    for own in weights:
-        found.append((torch.from_numpy(np.stack(answers[start : start + len(own)])), own))
-        start += len(own)
-    return found
+    ability: Logits = model.ability(task, call.who, call.characters)
+    how = partial(ability.items, truncation=truncation, long=long, sliding=sliding, cuts=call.cuts)
+    prepared = await service.each(call, items, how)
+    rows = [row for own, _ in prepared for row in own]
+    answers = iter(await service.compute(call, model, ability.lane, rows, [len(row) for row in rows]))
+
+    def stacked(_: int, some: Sequence[tuple[list[Row], list[int]]]) -> list[tuple[torch.Tensor, list[int]]]:
+        return [(torch.from_numpy(np.stack(list(islice(answers, len(own))))), weights) for own, weights in some]
+
+    return await service.each(call, prepared, stacked, sizes=list(map(text_size, items)))
 
 
 async def relevance(
@@ -61,23 +70,44 @@ async def relevance(
     truncation: Truncation,
     long: str,
     raw: bool = False,
+    relevant: str | None = None,
 ) -> tuple[ServedModel, list[float]]:
-    """A score for every text: by a cross-encoder where there is one, otherwise by cosine of embeddings."""
+    """A score for every text: by a cross-encoder where there is one, otherwise by cosine of embeddings.
+
+    `relevant` names the label of a classifier to rank by, where its labels do not say it themselves.
+    """
     pairs: list[Any] = [(query, text) for text in texts]
     service.check_texts(call, pairs, what="texts")
-    names = [model.name for model in service.models.all if "rerank" in model.abilities]
+    task = "rerank" if relevant is None else "classify"
+    names = [model.name for model in service.models.all if task in model.abilities]
+    if relevant is None and name is not None and name not in names:
+        _refuse_classifier(service, name)
     if not names or (name is not None and name not in names and service.models.knows(name)):
         model = service.models.find("embed", name)
         found = await _cosines(service, call, model, query, texts, truncation, long)
         return model, found
-    model = service.models.find("rerank", name)
-    label, function = model.ability("rerank").rank_rule
-    judged = await item_logits(
-        service, call, model, "rerank", pairs, truncation=truncation, long=long, sliding="second"
-    )
+    model = service.models.find(task, name)
+    ability: Logits = model.ability(task, call.who, call.characters)
+    label, function = ability.rank_rule if relevant is None else ability.rank_by(relevant)
+    judged = await item_logits(service, call, model, task, pairs, truncation=truncation, long=long, sliding="second")
     how: Any = "none" if raw else function
-    # A document is as good as its best window.
-    return model, [float(scores(logits, how)[:, label].max()) for logits, _ in judged]
+
+    def best(_: int, some: Sequence[tuple[torch.Tensor, list[int]]]) -> list[float]:
+        # A document is as good as its best window.
+        return [float(scores(logits, how)[:, label].max()) for logits, _ in some]
+
+    return model, await service.each(call, judged, best, sizes=list(map(len, texts)))
+
+
+def _refuse_classifier(service: Service, name: str) -> None:
+    """A classifier whose labels do not mean relevance would rank by whatever it was trained for."""
+    for model in service.models.all:
+        if model.name == name and "classify" in model.abilities:
+            labels = ", ".join(repr(label) for label in model.abilities["classify"].names[:6])
+            raise invalid(
+                f"{name} is a classifier with the labels {labels}, none of which means that a document is relevant. "
+                "Use a reranker, or name the label to rank by: `relevant`."
+            )
 
 
 async def _cosines(
@@ -90,27 +120,33 @@ async def _cosines(
     long: str,
 ) -> list[float]:
     """Query and documents each with the prompt that the checkpoint has for them."""
-    ability: Embedding = model.ability("embed")
+    ability: Embedding = model.ability("embed", call.who, call.characters)
     prompt = ability.embedder.document_prompt_name
     asked, own = await service.prepare(
-        call, [query], ability.items, [query], prompt_name="query", truncation=truncation, long=long
+        call, [query], ability.items, [query], prompt_name="query", truncation=truncation, long=long, cuts=call.cuts
     )
     rows, lengths = await service.prepare(
-        call, texts, ability.items, texts, prompt_name=prompt, truncation=truncation, long=long
+        call, texts, ability.items, texts, prompt_name=prompt, truncation=truncation, long=long, cuts=call.cuts
     )
     answers = await service.compute(call, model, ability.vectors, [*asked, *rows], [*own, *lengths])
-    about, vectors = ability.join(asked, answers[: len(asked)]), ability.join(rows, answers[len(asked) :])
-    found: list[float] = (unit(vectors) @ unit(about)[0]).tolist()
-    return found
+
+    def compared() -> list[float]:
+        about, vectors = ability.join(asked, answers[: len(asked)]), ability.join(rows, answers[len(asked) :])
+        found: list[float] = (unit(vectors) @ unit(about)[0]).tolist()
+        return found
+
+    return await service.prepare(call, texts, compared)
 
 
 async def tei_rerank(service: Service, call: Call, body: wire.TeiRerankRequest) -> list[wire.Rank]:
     if not body.texts:
         raise empty("texts")
     truncation = service.truncation(asked=body.truncate, direction=body.truncation_direction, default=False)
+    _reserve_ranks(service, call, body.texts if body.return_text else [""] * len(body.texts))
     _, found = await relevance(
-        service, call, body.model, body.query, body.texts, truncation=truncation, long="truncate", raw=body.raw_scores
-    )
+        service, call, body.model, body.query, body.texts, truncation=truncation, long="truncate", raw=body.raw_scores,
+        relevant=body.relevant,
+    )  # fmt: skip
     ranks = [wire.Rank(index, score) for index, score in enumerate(found)]
     if body.return_text:
         for rank in ranks:
@@ -122,9 +158,11 @@ async def cohere_rerank(service: Service, call: Call, body: wire.CohereRerankReq
     if not body.documents:
         raise empty("documents")
     texts = [one if isinstance(one, str) else one.text for one in body.documents]
+    _reserve_ranks(service, call, texts if body.return_documents else [""] * len(texts))
     model, found = await relevance(
-        service, call, body.model, body.query, texts, truncation=service.truncation(asked=None), long="windows"
-    )
+        service, call, body.model, body.query, texts, truncation=service.truncation(asked=None), long="windows",
+        relevant=body.relevant,
+    )  # fmt: skip
     ranks = [wire.CohereRank(index, score) for index, score in enumerate(found)]
     if body.return_documents:
         for rank in ranks:
@@ -132,6 +170,10 @@ async def cohere_rerank(service: Service, call: Call, body: wire.CohereRerankReq
     best = sorted(ranks, key=lambda rank: -rank.relevance_score)[: body.top_n]
     meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
     return wire.CohereRerankAnswer(call.id, best, model.name, usage_of(call), meta)
+
+
+def _reserve_ranks(service: Service, call: Call, texts: Sequence[str]) -> None:
+    service.reserve(call, sum(_RANK_BYTES + _CHARACTER_BYTES * len(text) for text in texts))
 
 
 def _predictions(ability: Logits, logits: torch.Tensor, function: Any, top_k: int | None) -> list[wire.Prediction]:
@@ -143,12 +185,22 @@ async def predict(service: Service, call: Call, body: wire.PredictRequest) -> An
     single, items = _predict_inputs(body.inputs)
     service.check_texts(call, items)
     model = service.models.find("classify", body.model)
-    ability: Logits = model.ability("classify")
+    ability: Logits = model.ability("classify", call.who, call.characters)
+    _reserve_labels(service, call, ability.names, len(items))
     truncation = service.truncation(asked=body.truncate, direction=body.truncation_direction, default=False)
     judged = await item_logits(service, call, model, "classify", items, truncation=truncation)
     function = "none" if body.raw_scores else ability.function(None)
-    found = [_predictions(ability, logits[0], function, None) for logits, _ in judged]
+
+    def shown(_: int, some: Sequence[tuple[torch.Tensor, list[int]]]) -> list[list[wire.Prediction]]:
+        return [_predictions(ability, logits[0], function, None) for logits, _ in some]
+
+    found = await service.each(call, judged, shown, sizes=list(map(text_size, items)))
     return found[0] if single else found
+
+
+def _reserve_labels(service: Service, call: Call, names: Sequence[str], count: int, top_k: int | None = None) -> None:
+    longest = sorted((_RANK_BYTES + _CHARACTER_BYTES * len(name) for name in names), reverse=True)
+    service.reserve(call, count * sum(longest[:top_k]), "Send fewer texts at once, or lower top_k.")
 
 
 def _predict_inputs(given: Any) -> tuple[bool, list[TextOrPair]]:
@@ -178,16 +230,17 @@ async def classify(service: Service, call: Call, body: wire.ClassifyRequest) -> 
     if body.labels is not None:
         return await _zero_shot(service, call, body, items)
     model = service.models.find("classify", body.model)
-    ability: Logits = model.ability("classify")
+    ability: Logits = model.ability("classify", call.who, call.characters)
+    _reserve_labels(service, call, ability.names, len(items), body.top_k or 1)
     judged = await item_logits(
         service, call, model, "classify", items, truncation=service.truncation(asked=None), long=body.long
     )
     function = ability.function(body.multi_label)
-    results = []
-    for logits, weights in judged:
-        shares = torch.tensor(weights, dtype=torch.float32)
-        mean = logits[0] if len(weights) == 1 else (logits * (shares / shares.sum())[:, None]).sum(0)
-        results.append(_predictions(ability, mean, function, body.top_k or 1))
+
+    def shown(_: int, some: Sequence[tuple[torch.Tensor, list[int]]]) -> list[list[wire.Prediction]]:
+        return [_predictions(ability, averaged(*one), function, body.top_k or 1) for one in some]
+
+    results = await service.each(call, judged, shown, sizes=list(map(text_size, items)))
     return wire.ClassifyAnswer(model.name, results, usage_of(call))
 
 
@@ -196,76 +249,84 @@ async def _zero_shot(
 ) -> wire.ClassifyAnswer:
     if not all(isinstance(item, str) for item in items):
         raise invalid("With `labels`, inputs are single texts.")
+    labels = tuple(body.labels or ())
     options: dict[str, Any] = {
-        "labels": tuple(body.labels or ()),
+        "labels": labels,
         "multi_label": bool(body.multi_label),
         "long": body.long,
     }
     options |= {"top_k": body.top_k} if body.top_k else {}
     options |= {"hypothesis": body.hypothesis} if body.hypothesis else {}
-    model, answers = await streamed(
-        service, call, "zero_shot", body.model, items, factor=len(body.labels or ()), **options
-    )
-    results = [[wire.Prediction(label, score) for label, score in one.labels] for one in answers]
+    _reserve_labels(service, call, labels, len(items), body.top_k)
+
+    def shown(one: Classification) -> list[wire.Prediction]:
+        return [wire.Prediction(label, score) for label, score in one.labels]
+
+    model, results = await from_rows(service, call, "zero_shot", body.model, items, shown, **options)
     return wire.ClassifyAnswer(model.name, results, usage_of(call))
 
 
 async def next_sentence(service: Service, call: Call, body: wire.NextRequest) -> wire.NextAnswer:
     service.check_texts(call, body.inputs)
+    service.reserve(call, len(body.inputs) * _RANK_BYTES)
     model = service.models.find("next", body.model)
     judged = await item_logits(service, call, model, "next", body.inputs, truncation=service.truncation(asked=None))
-    found = [float(logits[0].softmax(-1)[0]) for logits, _ in judged]
-    return wire.NextAnswer(model.name, [wire.NextOut(one, one > 0.5) for one in found], usage_of(call))
+
+    def shown(_: int, some: Sequence[tuple[torch.Tensor, list[int]]]) -> list[wire.NextOut]:
+        found = [float(logits[0].softmax(-1)[0]) for logits, _ in some]
+        return [wire.NextOut(one, one > 0.5) for one in found]
+
+    results = await service.each(call, judged, shown, sizes=list(map(text_size, body.inputs)))
+    return wire.NextAnswer(model.name, results, usage_of(call))
 
 
 # -- tasks with options of their own ----------------------------------------------------------------------------------
 
 
 async def from_rows(
-    service: Service, call: Call, task: str, name: str | None, items: Sequence[Any], **options: Any
+    service: Service,
+    call: Call,
+    task: str,
+    name: str | None,
+    items: Sequence[Any],
+    shown: Callable[[Any], Any],
+    *,
+    remedy: str | None = None,
+    **options: Any,
 ) -> tuple[ServedModel, list[Any]]:
-    """The task's answers, its rows in batches with everyone's."""
+    """The task's answers in JSON, its rows in batches with everyone's. `shown`: an answer as its type in wire.py.
+
+    `remedy`: the answer's size is known only when it is there; it is counted then, and this is what to do about it.
+    """
     model = service.models.find(task, name)
-    ability: Rowed = model.ability(task)
+    ability: Rowed = model.ability(task, call.who, call.characters)
     runner, lane = ability.lane(**options)
-    checked = [runner.checked(item, f"Input {number}") for number, item in enumerate(items)]
-    prepared = await service.prepare(call, items, ability.prepared, runner, checked)
-    lengths = [len(row) for _, rows in prepared for row in rows]
-    longest = service.settings.limits.text_tokens
-    for number, (_, rows) in enumerate(prepared):
-        if sum(map(len, rows)) > longest:
-            raise too_large(f"Input {number} takes {sum(map(len, rows))} tokens; {longest} are allowed.")
+    longest, sizes = service.settings.limits.text_tokens, list(map(text_size, items))
+
+    def rows_of(first: int, some: Sequence[Any]) -> list[tuple[Any, list[Row]]]:
+        return [ability.prepared(runner, item, number, longest) for number, item in enumerate(some, first)]
+
+    prepared = await service.each(call, items, rows_of, sizes=sizes)
+    call.cuts.count(sum(any(row.is_cut for row in own) for _, own in prepared), len(prepared))
+    rows = [row for _, own in prepared for row in own]
+    lengths = [len(row) for row in rows]
     if task == "features":
-        service.check_answer_size(sum(lengths), len(runner.layers) * ability.loaded.model.config.hidden_size)
-    outputs = iter(await service.compute(call, model, lane, [row for _, rows in prepared for row in rows], lengths))
+        numbers = len(runner.layers) * ability.loaded.model.config.hidden_size
+        service.reserve(
+            call, sum(lengths) * (numbers * NUMBER_BYTES + _RANK_BYTES), "Send less, or ask for fewer layers."
+        )
+    outputs = iter(await service.compute(call, model, lane, rows, lengths))
 
-    def decoded() -> list[Any]:
-        return [runner.decode(context, list(islice(outputs, len(rows)))) for context, rows in prepared]
+    def decoded(_: int, some: Sequence[tuple[Any, list[Row]]]) -> list[msgspec.Raw]:
+        found = []
+        for context, own in some:
+            one = encode_answer(shown(runner.decode(context, list(islice(outputs, len(own))))))
+            if remedy is not None:
+                service.reserve(call, len(one), remedy)
+            found.append(msgspec.Raw(one))
+        return found
 
-    return model, await service.prepare(call, items, decoded)
-
-
-async def streamed(
-    service: Service, call: Call, task: str, name: str | None, items: Sequence[Any], *, factor: int = 1, **options: Any
-) -> tuple[ServedModel, list[Any]]:
-    """The answers of the task's own stream. `factor`: how often each text goes through the model."""
-    model = service.models.find(task, name)
-    ability: Streamed = model.ability(task)
-    runner, lane = ability.lane(**options)
-    checked = [runner.checked(item, f"Input {number}") for number, item in enumerate(items)]
-    lengths = await service.prepare(call, items, ability.lengths, items)
-    if task == "fill":
-        lengths = [fill_work(runner, text, length) for text, length in zip(items, lengths, strict=True)]
-    return model, await service.compute(call, model, lane, checked, [length * factor for length in lengths])
-
-
-def fill_work(runner: MaskFiller, text: str, length: int) -> int:
-    """Tokens that go through the model for a text: targets piece by piece, and masks together beam by beam."""
-    length = min(length, runner.loaded.max_length)
-    masks = text.count(runner.loaded.tokenizer.mask_token or "[MASK]")
-    pieces = 1 if runner.targets is None else sum(map(len, runner.targets))
-    beams = runner.num_beams if runner.joint and masks > 1 else 0
-    return length * pieces * (masks if runner.targets else 1) + length * pieces * masks * beams
+    return model, await service.each(call, prepared, decoded, sizes=sizes)
 
 
 async def tag(service: Service, call: Call, body: wire.TagRequest) -> wire.TagAnswer:
@@ -274,8 +335,12 @@ async def tag(service: Service, call: Call, body: wire.TagRequest) -> wire.TagAn
     options: dict[str, Any] = {"aggregation": body.aggregation}
     if body.ignore_labels is not None:
         options["ignore_labels"] = tuple(body.ignore_labels)
-    model, answers = await from_rows(service, call, "tag", body.model, texts, **options)
-    results = [[wire.EntityOut(e.label, e.text, e.start, e.end, e.score, e.index) for e in found] for found in answers]
+
+    def shown(found: list[Entity]) -> list[wire.EntityOut]:
+        return [wire.EntityOut(e.label, e.text, e.start, e.end, e.score, e.index) for e in found]
+
+    remedy = "Send fewer texts at once."
+    model, results = await from_rows(service, call, "tag", body.model, texts, shown, remedy=remedy, **options)
     return wire.TagAnswer(model.name, results, usage_of(call))
 
 
@@ -287,38 +352,22 @@ async def answer(service: Service, call: Call, body: wire.AnswerRequest) -> wire
     else:
         raise invalid("Send `question` and `context`, or `inputs`: a list of objects with both.")
     service.check_texts(call, pairs)
-    model, answers = await from_rows(
-        service, call, "answer", body.model, pairs, n_best=body.n_best, max_answer_tokens=body.max_answer_tokens,
-        no_answer=body.no_answer, threshold=body.threshold,
-    )  # fmt: skip
-    results = []
-    for one in answers:
+
+    def shown(one: AnswerResult) -> wire.AnswerOut:
         candidates = [_found(candidate) for candidate in one.candidates]
         best = None if one.best is None else _found(one.best)
-        results.append(wire.AnswerOut(one.question, best, candidates, one.no_answer_score, one.no_answer_logit))
+        return wire.AnswerOut(one.question, best, candidates, one.no_answer_score, one.no_answer_logit)
+
+    model, results = await from_rows(
+        service, call, "answer", body.model, pairs, shown, remedy="Send fewer questions at once, or lower n_best.",
+        n_best=body.n_best, max_answer_tokens=body.max_answer_tokens, no_answer=body.no_answer,
+        threshold=body.threshold,
+    )  # fmt: skip
     return wire.AnswerAnswer(model.name, results, usage_of(call))
 
 
 def _found(one: FoundAnswer) -> wire.FoundOut:
     return wire.FoundOut(one.text, one.start, one.end, one.score, one.logit)
-
-
-async def fill(service: Service, call: Call, body: wire.FillRequest) -> wire.FillAnswer:
-    texts = as_list(body.inputs)
-    service.check_texts(call, texts)
-    options: dict[str, Any] = {"top_k": body.top_k, "joint": body.joint}
-    if body.targets is not None:
-        options["targets"] = tuple(body.targets)
-    model, answers = await streamed(service, call, "fill", body.model, texts, **options)
-    results = [
-        wire.FilledOut(
-            one.text,
-            [[wire.CandidateOut(c.token, c.score, c.text, list(c.ids)) for c in mask] for mask in one.masks],
-            [wire.FillingOut(list(f.tokens), f.score, f.text) for f in one.fillings],
-        )
-        for one in answers
-    ]
-    return wire.FillAnswer(model.name, results, usage_of(call))
 
 
 async def features(service: Service, call: Call, body: wire.FeaturesRequest) -> wire.FeaturesAnswer:
@@ -327,9 +376,9 @@ async def features(service: Service, call: Call, body: wire.FeaturesRequest) -> 
     options: dict[str, Any] = {"long": body.long}
     if body.layers is not None:
         options["layers"] = tuple(body.layers)
-    model, answers = await from_rows(service, call, "features", body.model, items, **options)
-    results = [
-        wire.FeaturesOut(
+
+    def shown(one: Features) -> wire.FeaturesOut:
+        return wire.FeaturesOut(
             [
                 wire.TokenFeaturesOut(
                     token.token, [wire.LayerOut(index, vector.tolist()) for index, vector in token.layers]
@@ -337,8 +386,8 @@ async def features(service: Service, call: Call, body: wire.FeaturesRequest) -> 
                 for token in one.tokens
             ]
         )
-        for one in answers
-    ]
+
+    model, results = await from_rows(service, call, "features", body.model, items, shown, **options)
     return wire.FeaturesAnswer(model.name, results, usage_of(call))
 
 
@@ -362,8 +411,6 @@ ROUTES = [
           examples={"one": {"inputs": "Ada Lovelace lived in London."}}),
     Route("/v1/answer", answer, "Answers quoted from a text.", "Bertie", wire.AnswerRequest, wire.AnswerAnswer,
           timed=True, examples={"one": {"question": "Who wrote it?", "context": "It was written by Ada."}}),
-    Route("/v1/fill", fill, "Words for [MASK].", "Bertie", wire.FillRequest, wire.FillAnswer, timed=True,
-          examples={"one": {"inputs": "He drank a cup of [MASK]."}}),
     Route("/v1/next", next_sentence, "How likely one text is to follow another.", "Bertie", wire.NextRequest,
           wire.NextAnswer, timed=True, examples={"one": {"inputs": [["She opened the door.", "It was dark."]]}}),
     Route("/v1/features", features, "A vector for every token from chosen layers.", "Bertie", wire.FeaturesRequest,

@@ -6,13 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from bertie.serve.service import Call, Service
 
 Handler = Callable[[Service, Call, Any], Awaitable[Any]]
-
-encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)

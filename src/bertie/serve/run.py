@@ -33,6 +33,8 @@ logger = logging.getLogger("bertie.serve")
 
 # After the last answer the server still listens this long: whoever asks meanwhile is told that it is going.
 _LAST_WORDS_SECONDS = 0.5
+# For those whose requests could not be finished to be told so.
+_REFUSING_SECONDS = 1.0
 # How often threads take turns: an event loop at work must not hold up the engine's many small steps.
 _SWITCH_SECONDS = 0.0005
 _SPARE_DESCRIPTORS = 128
@@ -112,6 +114,10 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(0.02)
         if self.service.in_flight:
             logger.error("requests were still under way", extra={"in_flight": self.service.in_flight})
+            self.service.stop()
+            ends = time.monotonic() + _REFUSING_SECONDS
+            while time.monotonic() < ends and self.service.in_flight:
+                await asyncio.sleep(0.02)
         self.should_exit = True
 
 

@@ -1,9 +1,16 @@
-"""One thread to a model, and the queue before it: the rows of all clients in batches bounded by tokens.
+"""The queues before a model, and the threads that empty them: the rows of all clients in batches bounded by tokens.
 
 A batch is made of whatever waits when the engine is free, so a request that comes to an empty queue goes at once, and
-what arrives while a batch runs makes the next one: nobody waits for a batch to fill. Jobs take turns, a few hundred
-tokens each, so a request of a thousand texts does not hold up one of a single text. Work whose client has left, or
-whose time is up, is skipped. Answers go back to the event loop in one call per batch.
+what arrives while a batch runs makes the next one: nobody waits for a batch to fill. Work whose client has left, or
+which has waited too long without any progress, is skipped. Answers go back to the event loop in one call per batch.
+
+Nobody can use up what others need:
+
+- **Two lines.** Requests of little work stand in one line, the others in another, each with its own room. On a CPU a
+  batch of either may run at the same time, so a small request does not wait for a large one at all.
+- **Turns.** In a line, clients take turns, and so do the jobs of a client, a few hundred tokens each (`Line`).
+- **Short batches.** A batch is as many tokens as the model does in a twentieth of a second, so a turn comes soon.
+- **Fair devices.** Models on one device compute in the order in which they asked for it (`Turns`).
 
 A `Lane` is one way through the model (embed, classify, tag with certain options …): a function from items to as many
 answers. Only items of one lane share a batch.
@@ -15,64 +22,59 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from bertie.errors import BertieError
-from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, overloaded
+from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, overloaded, unhealthy
+from bertie.serve.lines import Batch, Job, Lane, Line
 
 logger = logging.getLogger("bertie.serve")
 
-# Tokens a job may take before it is the next one's turn.
-_TURN = 256
 # So many batches that fail one after another mean that the engine, not the texts, is broken.
 _FAILURES_IN_A_ROW = 3
+# How long a batch may take: what a newcomer waits for.
+_BATCH_SECONDS = 0.05
+# Fewer tokens than this are not worth a batch of their own: the engine would not be busy.
+_LEAST_BATCH = 256
 
 
-@dataclass(eq=False)
-class Lane:
-    """A way through the model. `budget` (tokens of a batch) replaces the engine's where less fits."""
+class Turns:
+    """A lock that is given in the order in which it was asked for; `threading.Lock` goes to whoever is quickest."""
 
-    name: str
-    run: Callable[[list[Any]], Sequence[Any]]
-    budget: int | None = None
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._waiting: deque[threading.Event] = deque()  # the first one has it
 
+    def __enter__(self) -> None:
+        mine = threading.Event()
+        with self._guard:
+            self._waiting.append(mine)
+            if len(self._waiting) == 1:
+                return
+        mine.wait()
 
-@dataclass(eq=False, slots=True)
-class Job:
-    """Items of one request. `lengths` are their tokens. Times are `time.perf_counter()`."""
-
-    lane: Lane
-    items: Sequence[Any]
-    lengths: Sequence[int]
-    future: asyncio.Future[list[Any]]
-    deadline: float
-    queued: float = field(default_factory=time.perf_counter)
-    started: float = 0.0
-    finished: float = 0.0
-    taken: int = 0
-    missing: int = 0
-    gone: bool = False
-    answers: list[Any] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.missing = len(self.items)
-        self.answers = [None] * self.missing
-
-    @property
-    def tokens(self) -> int:
-        return sum(self.lengths)
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            self._waiting.popleft()
+            if self._waiting:
+                self._waiting[0].set()
 
 
-Batch = list[tuple[Job, int]]  # a job and the number of one of its items
+class Device:
+    """Who computes on a device: one batch at a time; on a CPU, one of each line."""
+
+    def __init__(self, *, side_by_side: bool = False) -> None:
+        self.long = Turns()
+        self.short = Turns() if side_by_side else self.long
 
 
 class Engine:
-    """The queue of a model and the thread that empties it. Everything but the thread's own work is for the event loop.
+    """The lines of a model and the threads that empty them. Everything but the threads' own work is for the event loop.
 
-    `on_crash` is called in the thread when the engine has broken down; by then all its work is answered, and whoever
-    owns it makes a new one. `device_lock` keeps engines on one device from running at the same time.
+    `on_crash` is called in a thread when the engine has broken down; by then all its work is answered, and whoever
+    owns it makes a new one. A job of at most `short_tokens` stands in the line for little work.
     """
 
     def __init__(
@@ -83,62 +85,79 @@ class Engine:
         queue_tokens: int,
         queue_requests: int,
         loop: asyncio.AbstractEventLoop,
-        device_lock: threading.Lock | None = None,
+        short_tokens: int | None = None,
+        device: Device | None = None,
         on_crash: Callable[[BaseException], None] | None = None,
         on_batch: Callable[[str, int, int, float], None] | None = None,
         start: Callable[[], None] | None = None,
     ) -> None:
         self.name, self.budget = name, budget
-        self._most_tokens, self._most_jobs = queue_tokens, queue_requests
-        self._loop, self._lock = loop, device_lock or threading.Lock()
+        self.short_tokens = budget // 8 if short_tokens is None else short_tokens
+        self.device = device or Device()
+        self._loop = loop
         self._on_crash, self._on_batch, self._start = on_crash, on_batch, start
         self._wake = threading.Condition()
-        self._jobs: dict[Job, None] = {}  # in order: those with items that no batch has taken
-        self._tokens = 0  # of items that no batch has taken
-        self._running: set[Job] = set()
+        self._short, self._long = (Line(queue_tokens, queue_requests) for _ in range(2))
         self._closing = False
         self._down = False
         self._failures = 0
         self._rate = 0.0  # tokens a second, lately
         self.skipped = 0
-        self._thread = threading.Thread(target=self._work, name=f"engine-{name}", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, args=args, name=f"engine-{name}", daemon=True)
+            for args in ((self._short, self.device.short), (self._long, self.device.long))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     # -- for the event loop ---------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """(jobs, tokens) in the queue."""
-        return len(self._jobs), self._tokens
+        """(jobs, tokens) in both lines."""
+        return self._short.jobs + self._long.jobs, self._short.tokens + self._long.tokens
 
-    @property
-    def seconds_behind(self) -> float:
-        """How long the queue will take."""
-        return self._tokens / self._rate if self._rate else 0.0
+    def submit(
+        self,
+        lane: Lane,
+        items: Sequence[Any],
+        lengths: Sequence[int],
+        *,
+        seconds: float,
+        client: str = "",
+        work: int | None = None,
+    ) -> Job:
+        """Queue work; its answers, one to an item, arrive in the job's future. A full line is refused at once.
 
-    def submit(self, lane: Lane, items: Sequence[Any], lengths: Sequence[int], *, seconds: float) -> Job:
-        """Queue work; its answers, one to an item, arrive in the job's future. A full queue is refused at once."""
-        tokens = sum(lengths)
+        `seconds`: how long it may wait without any of it being run. `work`: the tokens of all the request's jobs, where
+        this is one of several.
+        """
+        job = Job(lane, items, lengths, self._loop.create_future(), seconds, client)
         with self._wake:
             if self._down or self._closing:
                 raise EngineDown
-            self.check_room(tokens)
-            job = Job(lane, items, lengths, self._loop.create_future(), time.perf_counter() + seconds)
             if not items:
                 job.future.set_result([])
                 return job
-            self._jobs[job] = None
-            self._tokens += tokens
-            self._wake.notify()
+            line = self._line(job.tokens if work is None else work)
+            self._check(line, client, job.tokens)
+            line.add(job)
+            self._wake.notify_all()
         return job
 
-    def check_room(self, tokens: int = 0) -> None:
-        """Refuse what does not fit into the queue. Whatever its size, a job that finds the queue empty is taken."""
-        jobs, waiting = self.waiting
-        if jobs and (jobs >= self._most_jobs or waiting + tokens > self._most_tokens):
+    def check_room(self, client: str = "", work: int = 0) -> None:
+        """Refuse work of about so many tokens if its line has no room at all."""
+        with self._wake:
+            self._check(self._line(work), client, 0)
+
+    def _line(self, work: int) -> Line:
+        return self._short if work <= self.short_tokens else self._long
+
+    def _check(self, line: Line, client: str, tokens: int) -> None:
+        if not line.has_room(client, tokens):
             raise overloaded(
-                f"Model is overloaded: {jobs} requests with {waiting} tokens are waiting.",
-                retry_after=self.seconds_behind,
+                f"Model is overloaded: {line.jobs} requests with {line.tokens} tokens are waiting.",
+                retry_after=line.tokens / self._rate if self._rate else 0.0,
             )
 
     def forget(self, job: Job) -> None:
@@ -146,79 +165,56 @@ class Engine:
         job.gone = True
 
     def close(self, *, wait: float = 5.0) -> None:
-        """Finish what is queued, then end the thread."""
+        """Finish what is queued, then end the threads."""
+        self._end(wait)
+
+    def stop(self, *, wait: float = 1.0) -> None:
+        """End after the batches that are running; whoever is not answered then is told to ask elsewhere."""
+        self._end(wait, unhealthy("The server is shutting down and did not get to the end of this request."))
+
+    def _end(self, wait: float, refusal: Refusal | None = None) -> None:
         with self._wake:
             self._closing = True
-            self._wake.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(wait)
+            left = [] if refusal is None else [*self._short.clear(), *self._long.clear()]
+            self._wake.notify_all()
+        self._deliver([(job, refusal) for job in left])
+        ends = time.monotonic() + wait
+        for thread in self._threads:
+            if threading.current_thread() is not thread:
+                thread.join(max(0.0, ends - time.monotonic()))
 
-    # -- the thread -----------------------------------------------------------------------------------------------
+    # -- the threads ----------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _work(self, line: Line, turns: Turns) -> None:
         try:
             if self._start is not None:
                 self._start()
             while True:
                 with self._wake:
-                    while not self._jobs and not self._closing:
+                    while not (line.jobs or self._closing or self._down):
                         self._wake.wait()
-                    if not self._jobs:
+                    if self._down or not line.jobs:
                         return
-                    batch, dropped = self._take()
+                # Whoever comes while the device is busy elsewhere is still in the batch.
+                with turns:
+                    with self._wake:
+                        dropped = line.drop()
+                        batch = line.take(self._room)
+                    if batch:
+                        self._run(line, batch)
                 self._drop(dropped)
-                if batch:
-                    self._run(batch)
         except BaseException as error:  # the thread's last words: nobody may be left waiting
             self._break_down(error)
 
-    def _take(self) -> tuple[Batch, list[Job]]:
-        """The next batch: items of the first job's lane, jobs taking turns; and the jobs not wanted any more."""
-        now = time.perf_counter()
-        dropped = [job for job in self._jobs if job.gone or job.deadline < now]
-        for job in dropped:
-            del self._jobs[job]
-            self._tokens -= sum(job.lengths[job.taken :])
-        if not self._jobs:
-            return [], dropped
-        lane = next(iter(self._jobs)).lane
-        room = lane.budget or self.budget
-        batch: Batch = []
-        fellows = [job for job in self._jobs if job.lane is lane]
-        while fellows and room > 0:
-            unfinished = []
-            for job in fellows:
-                turn = _TURN
-                while job.taken < len(job.items):
-                    length = job.lengths[job.taken]
-                    if batch and length > room:
-                        room = 0
-                        break
-                    if turn < _TURN and length > turn:
-                        break
-                    batch.append((job, job.taken))
-                    job.taken += 1
-                    room -= length
-                    turn -= length
-                    self._tokens -= length
-                if room <= 0:
-                    break
-                if job.taken < len(job.items):
-                    unfinished.append(job)
-            fellows = unfinished
-        for job in {job for job, _ in batch}:
-            if not job.started:
-                job.started = now
-            if job.taken == len(job.items):
-                del self._jobs[job]
-        return batch, dropped
+    def _room(self, lane: Lane) -> int:
+        return min(lane.budget or self.budget, max(_LEAST_BATCH, int(self._rate * _BATCH_SECONDS)))
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, line: Line, batch: Batch) -> None:
         lane = batch[0][0].lane
-        self._running = {job for job, _ in batch}
+        line.running = {job for job, _ in batch}
         begin = time.perf_counter()
         try:
-            answers = self._through(lane, [job.items[number] for job, number in batch])
+            answers = _through(lane, [job.items[number] for job, number in batch])
         except Exception as error:
             if device_failed(error):
                 raise
@@ -231,14 +227,7 @@ class Engine:
             if self._on_batch is not None:
                 self._on_batch(lane.name, len(batch), tokens, seconds)
             self._give(batch, answers)
-        self._running = set()
-
-    def _through(self, lane: Lane, items: list[Any]) -> Sequence[Any]:
-        with self._lock:
-            answers = lane.run(items)
-        if len(answers) != len(items):
-            raise RuntimeError(f"{lane.name} gave {len(answers)} answers for {len(items)} items")
-        return answers
+        line.running = set()
 
     def _one_by_one(self, lane: Lane, batch: Batch, error: Exception) -> None:
         """A batch has failed: each job's part by itself, so that only the one at fault hears of it."""
@@ -252,7 +241,7 @@ class Engine:
                 if len(jobs) == 1 and len(own) == 1:
                     raise error
                 # Item by item: what was too much at once may fit so.
-                answers = [self._through(lane, [job.items[number]])[0] for _, number in own]
+                answers = [_through(lane, [job.items[number]])[0] for _, number in own]
             except Exception as own_error:
                 if device_failed(own_error):
                     raise
@@ -278,15 +267,14 @@ class Engine:
 
     def _abandon(self, job: Job, error: Exception) -> None:
         with self._wake:
-            if job in self._jobs:
-                del self._jobs[job]
-                self._tokens -= sum(job.lengths[job.taken :])
+            for line in (self._short, self._long):
+                line.remove(job)
         self._deliver([(job, error)])
 
     def _drop(self, jobs: list[Job]) -> None:
         self.skipped += sum(job.gone for job in jobs)
         late = [job for job in jobs if not job.gone]
-        retry = self.seconds_behind
+        retry = self.waiting[1] / self._rate if self._rate else 0.0
         error = overloaded("Model is overloaded: the request waited longer than it may.", retry_after=retry)
         self._deliver([(job, error) for job in late])
 
@@ -301,15 +289,22 @@ class Engine:
     def _break_down(self, error: BaseException) -> None:
         logger.critical("the engine of %s broke down", self.name, exc_info=error)
         with self._wake:
+            first = not self._down
             self._down = True
-            jobs = {*self._jobs, *self._running}
-            self._jobs.clear()
-            self._tokens = 0
+            jobs = {job for line in (self._short, self._long) for job in (*line.clear(), *line.running)}
+            self._wake.notify_all()
         try:  # first, so that whoever hears of it finds the model broken and not ready
-            if self._on_crash is not None:
+            if first and self._on_crash is not None:
                 self._on_crash(error)
         finally:
             self._deliver([(job, EngineDown()) for job in jobs if job.missing])
+
+
+def _through(lane: Lane, items: list[Any]) -> Sequence[Any]:
+    answers = lane.run(items)
+    if len(answers) != len(items):
+        raise RuntimeError(f"{lane.name} gave {len(answers)} answers for {len(items)} items")
+    return answers
 
 
 def _settle(outcomes: Sequence[tuple[Job, Exception | None]]) -> None:

@@ -26,7 +26,8 @@ class Limits:
     text_tokens: int = 16384  # of one text that is read in windows; a shorter model's own length where it is cut
     characters_per_token: int = 32  # a text of more characters than text_tokens × this is not even tokenized
     request_characters: int = 16 << 20  # of all texts of a request together
-    answer_numbers: int = 4 << 20  # of an answer that has a vector for every token
+    request_tokens: int = 1 << 20  # that go through the model for one request, or are decoded
+    answer_bytes: int = 32 << 20
     queue_requests: int = 512
     queue_tokens: int = 0  # 0: sixteen batches
     rate: float = 0.0  # requests a second and key (client address, where there are no keys); 0: no limit
@@ -37,7 +38,7 @@ class Limits:
     write_seconds: float = 20.0  # for an answer to be read, and a second more for each 64 KiB of it
     received_bytes: int = 512 << 20  # of all bodies together, until their requests are answered
     unsent_bytes: int = 256 << 20  # of all answers together that nobody has read yet
-    request_seconds: float = 60.0  # in the queue
+    request_seconds: float = 60.0  # in the queue, without any of the request being worked on
 
 
 @dataclass(frozen=True)

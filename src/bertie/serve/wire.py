@@ -11,6 +11,8 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Direction = Literal["Left", "Right", "left", "right"]
 Texts = str | list[str]
 Pair = tuple[str, str]
+# A label, a target: what is kept for the time of a request is bounded by its bytes, too.
+Word = Annotated[str, Meta(max_length=4096)]
 # A string, or [text], or [text, second text].
 TextOrPairIn = str | Annotated[list[str], Meta(min_length=1, max_length=2)]
 
@@ -40,9 +42,10 @@ class EmbeddingOut(Struct):
     index: int
 
 
-class Usage(Struct):
+class Usage(Struct, omit_defaults=True):
     prompt_tokens: int
     total_tokens: int
+    truncated_texts: int | UnsetType = UNSET  # cut to the model's length, where any were
 
 
 class EmbeddingsAnswer(Struct):
@@ -108,6 +111,7 @@ class TeiRerankRequest(Request):
     truncation_direction: Direction = "Right"
     raw_scores: bool = False
     return_text: bool = False
+    relevant: str | None = None  # ours: the label to rank by, of a classifier that has several
 
 
 class Rank(Struct, omit_defaults=True):
@@ -193,6 +197,7 @@ class CohereRerankRequest(Request):
     documents: list[str | DocumentIn]
     top_n: Count | None = None
     return_documents: bool = False
+    relevant: str | None = None  # ours: the label to rank by, of a classifier that has several
 
 
 class CohereRank(Struct, omit_defaults=True):
@@ -216,7 +221,7 @@ class ClassifyRequest(Request):
     inputs: str | list[TextOrPairIn]
     top_k: Count | None = None
     multi_label: bool | None = None
-    labels: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = None
+    labels: Annotated[list[Word], Meta(min_length=1, max_length=100)] | None = None
     hypothesis: Annotated[str, Meta(max_length=1000)] | None = None
     long: Literal["truncate", "windows"] = "truncate"
 
@@ -230,7 +235,7 @@ class ClassifyAnswer(Struct):
 class TagRequest(Request):
     inputs: Texts
     aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
-    ignore_labels: Annotated[list[str], Meta(max_length=100)] | None = None
+    ignore_labels: Annotated[list[Word], Meta(max_length=100)] | None = None
 
 
 class EntityOut(Struct):
@@ -288,7 +293,7 @@ class AnswerAnswer(Struct):
 class FillRequest(Request):
     inputs: Texts
     top_k: Annotated[int, Meta(ge=1, le=100)] = 5
-    targets: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = None
+    targets: Annotated[list[Word], Meta(min_length=1, max_length=100)] | None = None
     joint: bool = True
 
 

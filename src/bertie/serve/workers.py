@@ -99,7 +99,8 @@ class _Worker:
         if process is None:
             return 1 if self.hopeless else 0
         try:
-            return process.wait(max(0.1, ends - time.monotonic()))
+            code = process.wait(max(0.1, ends - time.monotonic()))
+            return 0 if code == -signal.SIGTERM else code  # it was still starting, and had accepted nothing
         except subprocess.TimeoutExpired:
             return 1
 

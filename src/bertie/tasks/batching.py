@@ -8,6 +8,7 @@ ahead is small and each one after it twice as large, so a stream answers soon.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -177,6 +178,7 @@ def map_ahead(
     The items themselves are read in the caller's thread, and the first call is made there, so that short work starts no
     thread. An exception of `function` is raised where its answer would have been; threads end with the iterator.
     """
+    process = os.getpid()
     source = iter(items)
     for item in islice(source, 1):
         yield function(item)
@@ -187,9 +189,18 @@ def map_ahead(
             pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="bertie-ahead")
             queue.append(pool.submit(function, item))
             if len(queue) > depth:
-                yield queue.popleft().result()
+                yield _answer(queue.popleft(), process)
         while queue:
-            yield queue.popleft().result()
+            yield _answer(queue.popleft(), process)
     finally:
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _answer(future: Future[R], process: int) -> R:
+    if os.getpid() != process:
+        raise InputError(
+            "This stream was begun before the process was forked, and the threads that read ahead for it are not here.",
+            "Begin a stream in the process that reads it.",
+        )
+    return future.result()

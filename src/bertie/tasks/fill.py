@@ -91,7 +91,19 @@ class _Query:
     wanted: int | Ids
 
     def __len__(self) -> int:
-        return len(self.row)
+        """Its work in tokens: the vocabulary's scores of a place cost about as much as a token of the row."""
+        return len(self.row) + len(self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class FillPlan:
+    """A text that has been read, and what filling it takes."""
+
+    tokens: Ids
+    places: tuple[int, ...]  # of the masks
+    work: int  # tokens that go through the model, at most
+    candidates: int  # in the answer, at most, each with a text about as long as this one
+    fillings: int  # likewise
 
 
 _Scored = list[tuple[int, float]]  # (id, log-probability)
@@ -158,7 +170,7 @@ class MaskFiller(Task[str, Filled]):
     def fault(self, text: str) -> tuple[str, str] | None:
         """What is wrong with a text and what to do about it, as `bertie.data.texts` takes it; None for a good one."""
         token = self.loaded.tokenizer.mask_token or ""
-        # The tokenizer has the last word (see _tokens); this one is quick, and names the text before any work is done.
+        # The tokenizer has the last word (see `plan`); this one is quick, and names the text before any work is done.
         if token in text:
             return None
         return f"has no {token}: {shortened(text)!r}.", f"Write {token} where a word is to be found."
@@ -168,7 +180,32 @@ class MaskFiller(Task[str, Filled]):
 
     def stream(self, items: Iterable[str]) -> Iterator[Filled]:
         for chunk in chunked(items, _TEXTS_AT_ONCE):
-            yield from self._together([self._fill(text) for text in chunk])
+            yield from self._together([self.rounds(self.plan(text)) for text in chunk])
+
+    def plan(self, text: str) -> FillPlan:
+        """Read a text and say what it takes, before anything is computed."""
+        ids: Ids = tuple(self.loaded.tokenizer.encode(text, add_special_tokens=False))
+        places = tuple(place for place, token in enumerate(ids) if token == self.mask)
+        if not places:
+            token = self.loaded.tokenizer.mask_token
+            raise InputError(f"The tokenizer finds no {token} in {shortened(text)!r}.", f"Let {token} stand by itself.")
+        masks, beams = len(places), self.num_beams if self.joint and len(places) > 1 else 0
+        if self.targets is None:
+            length = self._room(len(ids))
+            alone = len(self._windows(ids, places)) * length + masks
+            together = masks * beams * (length + 1)
+            choices = self.top_k
+        else:
+            pieces, longest = sum(map(len, self.targets)), max(map(len, self.targets))
+            alone = masks * pieces * (self._room(len(ids) + longest) + 1)
+            together = masks * beams * pieces * (self._room(len(ids) + masks * longest) + 1)
+            choices = min(self.top_k, len(self.targets))
+        fillings = self.top_k if beams or masks == 1 else 0
+        return FillPlan(ids, places, alone + together, masks * choices, fillings)
+
+    def _room(self, tokens: int) -> int:
+        """The row of a text of so many tokens."""
+        return min(tokens + self.loaded.tokenizer.num_special_tokens_to_add(), self.loaded.max_length)
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
@@ -178,7 +215,7 @@ class MaskFiller(Task[str, Filled]):
         asked = {number: next(work) for number, work in enumerate(works)}
         while asked:
             queries = [query for its_queries in asked.values() for query in its_queries]
-            replies = run_in_order(queries, self._run, budget=self.loaded.budget)
+            replies = run_in_order(queries, self.run, budget=self.loaded.budget)
             rounds = {number: [next(replies) for _ in its_queries] for number, its_queries in asked.items()}
             asked = {}
             for number, reply in rounds.items():
@@ -188,11 +225,12 @@ class MaskFiller(Task[str, Filled]):
                     answers[number] = done.value
         return [answers[number] for number in range(len(works))]
 
-    def _run(self, batch: list[_Query]) -> list[_Reply]:
+    def run(self, batch: list[_Query]) -> list[_Reply]:
+        """What was asked in a round; queries of many texts and settings may be mixed."""
         places, start = [], 0
         for query in batch:
             places += [start + place for place in query.places]
-            start += len(query)
+            start += len(query.row)
         device = self.loaded.model.device
         logits: Tensor = self.loaded.run(
             [query.row for query in batch], masked_positions=torch.tensor(places, device=device)
@@ -200,27 +238,41 @@ class MaskFiller(Task[str, Filled]):
         by_query = torch.split(logits.float().log_softmax(-1), [len(query.places) for query in batch])
         return [_read(scores, query.wanted) for scores, query in zip(by_query, batch, strict=True)]
 
-    def _query(self, tokens: Ids, places: Sequence[int], wanted: int | Ids) -> _Query:
-        """A row around `places`: the whole text if it fits, else as much on both sides of them as does."""
+    def _start(self, length: int, first: int, last: int) -> int:
+        """Where the window of a text of `length` tokens begins: as much on both sides of `first` … `last` as fits."""
+        room = self.loaded.max_length - self.loaded.tokenizer.num_special_tokens_to_add()
+        if length <= room:
+            return 0
+        if last - first > room:
+            raise InputError(
+                f"A target of {last - first} word pieces does not fit the model's {self.loaded.max_length} tokens.",
+                "Use shorter targets.",
+            )
+        return min(max(0, first - (room - (last - first)) // 2), length - room)
+
+    def _query(self, tokens: Ids, places: Sequence[int], wanted: int | Ids, start: int | None = None) -> _Query:
+        """A row around `places`, or the one that begins at `start`: the whole text if it fits."""
         tokenizer = self.loaded.tokenizer
         room = self.loaded.max_length - tokenizer.num_special_tokens_to_add()
-        start = 0
-        if len(tokens) > room:
-            first, last = places[0], places[-1] + 1
-            if last - first > room:
-                raise InputError(
-                    f"A target of {last - first} word pieces does not fit the model's {self.loaded.max_length} tokens.",
-                    "Use shorter targets.",
-                )
-            start = min(max(0, first - (room - (last - first)) // 2), len(tokens) - room)
+        if start is None:
+            start = self._start(len(tokens), places[0], places[-1] + 1)
         ids = tokenizer.build_inputs_with_special_tokens(list(tokens[start : start + room]))
         return _Query(Row(ids), tuple(place - start + 1 for place in places), wanted)
 
+    def _windows(self, tokens: Ids, places: Sequence[int]) -> dict[int, list[int]]:
+        """The masks by where the window around each begins: those with the same window are read from one row."""
+        last = self._start(len(tokens), len(tokens) - 1, len(tokens))
+        half = (self.loaded.max_length - self.loaded.tokenizer.num_special_tokens_to_add() - 1) // 2
+        found: dict[int, list[int]] = {}
+        for place in places:
+            found.setdefault(min(max(0, place - half), last), []).append(place)
+        return found
+
     # -- one text ------------------------------------------------------------------------------------------------------
 
-    def _fill(self, text: str) -> _Work:
-        tokens = self._tokens(text)
-        places = [place for place, token in enumerate(tokens) if token == self.mask]
+    def rounds(self, plan: FillPlan) -> _Work:
+        """A text's work: it asks for queries to be run, is sent their replies, and gives a `Filled` in the end."""
+        tokens, places = plan.tokens, plan.places
         masks = yield from self._each(tokens, places)
         fillings: tuple[Filling, ...] = ()
         if len(places) == 1:
@@ -229,38 +281,34 @@ class MaskFiller(Task[str, Filled]):
             fillings = yield from self._all(tokens, places)
         return Filled(masks, fillings)
 
-    def _tokens(self, text: str) -> Ids:
-        ids: Ids = tuple(self.loaded.tokenizer.encode(text, add_special_tokens=False))
-        if self.mask not in ids:
-            token = self.loaded.tokenizer.mask_token
-            raise InputError(f"The tokenizer finds no {token} in {shortened(text)!r}.", f"Let {token} stand by itself.")
-        return ids
-
-    def _each(self, tokens: Ids, places: list[int]) -> _Work:
+    def _each(self, tokens: Ids, places: Sequence[int]) -> _Work:
         """The candidates of every mask by itself, the others staying masks."""
         found: list[list[tuple[Ids, float]]] = []
         if self.targets is None:
-            fits = len(tokens) + self.loaded.tokenizer.num_special_tokens_to_add() <= self.loaded.max_length
-            groups = [places] if fits else [[place] for place in places]
-            replies = yield [self._query(tokens, group, self.top_k) for group in groups]
+            windows = self._windows(tokens, places)
+            replies = yield [self._query(tokens, group, self.top_k, start) for start, group in windows.items()]
             found = [[((token,), score) for token, score in scored] for reply in replies for scored in reply]
         else:
             for place in places:
                 found.append((yield from self._targets_at(tokens, place)))
         return tuple(
-            tuple(
-                Candidate(
-                    token=self.loaded.tokenizer.decode(list(ids)),
-                    score=math.exp(score),
-                    text=self._read_back(_put(tokens, place, ids), keep=len(places) > 1),
-                    ids=ids,
-                )
-                for ids, score in scored[: self.top_k]
-            )
+            self._candidates(tokens, place, scored[: self.top_k], keep=len(places) > 1)
             for place, scored in zip(places, found, strict=True)
         )
 
-    def _all(self, tokens: Ids, places: list[int]) -> _Work:
+    def _candidates(
+        self, tokens: Ids, place: int, scored: list[tuple[Ids, float]], *, keep: bool
+    ) -> tuple[Candidate, ...]:
+        """`keep`: there are masks left, which are to be seen in the text."""
+        tokenizer = self.loaded.tokenizer
+        choices = [list(ids) for ids, _ in scored]
+        texts = tokenizer.decode_variants(list(tokens), place, choices, skip_special_tokens=not keep)
+        return tuple(
+            Candidate(token=tokenizer.decode(list(ids)), score=math.exp(score), text=text, ids=ids)
+            for (ids, score), text in zip(scored, texts, strict=True)
+        )
+
+    def _all(self, tokens: Ids, places: Sequence[int]) -> _Work:
         """The best fillings of all masks, from left to right, `num_beams` kept at every mask."""
         beams = [_Beam(tokens, tuple(places))]
         for _ in places:
@@ -271,16 +319,15 @@ class MaskFiller(Task[str, Filled]):
                 choices = []
                 for beam in beams:
                     choices.append((yield from self._targets_at(beam.tokens, beam.places[0])))
-            longer = [
-                _longer(beam, ids, score) for beam, scored in zip(beams, choices, strict=True) for ids, score in scored
-            ]
-            beams = sorted(longer, key=lambda beam: -beam.score)[: self.num_beams]
+            longer = [(beam, ids, score) for beam, scored in zip(beams, choices, strict=True) for ids, score in scored]
+            longer.sort(key=lambda one: -(one[0].score + one[2]))
+            beams = [_longer(beam, ids, score) for beam, ids, score in longer[: self.num_beams]]
         decode = self.loaded.tokenizer.decode
         return tuple(
             Filling(
                 tokens=tuple(decode(list(ids)) for ids in beam.chosen),
                 score=math.exp(beam.score),
-                text=self._read_back(beam.tokens, keep=False),
+                text=decode(list(beam.tokens), skip_special_tokens=True),
             )
             for beam in beams[: self.top_k]
         )
@@ -307,10 +354,6 @@ class MaskFiller(Task[str, Filled]):
                 for target in targets:
                     scores[target] += found[target[piece]]
         return sorted(scores.items(), key=lambda entry: -entry[1])
-
-    def _read_back(self, tokens: Ids, *, keep: bool) -> str:
-        """The text of tokens. Special ones are left out, unless there are masks still to be seen."""
-        return self.loaded.tokenizer.decode(list(tokens), skip_special_tokens=not keep)
 
 
 def fill(

@@ -75,6 +75,11 @@ class Manifest:
         """Whether an addition stopped on its way. One that added nothing to an index left it as it was."""
         return self.begun_at is not None and (self.count > self.begun_at or self.count == 0)
 
+    @property
+    def num_finished(self) -> int:
+        """The rows of all additions that ended. Those of one that has not come after them, and do not count yet."""
+        return self.begun_at if self.is_unfinished and self.begun_at is not None else self.count
+
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest, checked against the sizes of the files it names."""
@@ -110,7 +115,9 @@ def _read_manifest(folder: Path, path: Path) -> Manifest:
         manifest = Manifest(**known, parts=parts)
         whole = all(isinstance(one, int) for part in parts for one in (part.count, part.vector_bytes, part.text_bytes))
         whole = whole and manifest.count == sum(part.count for part in parts) and manifest.dtype in STORED
-    except (TypeError, KeyError, AttributeError):
+        whole = whole and all(type(one) is int for one in (manifest.dimension, manifest.next_part))
+        whole = whole and (manifest.begun_at is None or 0 <= int(manifest.begun_at) <= manifest.count)
+    except (TypeError, ValueError, KeyError, AttributeError):
         whole = False
     if not whole:
         raise DataError(f"{path} does not describe an index as it should.", DAMAGED)
@@ -126,12 +133,24 @@ def _read_manifest(folder: Path, path: Path) -> Manifest:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     values = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     new = folder / f".{MANIFEST}.new"
-    with open(new, "w", encoding="utf-8") as file:
-        json.dump(values, file, ensure_ascii=False, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, folder / MANIFEST)
-    sync(folder)
+    try:
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump(values, file, ensure_ascii=False, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, folder / MANIFEST)
+        sync(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise _cannot_write(folder, error) from error
+
+
+def _cannot_write(folder: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{folder} cannot be written: {error.strerror or error}.",
+        "Check the space left and the permissions, then run the same again: it goes on where it was.",
+    )
 
 
 def vector_file(folder: Path, part: PartFile) -> Path:
@@ -223,21 +242,12 @@ def commit(folder: Path, manifest: Manifest, vectors: Tensor, lines: Sequence[by
     joined = manifest.parts[len(kept) :]
     old = [OpenPart(folder, part, dimension=manifest.dimension, verify=True) for part in joined]
     name = f"part-{manifest.next_part:06d}"
-    path = folder / f"{name}.jsonl"
-    ends = [0]
-    with open(path, "wb") as file:
-        for one in old:
-            one.copy_texts(file)
-            ends += (one.offsets[1:] + ends[-1]).tolist()
-        for line in lines:
-            file.write(line)
-            ends.append(ends[-1] + len(line))
-        file.flush()
-        os.fsync(file.fileno())
-    stored = torch.cat([*(one.vectors for one in old), vectors.to(STORED[manifest.dtype])])
-    place = folder / f"{name}.safetensors"
-    size = write_safetensors(place, {"vectors": stored, "offsets": torch.tensor(ends)}, metadata={"format": FORMAT})
-    part = PartFile(name, count, size, _hash(place), path.stat().st_size, _hash(path))
+    try:
+        part = _write_part(folder, name, old, vectors.to(STORED[manifest.dtype]), lines)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # on a full disk, half a part is in the way
+            _remove(folder, name)
+        raise _cannot_write(folder, error) from error
     new = replace(
         manifest,
         count=manifest.count + len(lines),
@@ -249,6 +259,24 @@ def commit(folder: Path, manifest: Manifest, vectors: Tensor, lines: Sequence[by
     for gone in joined:
         _remove(folder, gone.name)
     return new
+
+
+def _write_part(folder: Path, name: str, old: Sequence[OpenPart], vectors: Tensor, lines: Sequence[bytes]) -> PartFile:
+    path = folder / f"{name}.jsonl"
+    ends = [0]
+    with open(path, "wb") as file:
+        for one in old:
+            one.copy_texts(file)
+            ends += (one.offsets[1:] + ends[-1]).tolist()
+        for line in lines:
+            file.write(line)
+            ends.append(ends[-1] + len(line))
+        file.flush()
+        os.fsync(file.fileno())
+    stored = torch.cat([*(one.vectors for one in old), vectors])
+    place = folder / f"{name}.safetensors"
+    size = write_safetensors(place, {"vectors": stored, "offsets": torch.tensor(ends)}, metadata={"format": FORMAT})
+    return PartFile(name, len(ends) - 1, size, _hash(place), path.stat().st_size, _hash(path))
 
 
 def _hash(path: Path) -> str:

@@ -45,15 +45,16 @@ class Cutting:
     def prompt_ids(self) -> Sequence[int]:
         return self.tokenizer.encode_ids([self._cased(self.prompt)])[0][1:-1] if self.prompt else ()
 
-    def pieces(self, texts: Sequence[str]) -> Pieces:
-        """The rows of all texts, in order. Texts that are cut are counted, or refused, as `long` says."""
+    def pieces(self, texts: Sequence[str], cuts: Cuts | None = None) -> Pieces:
+        """The rows of all texts, in order. Texts that are cut are counted (in `cuts`), or refused, as `long` says."""
+        cuts = self.cuts if cuts is None else cuts
         given, texts = texts, self.prepared(texts)
         skipped = 0 if self.count_prompt or not self.prompt_ids else 1 + len(self.prompt_ids)
         if self.long != "windows":
             ids, lengths, is_cut = cut_ids(self.tokenizer, texts, self.max_length)
             for number in np.flatnonzero(is_cut).tolist():
-                self.cuts.refuse(given[number])
-            self.cuts.count(int(is_cut.sum()), len(texts))
+                cuts.refuse(given[number])
+            cuts.count(int(is_cut.sum()), len(texts))
             return Pieces.of_texts(ids, lengths, skipped=skipped)
         ids, lengths = self.tokenizer.encode_flat(texts)
         whole = Pieces.of_texts(ids, lengths, skipped=skipped)

@@ -164,7 +164,7 @@ def _pool(mode: str, packed: Tensor, counted: Tensor, pieces: Pieces, begins: In
 
 def _segment_sums(values: Tensor, lengths: Ints) -> Tensor:
     """`[tokens, …]` → `[rows, …]`: each row's tokens added up one after the other, with the same bits every time."""
-    if len(lengths) == 1:
+    if values.is_cuda and len(lengths) == 1:
         return values.sum(dim=0, keepdim=True)
     if values.is_cuda:  # one thread to a number of the answer; index_add_ would add in any order
         return torch.segment_reduce(values, "sum", lengths=upload(lengths, values.device), axis=0, unsafe=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import chain
 
 import torch
@@ -78,12 +79,14 @@ def window_logits(
             cuts.note(found.is_cut)
             yield found.weights, found.rows
 
-    def run(rows: list[Row]) -> Sequence[Tensor]:
-        logits: Tensor = loaded.run(rows).logits
-        return logits.float().cpu().unbind(0)
-
-    for weights, answers in run_groups(groups(), run, budget=loaded.budget):
+    for weights, answers in run_groups(groups(), partial(row_logits, loaded), budget=loaded.budget):
         yield torch.stack(answers), weights
+
+
+def row_logits(loaded: Loaded, rows: list[Row]) -> list[Tensor]:
+    """`[num_labels]` float32 logits on the CPU for each row."""
+    logits: Tensor = loaded.run(rows).logits
+    return list(logits.float().cpu().unbind(0))
 
 
 def classifier_logits(
@@ -97,11 +100,15 @@ def classifier_logits(
 ) -> Iterator[Tensor]:
     """`[num_labels]` float32 logits on the CPU for every item; those of windows are averaged by their tokens."""
     for logits, weights in window_logits(loaded, items, cuts=cuts, stride=stride, sliding=sliding, strategy=strategy):
-        if len(weights) == 1:
-            yield logits[0]
-        else:
-            shares = torch.tensor(weights, dtype=torch.float32)
-            yield (logits * (shares / shares.sum())[:, None]).sum(0)
+        yield averaged(logits, weights)
+
+
+def averaged(logits: Tensor, weights: Sequence[int]) -> Tensor:
+    """`[windows, num_labels]` → `[num_labels]`, by the windows' weights."""
+    if len(weights) == 1:
+        return logits[0]
+    shares = torch.tensor(weights, dtype=torch.float32)
+    return (logits * (shares / shares.sum())[:, None]).sum(0)
 
 
 def _start(loaded: Loaded, window: Sequence[Row]) -> _Started:

@@ -73,11 +73,18 @@ class Index:
     """An index on disk. `Index.open(folder)` or `build_index(rows, folder)` make one."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, *, open_embedder: Callable[[], Embedder], verify: bool = True
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        open_embedder: Callable[[], Embedder],
+        partial: bool = False,
+        verify: bool = True,
     ) -> None:
         self.folder = folder
         self.manifest = manifest
         self._open_embedder = open_embedder
+        self._partial = partial
         self._verify = verify
         self._open: dict[str, OpenPart] = {}
 
@@ -94,12 +101,13 @@ class Index:
     ) -> Index:
         """Open an index; `model` only where it is not to be found where it was. Another model is refused.
 
-        `partial=True` opens one whose building has not finished. `verify=False` spares checking the files' hashes when
-        they are first read.
+        An index to which an addition has not ended (or ran out of disk) answers from the rows it held before; one whose
+        first building has not ended is refused. `partial=True` takes all rows that are there. `verify=False` spares
+        checking the files' hashes when they are first read.
         """
         place = Path(folder)
         manifest = read_manifest(place)
-        if manifest.is_unfinished and not partial:
+        if manifest.is_unfinished and not manifest.num_finished and not partial:
             raise DataError(
                 f"{place} is not finished: it holds {manifest.count} rows, and more were on the way.",
                 "Run the same indexing again, which goes on where it was; or open it with partial=True.",
@@ -117,13 +125,13 @@ class Index:
             settings = {name: manifest.settings.get(name) for name in _EMBEDDER_SETTINGS}
             return Embedder(source, **settings, device=device, dtype=dtype)
 
-        index = cls(place, manifest, open_embedder=open_embedder, verify=verify)
+        index = cls(place, manifest, open_embedder=open_embedder, partial=partial, verify=verify)
         if model is not None:
             _ = index.embedder
         return index
 
     def __len__(self) -> int:
-        return self.manifest.count
+        return self.manifest.count if self._partial else self.manifest.num_finished
 
     def __repr__(self) -> str:
         return f"Index({str(self.folder)!r}, {len(self)} texts, dimension={self.manifest.dimension})"
@@ -179,8 +187,10 @@ class Index:
     def _vectors(self) -> Iterator[tuple[int, Tensor]]:
         first = 0
         for number, part in enumerate(self.manifest.parts):
+            if first >= len(self):
+                return
             opened = self._part(number)
-            yield first, opened.vectors
+            yield first, opened.vectors[: len(self) - first]
             opened.release()
             first += part.count
 
@@ -210,9 +220,8 @@ class Index:
         """Add rows (whatever `as_rows` takes) at the end; returns how many. Killed, it goes on with the same rows."""
         with writing(self.folder):
             self.manifest = read_manifest(self.folder)
-            begin, begin_hash = len(self), self.manifest.rows_hash
-            if self.manifest.is_unfinished and self.manifest.begun_at is not None:
-                begin, begin_hash = self.manifest.begun_at, self.manifest.begun_hash
+            begin = self.manifest.num_finished
+            begin_hash = self.manifest.begun_hash if self.manifest.is_unfinished else self.manifest.rows_hash
             self._extend(rows, begin, begin_hash, text_column, id_column, skip_bad, progress, chunk_rows)
             return len(self) - begin
 
@@ -244,7 +253,7 @@ class Index:
         if held.count == 0:
             self.manifest = replace(held, text_column=source.text_column, id_column=source.id_column)
         if not self.manifest.is_unfinished:
-            self._commit_manifest(replace(self.manifest, begun_at=begin, begun_hash=begin_hash))
+            self._commit_manifest(replace(self.manifest, begun_at=held.count, begun_hash=held.rows_hash))
         waiting: deque[bytes] = deque()
 
         def texts() -> Iterator[str]:
@@ -256,7 +265,7 @@ class Index:
         stream = self.embedder.embed(
             texts(), prompt_name=settings["prompt_name"], long=settings["long"], progress=False
         )
-        total = len(rows) - (len(self) - begin) if isinstance(rows, Sequence) else None
+        total = len(rows) - (held.count - begin) if isinstance(rows, Sequence) else None
         vectors: list[NDArray[np.float32]] = []
         for vector in with_progress(stream, what="indexing", total=total, show=progress):
             vectors.append(vector)
@@ -283,7 +292,7 @@ class Index:
         self.manifest = manifest
 
     def _pass_over(self, lines: Iterator[tuple[str, bytes]], begin: int, rows_hash: str) -> None:
-        held = len(self) - begin
+        held = self.manifest.count - begin
         for number in range(held):
             _, line = next(lines, ("", None))
             if line is None:
@@ -295,7 +304,9 @@ class Index:
         if held and rows_hash != self.manifest.rows_hash:
             raise DataError(
                 f"{self.folder} holds {held} rows, and they are not the first {held} of those given.",
-                "Give the rows it was begun with, or use another folder; Index.open(folder).add(rows) adds others.",
+                "Give the rows that this addition was begun with; until it ends, searching does without them."
+                if begin
+                else "Give the rows it was begun with, or another folder; Index.open(folder).add(rows) adds others.",
             )
 
 

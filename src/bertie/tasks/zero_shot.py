@@ -9,19 +9,22 @@ entailment against contradiction, for each label by itself. As in transformers' 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
+from bertie.tasks.batching import Row
 from bertie.tasks.classify import Classification, best_first
 from bertie.tasks.cuts import LONG, Cuts, Long
-from bertie.tasks.inputs import Task, checked_choice, checked_count, described
+from bertie.tasks.inputs import Task, TextOrPair, checked_choice, checked_count, described
 from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import DEFAULT_STRIDE
-from bertie.tasks.scoring import classifier_logits
+from bertie.tasks.rows import DEFAULT_STRIDE, split_text_or_pair, truncated_rows
+from bertie.tasks.scoring import averaged, classifier_logits, row_logits
 from bertie.text import BertTokenizer
 
 HYPOTHESIS = "This example is {}."
@@ -69,14 +72,41 @@ class ZeroShotClassifier(Task[str, Classification]):
         )
         with Cuts(self.long, self.loaded.max_length).told() as cuts:
             for first in answers:
-                logits = torch.stack([first, *(next(answers) for _ in self.hypotheses[1:])])
-                if self.multi_label or len(self.labels) == 1:
-                    values = logits[:, [self.contradiction, self.entailment]].softmax(-1)[:, 1]
-                else:
-                    values = logits[:, self.entailment].softmax(0)
+                by_label = [first, *(next(answers) for _ in self.hypotheses[1:])]
                 is_cut = max(pairs_told.next_is_cut() for _ in self.hypotheses)
                 cuts.count(int(is_cut), 1)
-                yield best_first(self.labels, values.tolist(), self.top_k, truncated=is_cut)
+                yield self._judged(by_label, is_cut)
+
+    def rows(self, text: str) -> tuple[list[list[int]], list[Row]]:
+        """For every label the weights of its rows, and the rows of all labels."""
+        tokenizer, limit = self.loaded.tokenizer, self.loaded.max_length
+        items: list[TextOrPair] = [(text, hypothesis) for hypothesis in self.hypotheses]
+        if self.long != "windows":
+            rows = truncated_rows(tokenizer, items, max_length=limit, strategy="only_first")
+            if any(row.is_cut for row in rows):
+                Cuts(self.long, limit).refuse(text)
+            return [[1]] * len(items), rows
+        found = [
+            split_text_or_pair(tokenizer, item, max_length=limit, stride=self.stride, sliding="first") for item in items
+        ]
+        return [one.weights for one in found], [row for one in found for row in one.rows]
+
+    def run(self, rows: list[Row]) -> list[Tensor]:
+        """The logits of each row; rows of many texts and labels may be mixed."""
+        return row_logits(self.loaded, rows)
+
+    def decode(self, weights: Sequence[Sequence[int]], logits: Sequence[Tensor]) -> Classification:
+        """The scores of the labels, from what `run` gave for the text's rows."""
+        rows = iter(logits)
+        return self._judged([averaged(torch.stack(list(islice(rows, len(own)))), own) for own in weights])
+
+    def _judged(self, by_label: list[Tensor], is_cut: bool = False) -> Classification:
+        logits = torch.stack(by_label)
+        if self.multi_label or len(self.labels) == 1:
+            values = logits[:, [self.contradiction, self.entailment]].softmax(-1)[:, 1]
+        else:
+            values = logits[:, self.entailment].softmax(0)
+        return best_first(self.labels, values.tolist(), self.top_k, truncated=is_cut)
 
 
 def zero_shot(

@@ -7,6 +7,7 @@ server thread. Neither may leave this file.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,11 @@ from bertie.text.wordpiece import WORD_LIMIT, replace_surrogates
 _LARGEST_WORD_LIMIT = 1000
 _LONGEST_TEMPLATE = 64  # BERT's has five pieces: [CLS] A [SEP] B [SEP]
 _LARGEST_GROWTH = 100
+
+# Rust's threads are not in a forked child, which would wait for them for ever. The library sees to it by itself, unless
+# this variable says that threads are wanted.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
 
 
 @contextmanager

@@ -37,7 +37,8 @@ EncodeRows = Callable[[list[Any]], list[RustEncoding]]
 
 VERSION = 2  # of the interface at the end of csrc/wordpiece.cpp
 _PAGES = 0x110000 // 256
-_MOST_NODES = 1 << 23  # of the trie, which has room for twice as many; BERT's 30,522 pieces make 90,000
+_MOST_NODES = 1 << 23  # of a trie, which has room for twice as many; BERT's 30,522 pieces make 90,000
+_LONGEST_ADDED = 256  # bytes: at every letter of a text, so much of an added token may have to be compared
 _LEFT, _LACKS_PAGE = -1, -2
 _LETTERS, _REMOVED, _SPACE, _WORD, _HARD = range(5)
 _ENTRY = np.dtype([("kind", "u1"), ("size", "u1"), ("chars", "u1"), ("out", "S13")])
@@ -151,6 +152,9 @@ class NativeTokenizer:
         added = list(backend.get_added_tokens_decoder().values())
         if any(token.normalized or "\0" in token.content or not token.content for token in added):
             return None  # found in the normalised text, which there never is here
+        sizes = [len(token.content.encode()) for token in added]
+        if max(sizes, default=0) > _LONGEST_ADDED or sum(sizes) >= _MOST_NODES:
+            return None
         if backend.token_to_id(model.unk_token) is None or "\0" in model.continuing_subword_prefix:
             return None
         known = backend.get_vocab(with_added_tokens=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ _CLEAN_UP = (
     (" 've", "'ve"),
     (" 're", "'re"),
 )
+_MANY_IDS = 128
 
 
 class NativeForm:
@@ -142,10 +144,34 @@ class TokenTable(SpecialTokens):
             if clean_up_tokenization_spaces is False:
                 tokens = self.convert_ids_to_tokens(ids, skip_special_tokens=skip_special_tokens)
                 return self.convert_tokens_to_string(tokens)
+            text = self._decode_raw(ids, skip_special_tokens)
+        return self._clean_up(text, clean_up_tokenization_spaces)
+
+    def decode_variants(
+        self, ids: list[int], place: int, variants: Iterable[list[int]], *, skip_special_tokens: bool = False
+    ) -> list[str]:
+        """`decode` of `ids` with each of `variants` in the place of `ids[place]`; what is around it is decoded once."""
+        before, after = ids[:place], ids[place + 1 :]
+        raw = partial(self._decode_raw, skip_special_tokens=skip_special_tokens)
+        start = raw(before)
+        # A WordPiece decoder looks at a token by itself, but for the first one, which gets no space before it.
+        anchor = next(([one] for one in reversed(before) if raw([one])), None) if start else None
+        if anchor is None or not isinstance(self._backend.decoder, decoders.WordPiece):
+            decode = partial(self.decode, skip_special_tokens=skip_special_tokens)
+            return [decode([*before, *variant, *after]) for variant in variants]
+        skipped = len(raw(anchor))
+        end = raw(anchor + after)[skipped:]
+        return [self._clean_up(start + raw(anchor + variant)[skipped:] + end) for variant in variants]
+
+    def _decode_raw(self, ids: list[int], skip_special_tokens: bool) -> str:
+        if len(ids) <= _MANY_IDS:
             text: str = self._backend.decode(ids, skip_special_tokens)
-        if clean_up_tokenization_spaces or self.clean_up_tokenization_spaces is not False:
-            text = self.clean_up_tokenization(text)
+        else:  # the one call that lets other threads run meanwhile
+            (text,) = self._backend.decode_batch([ids], skip_special_tokens)
         return text
+
+    def _clean_up(self, text: str, wanted: bool | None = None) -> str:
+        return self.clean_up_tokenization(text) if wanted or self.clean_up_tokenization_spaces is not False else text
 
     def batch_decode(
         self,

@@ -392,24 +392,28 @@ class Training:
                 self.model.train()
                 put_apart(self.model, self.world)
         metrics = self.world.main_says({name: float(value) for name, value in metrics.items()})
-        better = self._is_better(metrics)
-        self.without_better = 0 if better else self.without_better + 1
-        if better:
+        better = self._compared(metrics)
+        self.without_better = 0 if better > 0 else self.without_better + 1
+        # Of equally good ones the least loss is kept: a metric that counts right answers has few values to differ by.
+        kept = better > 0 or (better == 0 and metrics.get("loss", 0.0) < self.best["metrics"].get("loss", 0.0))
+        if kept:
             self.best = {"step": self.step, "metrics": metrics}
             save_model(self, best_folder(self))
             let_go_of_bests(self)
-        self.journal.evaluated(self.step, metrics, best=better)
+        self.journal.evaluated(self.step, metrics, best=kept)
 
-    def _is_better(self, metrics: Mapping[str, float]) -> bool:
+    def _compared(self, metrics: Mapping[str, float]) -> int:
+        """1 where these are better than the best so far by the metric that decides, −1 where worse, 0 where equal."""
         name = self.objective.best_metric
         if name not in metrics:
             raise ConfigError(f"The objective {self.objective.name} gave no {name!r}, only {', '.join(metrics)}.")
         if self.best["step"] is None:
-            return True
+            return 1
         old, new = self.best["metrics"][name], metrics[name]
-        if math.isnan(old):
-            return not math.isnan(new)
-        return bool(new > old if self.objective.greater_is_better else new < old)
+        if math.isnan(old) or math.isnan(new):
+            return math.isnan(old) - math.isnan(new)
+        risen = int(new > old) - int(new < old)
+        return risen if self.objective.greater_is_better else -risen
 
     def _out_of_patience(self) -> bool:
         return self.settings.patience is not None and self.without_better >= self.settings.patience

@@ -207,6 +207,7 @@ def one(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[st
         (safe(one(shape=[True, 2])), "has the shape [True, 2]"),
         (safe(one(shape=[1] * 100)), "has the shape"),
         (safe(one(shape="2")), "has the shape"),
+        (safe(one(shape=[0, 2**62, 2**62], offsets=[0, 0])), "has the shape [0, 4611686018427387904"),
         (safe(one(offsets=[0, 8, 9])), "has the data_offsets"),
         (safe(one(offsets=[0, 2**70])), "has the data_offsets"),
         (safe(one(offsets=[8, 0])), "its place has -8"),
@@ -286,7 +287,7 @@ def test_pickles_with_code_are_refused(tmp_path: Path, legacy: bool, protocol: i
     path = tmp_path / "pytorch_model.bin"
     content = {"bert.x": torch.ones(2), "run": Canary(canary)}
     torch.save(content, path, pickle_protocol=protocol, _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(CorruptCheckpoint, match=r"holds more than tensors|cannot be read by torch"):
+    with pytest.raises(CorruptCheckpoint, match="holds more than tensors"):
         read_bin(path)
     assert not canary.exists()
 
@@ -299,7 +300,8 @@ def test_pickles_with_code_are_refused(tmp_path: Path, legacy: bool, protocol: i
         ({"epoch": 3, "state_dict": {"a": torch.ones(2)}}, "'epoch' (int), 'state_dict' (dict)"),
         ({3: torch.ones(2)}, "3 (Tensor)"),
         ({"a": torch.ones(1).expand(10**12)}, "claims more than it holds"),
-        ({"a": torch.ones(3).to_sparse()}, "torch.sparse_coo"),
+        ({"a": torch.ones(3).to_sparse()}, "torch._utils._rebuild_sparse_tensor"),
+        ({("a", "b"): torch.ones(3)}, "a dictionary with a tuple as a key"),
     ],
 )
 def test_bins_with_other_contents(tmp_path: Path, content: Any, reason: str) -> None:

@@ -21,9 +21,9 @@ import pytest
 
 pytest.importorskip("httpx", reason="the client needs httpx (extra: serve)")
 
-from bertie.client import AsyncClient, Client, Retrying, ServerError, answers
+from bertie.client import AsyncClient, Client, Retrying, ServerError, answers, calls
 from bertie.client.retrying import refusal, retry_after
-from bertie.errors import InputError
+from bertie.errors import InputError, TruncationWarning
 
 Reply = tuple[int, dict[str, str], Any]
 
@@ -368,9 +368,17 @@ def test_answers_have_the_fields_of_the_tasks_own() -> None:
     for module, name in pairs:
         theirs: Any = getattr(module, name)
         ours: Any = getattr(answers, name)
-        assert [one.name for one in fields(ours)] == [one.name for one in fields(theirs)], name
-        public = {one for one in dir(theirs) if not one.startswith("_")}
+        # A server counts the texts that it cut for a whole request, and the client warns of them.
+        assert [one.name for one in fields(ours)] == [o.name for o in fields(theirs) if o.name != "truncated"], name
+        public = {one for one in dir(theirs) if not one.startswith("_")} - {"truncated"}
         assert public <= set(dir(ours)), name
+
+
+def test_texts_that_the_server_cut_are_told() -> None:
+    payload = {"results": [[{"label": "a", "score": 1.0}]], "usage": {"truncated_texts": 1}}
+    with pytest.warns(TruncationWarning, match="The server cut 1 texts"):
+        (found,) = calls.classify(["a long text"]).answer(payload)
+    assert found.label == "a"
 
 
 def test_a_client_does_not_import_torch() -> None:

@@ -159,6 +159,66 @@ def test_a_failed_run_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.jsonl"]
 
 
+KILLED = """
+import os, sys, time
+from bertie.data import RowWriter
+if sys.argv[2] == "named":
+    del os.O_TMPFILE
+with RowWriter(sys.argv[1]) as out:
+    for number in range(2000):
+        out.write({"text": "x" * 100})
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def writer(path: Path, kind: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path), kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate(timeout=60)
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="only Linux has files without names")
+def test_a_killed_run_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("old")
+    kill(writer(path, "nameless"))
+    assert os.listdir(tmp_path) == ["a.jsonl"]
+    assert path.read_text() == "old"
+
+
+def test_what_killed_runs_left_is_removed_and_running_ones_stay(tmp_path: Path) -> None:
+    """Where there are no files without names."""
+    path = tmp_path / "a[1].jsonl"
+    mine = tmp_path / ".a[1].jsonl.mine.part"
+    mine.write_text("not ours")
+    kill(writer(path, "named"))
+    left = set(os.listdir(tmp_path)) - {mine.name}
+    assert len(left) == 1
+    running = writer(path, "named")
+    assert not left & set(os.listdir(tmp_path)), "the dead run's part"
+    written(path, [{"a": 1}])
+    assert len(os.listdir(tmp_path)) == 3, "the part of the run that lives"
+    running.communicate("go\n", timeout=60)
+    assert running.returncode == 0
+    assert len(path.read_text().splitlines()) == 2000
+    assert sorted(os.listdir(tmp_path)) == sorted([mine.name, path.name])
+
+
+def test_a_new_file_gets_the_usual_permissions(tmp_path: Path) -> None:
+    written(tmp_path / "a.jsonl", [{"a": 1}])
+    (tmp_path / "plain").write_text("")
+    assert (tmp_path / "a.jsonl").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real.jsonl").write_text("")
     link = tmp_path / "link.jsonl"

@@ -50,7 +50,7 @@ class Reference:
 def pair(name: str = "BertModel", **config: Any) -> tuple[Any, Any, Reference]:
     model = tiny(name, **config)
     runner = Reference(copy.deepcopy(model.base_model))
-    return model, with_runner(model, runner), runner
+    return model, with_runner(model, lambda base: runner), runner
 
 
 @pytest.mark.parametrize("name", HEADS)

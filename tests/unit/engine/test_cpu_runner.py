@@ -97,7 +97,10 @@ def test_pruned_heads() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_answer_does_not_depend_on_its_company_or_on_threads(dtype: str, threads: int) -> None:
+def test_an_answer_does_not_depend_on_its_company_or_on_threads(
+    dtype: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_runner, "usable_cores", lambda: threads)
     model = tiny("BertModel", max_position_embeddings=512)
     fast = bertie.compile(model, dtype=dtype, tokenizer=tokenizer(), threads=threads)
     one = bertie.compile(model, dtype=dtype, tokenizer=tokenizer(), threads=1)
@@ -111,7 +114,8 @@ def test_an_answer_does_not_depend_on_its_company_or_on_threads(dtype: str, thre
         assert torch.equal(alone, together[a:b])
 
 
-def test_many_python_threads_at_once() -> None:
+def test_many_python_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_runner, "usable_cores", lambda: 2)
     model = tiny("BertModel", max_position_embeddings=128)
     fast = bertie.compile(model, threads=2)
     jobs = [batch([1 + seed, 40, 7, 100], seed=seed) for seed in range(8)]
@@ -165,23 +169,6 @@ def test_every_instruction_set(name: str, tmp_path: Any) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(name)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_makes_its_own_threads() -> None:
-    # torch's own threads do not survive a fork; ours do
-    code = SCRIPT.split("for config")[0].replace("set_num_threads(2)", "set_num_threads(1)") + (
-        "import os\n"
-        "model = tiny('BertModel', max_position_embeddings=512); fast = bertie.compile(model, threads=2)\n"
-        "ids, ends = batch([100] * 20); wanted = fast(ids, cu_seqlens=ends)[0]\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    os._exit(0 if torch.equal(fast(ids, cu_seqlens=ends)[0], wanted) else 1)\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code.format(root=root)], timeout=60)
-    assert done.returncode == 0
 
 
 # -- int8 --------------------------------------------------------------------------------------------------------------
@@ -256,6 +243,77 @@ def test_minilm_in_int8_on_real_text() -> None:
     plain = {key: torch.ones_like(value) for key, value in calibrate.smooth_channels(model, rows).items()}
     coarse, _, _ = calibrate._compare(calibrate._states(cpu_runner.CpuRunner(model, plain), rows), wanted, rows)
     assert 1 - mean < 0.8 * (1 - coarse)
+
+
+def test_int8_is_fitted_to_other_scripts_too() -> None:
+    from bertie.defaults import default_embedding_model
+    from bertie.engine.prose import CALIBRATION, UNUSUAL
+    from bertie.errors import BertieError
+
+    try:
+        path = default_embedding_model()
+    except BertieError:
+        pytest.skip("all-MiniLM-L6-v2 is not installed")
+    texts = bertie.BertTokenizer.from_pretrained(path)
+    model = bertie.BertModel.from_pretrained(path, add_pooling_layer=False).eval()
+    foreign = [
+        "水在结冰时会膨胀，因此管道在冬天会破裂，冰也会浮在池塘上。",
+        "博物馆十点开门，星期一除外。请在入口处购买门票。",
+        "물은 얼면 부피가 커진다. 그래서 겨울에 파이프가 터진다.",
+        "水は凍ると膨張するので、冬には水道管が破裂する。",
+        "น้ำขยายตัวเมื่อแข็งตัว",
+        "Wasser dehnt sich beim Gefrieren aus; darum platzen im Winter die Rohre.",
+        "4711 0815 1234567890 99.99 2024-03-01 10:45",
+        "🍕🌍🤖❤️ 🎂🎂",
+    ]
+    assert not set(foreign) & set(UNUSUAL)
+    rows = texts.encode_ids(foreign, max_length=128)
+    wanted = calibrate._states(cpu_runner.CpuRunner(model), rows)
+    found = {}
+    for name, calibration in (("prose", CALIBRATION), ("all", None)):
+        fast: Any = bertie.compile(model, dtype="int8", tokenizer=texts, calibration=calibration)
+        found[name] = calibrate._compare(calibrate._states(fast.runner, rows), wanted, rows)
+    assert found["all"][0] > found["prose"][0]
+    assert found["all"][0] > 0.998
+    report = fast.runner.report
+    assert report.kept_float32 == ()
+    assert report.cosine_mean >= 0.999
+    assert 0.998 <= report.unusual_mean < report.cosine_mean
+    assert report.unusual_min >= 0.995
+    assert "unusual" in str(report)
+
+
+def test_products_return_to_float32_for_unusual_texts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("BertModel", hidden_size=64, initializer_range=0.05)
+    monkeypatch.setattr(calibrate, "_compare_parts", lambda *_: ((1.0, 1.0, 1.0), (0.99, 0.9, 0.9)))
+    _, report = calibrate._fit(model, [[2, 7, 3]] * 4, [[2, 9, 3]] * 4, 0.999, 1)
+    assert len(report.kept_float32) == 12
+
+
+def test_a_model_that_loses_much_on_unusual_texts_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny("BertModel")
+    fast = bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    assert "texts unlike" not in caplog.text
+    monkeypatch.setattr(calibrate, "_LOW", 1.1)
+    fast = bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    ids, ends = batch([9, 30])
+    for _ in range(3):
+        fast(ids, cu_seqlens=ends)
+    assert caplog.text.count("texts unlike English prose: the lowest cosine") == 1
+
+
+def test_a_fit_of_an_older_rule_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("BertModel")
+    bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    fitted = []
+    fit = calibrate._fit
+    monkeypatch.setattr(calibrate, "_fit", lambda *given: fitted.append(1) or fit(*given))
+    monkeypatch.setattr(calibrate, "_VERSION", calibrate._VERSION + 1)
+    bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    assert len(fitted) == 1
 
 
 # -- without the library -----------------------------------------------------------------------------------------------

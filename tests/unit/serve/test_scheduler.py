@@ -12,7 +12,8 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal
-from bertie.serve.scheduler import Engine, Job, Lane, device_failed
+from bertie.serve.lines import Job, Lane
+from bertie.serve.scheduler import Device, Engine, Turns, device_failed
 
 
 class Model:
@@ -34,7 +35,8 @@ class Model:
 def with_engine(work: Callable[[Engine, Model, Lane], Awaitable[Any]], **settings: Any) -> Any:
     async def inside() -> Any:
         model = Model()
-        values: dict[str, Any] = {"budget": 100, "queue_tokens": 1000, "queue_requests": 50} | settings
+        values: dict[str, Any] = {"budget": 100, "queue_tokens": 1000, "queue_requests": 50, "short_tokens": 0}
+        values |= settings
         engine = Engine("m", loop=asyncio.get_running_loop(), **values)
         try:
             return await asyncio.wait_for(work(engine, model, Lane("double", model.run)), 20)
@@ -45,8 +47,10 @@ def with_engine(work: Callable[[Engine, Model, Lane], Awaitable[Any]], **setting
     return asyncio.run(inside())
 
 
-def submit(engine: Engine, lane: Lane, *items: int, length: int = 10, seconds: float = 30) -> Job:
-    return engine.submit(lane, items, [length] * len(items), seconds=seconds)
+def submit(
+    engine: Engine, lane: Lane, *items: int, length: int = 10, seconds: float = 30, client: str = "", **given: Any
+) -> Job:
+    return engine.submit(lane, items, [length] * len(items), seconds=seconds, client=client, **given)
 
 
 async def hold(engine: Engine, model: Model, lane: Lane) -> Job:
@@ -96,6 +100,178 @@ def test_a_small_request_does_not_wait_for_a_large_one() -> None:
     with_engine(work, budget=400, queue_tokens=1 << 20)
 
 
+def test_a_newcomer_waits_for_a_few_batches_whatever_others_have_sent() -> None:
+    """Other clients, other jobs of its own client, and jobs in another lane: all take turns."""
+
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        other = Lane("other", model.run)
+        first = await hold(engine, model, lane)
+        for number in range(10):
+            submit(engine, other if number % 2 else lane, *[number] * 100, length=100, client="heavy")
+        mine = submit(engine, lane, 1000, 1001, length=100, client="light")
+        model.free.set()
+        await mine.future
+        assert 1 + max(n for n, batch in enumerate(model.batches) if 1000 in batch or 1001 in batch) <= 4
+        engine.stop()
+        assert await first.future == [0]
+
+    with_engine(work, budget=300, queue_tokens=1 << 20)
+
+
+def test_clients_get_equal_shares_however_many_requests_each_sends() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        await hold(engine, model, lane)
+        many = [submit(engine, lane, *[1] * 20, length=100, client="many") for _ in range(8)]
+        one = submit(engine, lane, *[2] * 20, length=100, client="one")
+        model.free.set()
+        await one.future
+        served = [item for batch in model.batches for item in batch]
+        before = served[: len(served) - served[::-1].index(2)]
+        assert 15 <= before.count(1) <= 25  # as much as the other
+        await asyncio.gather(*(job.future for job in many))
+
+    with_engine(work, budget=200, queue_tokens=1 << 20)
+
+
+def test_one_client_does_not_fill_the_queue_for_others() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        await hold(engine, model, lane)
+        huge = submit(engine, lane, *range(1000), client="heavy")  # ten times the queue
+        refused = 0
+        for number in range(60):
+            try:
+                submit(engine, lane, number, client="heavy")
+            except Refusal as refusal:
+                refused += refusal.status == 429
+        assert refused
+        others = [submit(engine, lane, number, client=f"client {number}") for number in range(5)]
+        model.free.set()
+        assert [await job.future for job in others] == [[2 * number] for number in range(5)]
+        assert len(await huge.future) == 1000
+
+    with_engine(work, queue_tokens=1000, queue_requests=50)
+
+
+def test_little_work_has_a_line_of_its_own() -> None:
+    """On a CPU it does not wait for a large batch at all, and large jobs do not take its places in the queue."""
+
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        quick = Lane("quick", lambda items: [-item for item in items])
+        model.free.clear()
+        large = [submit(engine, lane, *range(50))]
+        await asyncio.to_thread(model.begun.wait, 5)
+        for _ in range(20):
+            try:
+                large.append(submit(engine, lane, *range(50)))
+            except Refusal:
+                break
+        else:
+            raise AssertionError("the line for large jobs has no end")
+        assert await submit(engine, quick, 5).future == [-5]
+        assert not any(job.future.done() for job in large)
+        model.free.set()
+        assert [len(await job.future) for job in large] == [50] * len(large)
+
+    with_engine(work, short_tokens=20, device=Device(side_by_side=True))
+
+
+def test_a_part_of_much_work_is_not_little_work() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        model.free.clear()
+        submit(engine, lane, *range(50))
+        await asyncio.to_thread(model.begun.wait, 5)
+        part = submit(engine, Lane("part", list), 5, work=1000)
+        await asyncio.sleep(0.1)
+        assert not part.future.done()
+        model.free.set()
+        assert await part.future == [5]
+
+    with_engine(work, short_tokens=20, device=Device(side_by_side=True))
+
+
+def test_a_large_job_is_not_late_while_it_gets_on() -> None:
+    def run(items: list[int]) -> list[int]:
+        time.sleep(0.05)
+        return items
+
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        job = submit(engine, Lane("slow", run), *range(20), length=100, seconds=0.5)
+        assert await job.future == list(range(20))
+        assert job.finished - job.queued > 0.9
+
+    with_engine(work)
+
+
+def test_batches_are_short_where_the_model_is_slow() -> None:
+    """What a newcomer waits for is a time, not a number of tokens."""
+    sizes = []
+
+    def run(items: list[int]) -> list[int]:
+        sizes.append(100 * len(items))
+        time.sleep(0.02 * len(items))  # 5,000 tokens a second
+        return items
+
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        await submit(engine, Lane("slow", run), *range(60), length=100).future
+        assert max(sizes[3:]) <= 500
+
+    with_engine(work, budget=4000, queue_tokens=1 << 20)
+
+
+def test_what_is_left_of_a_job_is_skipped_when_its_client_leaves() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        model.free.clear()
+        job = submit(engine, lane, *range(100), length=50)
+        await asyncio.to_thread(model.begun.wait, 5)
+        engine.forget(job)
+        model.free.set()
+        await submit(engine, lane, 7).future
+        assert sum(map(len, model.batches)) < 10
+        assert engine.waiting == (0, 0)
+
+    with_engine(work, queue_tokens=1 << 20)
+
+
+def test_a_device_goes_round_its_models() -> None:
+    """A model with much to do does not keep the device: `threading.Lock` would go to whoever is quickest."""
+    turns, order = Turns(), []
+    done = threading.Event()
+
+    def keep(name: str) -> None:
+        while not done.is_set():
+            with turns:
+                order.append(name)
+                time.sleep(0.002)
+                if len(order) >= 60:
+                    done.set()
+
+    threads = [threading.Thread(target=keep, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    together = order[10:50]
+    assert min(together.count(name) for name in "abc") >= 11
+
+
+def test_stopping_tells_those_who_wait() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        first = await hold(engine, model, lane)
+        jobs = [submit(engine, lane, *range(30)) for _ in range(3)]
+        engine.stop(wait=0)
+        for job in jobs:
+            with pytest.raises(Refusal, match="shutting down") as refused:
+                await job.future
+            assert refused.value.status == 503
+        with pytest.raises(EngineDown):
+            submit(engine, lane, 1)
+        model.free.set()
+        assert await first.future == [0]
+        assert model.batches == [[0]]
+
+    with_engine(work)
+
+
 def test_lanes_do_not_mix() -> None:
     async def work(engine: Engine, model: Model, lane: Lane) -> None:
         other = Lane("triple", lambda items: [3 * item for item in items])
@@ -118,6 +294,10 @@ def test_work_of_clients_that_left_is_skipped() -> None:
         await first.future
         assert [await jobs[0].future, await jobs[3].future] == [[2], [8]]
         assert model.batches == [[0], [1, 4]]
+        for _ in range(1000):  # the other line's thread may be the one that finds them
+            if engine.skipped == 2:
+                break
+            await asyncio.sleep(0.01)
         assert engine.skipped == 2
         assert engine.waiting == (0, 0)
 

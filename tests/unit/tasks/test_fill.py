@@ -184,3 +184,50 @@ def test_the_tokenizers_own_mask_token_is_used(tmp_path: Path) -> None:
         MaskFiller(tiny("BertForMaskedLM", vocab_size=7), tokenizer=without)
     with pytest.raises(CheckpointError, match="fill needs a masked-word head"):
         fill("[MASK]", model=saved(tmp_path, "BertModel"))
+
+
+@pytest.mark.parametrize("count", [3, 40, 300])
+def test_masks_with_the_same_window_share_a_row(loaded: Loaded, count: int) -> None:
+    """Masks near either end of a long text have the same window, and all masks of a short one; each is as if alone."""
+    text = "[MASK] " * count
+    task = MaskFiller(loaded, top_k=2, joint=False)
+    rows: list[int] = []
+    run = task.run
+
+    def counted(batch: Any) -> Any:
+        rows.extend(len(query.row) for query in batch)
+        return run(batch)
+
+    task.run = counted  # type: ignore[method-assign]
+    answer = task(text)
+    room = MAX_LENGTH - 2
+    assert len(rows) == max(1, count - room + 1)
+    assert task.plan(text).work == sum(rows) + count
+    assert (task.plan(text).candidates, task.plan(text).fillings) == (2 * count, 0)
+    mask = tokenizer().mask_token_id
+    for place in (0, count // 2, count - 1):
+        start = 0 if count <= room else min(max(0, place - (room - 1) // 2), count - room)
+        best = log_probs(loaded, [mask] * min(room, count), place - start).topk(2)
+        assert [one.id for one in answer.masks[place]] == best.indices.tolist()
+
+
+def test_the_rest_of_a_text_is_decoded_once_for_all_candidates() -> None:
+    class Counted(BertTokenizer):
+        decoded = 0
+
+        def _decode_raw(self, ids: list[int], skip_special_tokens: bool) -> str:
+            Counted.decoded += len(ids)
+            return super()._decode_raw(ids, skip_special_tokens)
+
+    plain = tokenizer()
+    counted = Counted.__new__(Counted)
+    counted.__dict__.update(plain.__dict__)
+    ids = plain.encode("the quick fox [MASK] 's dog . [MASK] the dog ! " * 9, add_special_tokens=False)
+    variants = [[number] for number in range(len(plain))] + [[5, 6, 7], []]
+    for place in range(0, len(ids), 5):
+        for skip in (False, True):
+            Counted.decoded = 0
+            found = counted.decode_variants(ids, place, variants, skip_special_tokens=skip)
+            whole = [[*ids[:place], *variant, *ids[place + 1 :]] for variant in variants]
+            assert found == [plain.decode(one, skip_special_tokens=skip) for one in whole]
+            assert place == 0 or Counted.decoded < 2 * len(ids) + 4 * len(variants)

@@ -51,7 +51,7 @@ def ours() -> set[str]:
 @pytest.fixture
 def fast() -> Embedder:
     model = tiny("BertModel")
-    return Embedder(Loaded(FastBert(model, Stub(model)), tokenizer(), budget=400))
+    return Embedder(Loaded(FastBert(model, lambda _: Stub(model)), tokenizer(), budget=400))
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_flat_ids_are_the_ids() -> None:
 
 def test_a_stream_answers_soon_however_large_the_budget() -> None:
     model = tiny("BertModel")
-    embedder = Embedder(Loaded(FastBert(model, Stub(model)), tokenizer(), budget=1024))
+    embedder = Embedder(Loaded(FastBert(model, lambda _: Stub(model)), tokenizer(), budget=1024))
     taken = 0
 
     def texts() -> Iterator[str]:
@@ -239,7 +239,7 @@ def test_an_interrupt_in_the_model_ends_everything(plain: Embedder) -> None:
             return super().__call__(*args, **settings)
 
     model = plain.loaded.model
-    embedder = Embedder(Loaded(FastBert(model, Interrupted(model)), tokenizer(), budget=400))
+    embedder = Embedder(Loaded(FastBert(model, lambda _: Interrupted(model)), tokenizer(), budget=400))
     with pytest.raises(KeyboardInterrupt) as kept:  # with its traceback, which holds on to every frame
         embedder.embed(MANY)
     assert ours() == set()

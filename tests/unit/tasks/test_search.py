@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -232,6 +233,53 @@ def test_what_broke_goes_on_where_it_was(model: str, tmp_path: Path) -> None:
         index.add(fail_after(3))  # nothing was stored: the index is as it was
     assert len(Index.open(folder)) == 1800
     assert index.add(["one more"]) == 1
+
+
+@pytest.mark.parametrize("by", ["add", "build_index"])
+@pytest.mark.parametrize("place", ["a part's texts", "a part's vectors", "the manifest"])
+def test_an_addition_that_ran_out_of_disk_leaves_the_index_as_it_was(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, by: str
+) -> None:
+    """Some chunks were stored before, and old rows share a part with new ones by then."""
+    folder = tmp_path / "i"
+    index = build_index(CORPUS[:40], folder, model=model, chunk_rows=16)
+    vector = index.embedder.embed("dog")
+    before = index.search(vector, k=300)
+
+    def more() -> None:
+        if by == "add":
+            assert Index.open(folder, model=model).add(CORPUS[40:], chunk_rows=16) == len(CORPUS) - 40
+        else:
+            build_index(CORPUS, folder, model=model, chunk_rows=16)
+
+    calls = 0
+    name = {"a part's texts": "fsync", "a part's vectors": "write_safetensors", "the manifest": "dump"}[place]
+    owner = {"fsync": os, "write_safetensors": index_files, "dump": json}[name]
+    real = getattr(owner, name)
+
+    def full(*arguments: object, **keywords: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls > (30 if name == "fsync" else 6):
+            if name == "write_safetensors":
+                Path(str(arguments[0])).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(owner, name, full)
+    with pytest.raises(DataError, match="cannot be written: No space left on device"):
+        more()
+    monkeypatch.undo()
+    found = Index.open(folder)
+    assert found.manifest.count > 40, "some of the new rows are stored"
+    assert len(found) == 40
+    assert found.search(vector, k=300) == before
+    assert len(Index.open(folder, partial=True)) == found.manifest.count
+    named = {f"{part.name}{end}" for part in found.manifest.parts for end in (".jsonl", ".safetensors")}
+    if place != "the manifest":
+        assert {path.name for path in folder.iterdir()} == {"manifest.json", *named}, "the disk is freed"
+    more()
+    assert sorted(hit.text for hit in Index.open(folder).search(vector, k=300)) == sorted(CORPUS)
 
 
 KILLED = """

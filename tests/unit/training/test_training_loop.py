@@ -137,6 +137,29 @@ def test_early_stopping_after_evaluations_without_a_better_one(tmp_path: Path) -
     assert result.best_step == 10
 
 
+def test_of_equally_good_models_the_one_of_least_loss_is_kept(tmp_path: Path) -> None:
+    toy = Toy()
+    figures = iter([(0.5, 0.1), (0.9, 0.6), (0.9, 0.4), (0.9, 0.5), (0.9, float("nan")), (0.8, 0.1)])
+    kept: list[dict[str, torch.Tensor]] = []
+
+    def evaluate(*_: Any, **__: Any) -> dict[str, float]:
+        kept.append(weights(toy))
+        return dict(zip(("accuracy", "loss"), next(figures), strict=True))
+
+    toy.evaluate = evaluate  # type: ignore[method-assign]
+    result, _ = run(tmp_path, toy, dev=True, epochs=6)
+    assert (result.best_step, result.metrics) == (15, {"accuracy": 0.9, "loss": 0.4})
+    assert_same(dict(bertie.load(tmp_path).named_parameters()), kept[2])
+
+
+def test_patience_waits_for_the_metric_alone(tmp_path: Path) -> None:
+    toy = Toy()
+    losses = iter([0.5, 0.4, 0.3, 0.2, 0.1])
+    toy.evaluate = lambda *_, **__: {"accuracy": 0.9, "loss": next(losses)}  # type: ignore[method-assign]
+    result, _ = run(tmp_path, toy, dev=True, epochs=5, patience=2)
+    assert (result.best_step, result.steps, result.stopped_early) == (15, 15, True)
+
+
 def test_smaller_can_be_better(tmp_path: Path) -> None:
     toy = Toy()
     toy.best_metric, toy.greater_is_better = "loss", False

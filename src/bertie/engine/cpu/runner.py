@@ -11,11 +11,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertie.engine.compile import Options, Refused
+from bertie.engine.cpu.cores import check_threads, usable_cores
 from bertie.engine.cpu.library import address, load_library
+from bertie.errors import InputError
 from bertie.model import BertLayer, BertModel
+from bertie.model.activations import activation
+from bertie.model.checks import ids_below
 from bertie.ops.packing import Packing
 
 # How csrc/kernels.h counts activations.
@@ -28,6 +32,7 @@ _ACTIVATIONS = {
     "gelu_accurate": 1,
     "relu": 2,
 }
+_OUTSIDE = 2  # bertie_forward's answer to ids that a table does not have
 PARTS = ("qkv", "out", "up", "down")
 # (layer, part) → what each input channel is divided by before it is rounded: present means int8, absent float32.
 Smoothing = Mapping[tuple[int, str], Tensor]
@@ -46,7 +51,7 @@ class CpuRunner:
         library: Any = load_library()
         self._library = library
         self.smoothing = dict(smoothing or {})
-        self.threads = threads
+        self.threads = check_threads(threads)
         self.width = config.hidden_size
         self.num_layers = len(model.encoder.layer)
         self.num_int8 = len(self.smoothing)
@@ -73,6 +78,7 @@ class CpuRunner:
             address(_plain(norm.bias)),
         )
         _check(self._handle is None)
+        library.bertie_rows(self._handle, *map(len, self._tables))
         for number, layer in enumerate(model.encoder.layer):
             self._add_layer(number, layer, head)
 
@@ -95,6 +101,11 @@ class CpuRunner:
         for number, layer in enumerate(model.encoder.layer):
             if not layer.attention.self.heads:
                 raise Refused(f"Layer {number} has no heads left, which the CPU engine does not run.")
+            if layer.intermediate.intermediate_act_fn is not activation(config.hidden_act):
+                raise Refused(f"Layer {number} has another activation than config.hidden_act, {config.hidden_act!r}.")
+        for name, module in model.named_modules():
+            if isinstance(module, nn.LayerNorm) and module.eps != config.layer_norm_eps:
+                raise Refused(f"{name} has eps={module.eps}; config.layer_norm_eps is {config.layer_norm_eps}.")
 
     @classmethod
     def of(cls, model: BertModel, options: Options) -> CpuRunner:
@@ -103,11 +114,20 @@ class CpuRunner:
         from bertie.engine.cpu.calibrate import int8_runner
 
         assert options.calibration is not None
-        return int8_runner(model, options.calibration, accuracy=options.accuracy, threads=options.threads)
+        return int8_runner(
+            model, options.calibration, options.unusual, accuracy=options.accuracy, threads=options.threads
+        )
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self._library.bertie_model_free(self._handle)
+
+    def __reduce__(self) -> Any:
+        # A copy would hold, and free, the same memory.
+        raise InputError(
+            "A compiled model cannot be copied or pickled, for another process for example.",
+            "Copy or send the model it was compiled from, or the name of its folder, and compile it there.",
+        )
 
     def _add_layer(self, number: int, layer: BertLayer, head: int) -> None:
         norms = [layer.attention.output.LayerNorm, layer.output.LayerNorm]
@@ -157,12 +177,23 @@ class CpuRunner:
             address(states),
             self._team,
         )
+        if status == _OUTSIDE:
+            self._refuse(ids, type_ids, positions, packing)
         _check(status)
         return [out] if states is None else list(states)
 
+    def _refuse(self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing) -> None:
+        """Say what the tables do not have: they may be others than those of the model that checked its input."""
+        given = (ids, packing.position_ids if positions is None else positions, type_ids)
+        names = ("input_ids", "position_ids", "token_type_ids")
+        limits = ("vocab_size", "max_position_embeddings", "type_vocab_size")
+        for name, values, table, limit in zip(names, given, self._tables, limits, strict=True):
+            if values is not None:
+                ids_below(name, values, len(table), limit)
+
     @property
     def _team(self) -> int:
-        return self.threads or torch.get_num_threads()
+        return min(self.threads or torch.get_num_threads(), usable_cores())
 
     def describe(self) -> str:
         name = self._library.bertie_instruction_set().decode()

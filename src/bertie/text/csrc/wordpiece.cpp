@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <vector>
 
 namespace {
@@ -150,7 +149,7 @@ private:
 struct Vocabulary {
     ShortWords short_words;
     Trie trie;
-    std::vector<std::string> added;  // tokens that are found in the raw text
+    Trie added;  // tokens that are found in the raw text
     bool begins_added[256] = {};
     int32_t unknown, word_limit;
     std::atomic<const Entry*> pages[PAGES];
@@ -165,9 +164,7 @@ struct Vocabulary {
     Vocabulary& operator=(const Vocabulary&) = delete;
 
     bool added_at(const char* at, const char* end) const {
-        for (const std::string& token : added)
-            if (size_t(end - at) >= token.size() && !memcmp(at, token.data(), token.size())) return true;
-        return false;
+        return begins_added[uint8_t(*at)] && added.longest(0, at, end, &at) != NOWHERE;
     }
 };
 
@@ -204,7 +201,7 @@ public:
         number_ = 0;
         bool lacks = false;
         for (index_ = 0; at < end && made_ < room_; ++index_) {
-            if (vocabulary_.begins_added[uint8_t(*at)] && vocabulary_.added_at(at, end)) return LEFT;
+            if (vocabulary_.added_at(at, end)) return LEFT;
             const uint32_t code = next_char(at);
             const Entry* page = vocabulary_.pages[code >> 8].load(std::memory_order_acquire);
             if (!page) {
@@ -327,9 +324,10 @@ EXPORT void* bertie_wordpiece_new(const char* pieces, const int32_t* ids, int64_
         pieces += size + 1;
     }
     for (int64_t k = 0; k < added_count; ++k) {
-        made->added.emplace_back(added);
+        const size_t size = strlen(added);
+        made->added.add(0, added, size, 0);
         made->begins_added[uint8_t(*added)] = true;
-        added += strlen(added) + 1;
+        added += size + 1;
     }
     return made;
 }

@@ -8,6 +8,7 @@
 // The functions at the end are the library's whole interface: plain C, plain pointers.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -81,6 +82,7 @@ struct Layer {
 struct Workspace {
     Array<float> x, y, qkv, context, wide, scale, zero;
     Array<uint16_t> rounded;  // large enough for either kind of activation
+    Array<float> scratch;     // attention's, a part for each member
     int rows = 0;
 };
 
@@ -90,17 +92,17 @@ struct Model {
     int head_width = 0;         // rounded up to 16
     float scale = 1, eps = 1e-12f;
     Activation activation = GELU_ERF;
+    int64_t num_words = 0, num_positions = 0, num_types = 0;  // rows of the tables
     const float *words = nullptr, *positions = nullptr, *types = nullptr;  // the caller keeps them; positions may be null
     Array<float> norm_weight, norm_bias;
     std::vector<Layer> layers;
     int most_qkv = 0, most_context = 0, most_wide = 0, most_input = 0;
-    std::mutex mutex;
-    std::vector<std::unique_ptr<Workspace>> idle;
+    std::vector<std::unique_ptr<Workspace>> idle;  // guarded by across_forks
 
-    std::unique_ptr<Workspace> take(int rows) {
+    std::unique_ptr<Workspace> take(int rows, size_t scratch) {
         std::unique_ptr<Workspace> found;
         {
-            std::lock_guard<std::mutex> lock(mutex);
+            std::lock_guard<std::mutex> lock(across_forks);
             if (!idle.empty()) {
                 found = std::move(idle.back());
                 idle.pop_back();
@@ -118,10 +120,11 @@ struct Model {
             found->zero.resize(rows);
             found->rounded.resize(std::max((size_t)rows * most_input, (size_t)FEED_FORWARD * most_wide));
         }
+        if (found->scratch.size() < scratch) found->scratch.resize(scratch);
         return found;
     }
     void give_back(std::unique_ptr<Workspace> workspace) {
-        std::lock_guard<std::mutex> lock(mutex);
+        std::lock_guard<std::mutex> lock(across_forks);
         if (idle.size() < 64) idle.push_back(std::move(workspace));
     }
 };
@@ -144,7 +147,7 @@ struct Walk {
     const Batch &batch;
     const Chunk &chunk;
     Workspace &space;
-    Array<float> &scratch;  // attention's, each member's own
+    float *scratch;  // attention's, this member's own
     Barrier &barrier;
     int member, size;
 
@@ -203,7 +206,7 @@ struct Walk {
             const long row = batch.ends[text] - chunk.first_token, column = (long)head * model.head_width;
             const float *q = space.qkv.get() + row * ld + column;
             model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale,
-                                  space.context.get() + row * wide + column, wide, scratch.get());
+                                  space.context.get() + row * wide + column, wide, scratch);
         }
         barrier.wait();
     }
@@ -223,8 +226,6 @@ struct Walk {
         const int rows = chunk.tokens;
         const long padded = model.padded;
         float *x = space.x.get(), *y = space.y.get();
-        const size_t needed = model.kernels->attention_scratch(chunk.longest, model.head_width);
-        if (scratch.size() < needed) scratch.resize(needed);
         embed();
         if (batch.states) give(batch.states);
         for (size_t number = 0; number < model.layers.size(); number++) {
@@ -248,6 +249,21 @@ struct Walk {
         barrier.wait();
     }
 };
+
+// Whether every row of a table that a batch names is there. The caller checks too; this is what keeps reads in bounds.
+bool within(const int64_t *ids, int count, int64_t rows) {
+    bool all = true;
+    for (int i = 0; i < count; i++) all &= (uint64_t)ids[i] < (uint64_t)rows;
+    return all;
+}
+
+bool in_tables(const Model &model, const Batch &batch, int texts) {
+    bool positions = !model.positions || !batch.positions || within(batch.positions, batch.tokens, model.num_positions);
+    for (int text = 0; text < texts && model.positions && !batch.positions; text++)
+        positions &= batch.ends[text + 1] - batch.ends[text] <= model.num_positions;
+    return positions && within(batch.ids, batch.tokens, model.num_words) &&
+           (batch.types ? within(batch.types, batch.tokens, model.num_types) : model.num_types > 0);
+}
 
 // Whole texts, in their order, CHUNK tokens at most unless one text alone has more.
 std::vector<Chunk> cut(const int32_t *ends, int texts, int threads) {
@@ -285,7 +301,7 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 3; }
+API int bertie_version() { return 4; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 
 API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,
@@ -313,6 +329,14 @@ API void *bertie_model_new(int width, int padded, int head_width, int layers, fl
 }
 
 API void bertie_model_free(void *model) { delete static_cast<Model *>(model); }
+
+// How many rows the three tables have: before the first forward.
+API void bertie_rows(void *handle, int64_t words, int64_t positions, int64_t types) {
+    Model *model = static_cast<Model *>(handle);
+    model->num_words = words;
+    model->num_positions = positions;
+    model->num_types = types;
+}
 
 // Weights of one layer: heads, and the two LayerNorms ([width] each).
 API int bertie_layer(void *handle, int number, int heads, const float *weight1, const float *bias1,
@@ -357,7 +381,7 @@ API int bertie_linear(void *handle, int number, int which, int K, int N, const f
         owned.tiles.resize(model->kernels->tiles_bytes(K, N, owned.view.int8));
         owned.view.tiles = owned.tiles.get();
         const int tiles = (N + model->kernels->tile - 1) / model->kernels->tile;
-        run_team(threads, [&](int member, int size) {
+        run_team(threads, [&](int member, int size, Barrier &) {
             for (int tile = member; tile < tiles; tile += size) model->kernels->pack(weight, &owned.view, tile);
         });
         model->most_wide = std::max(model->most_wide, which == UP ? N : 0);
@@ -373,26 +397,22 @@ API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, c
     try {
         Model *model = static_cast<Model *>(handle);
         const Batch batch{ids, types, positions, ends, out, states, ends[texts]};
+        if (!in_tables(*model, batch, texts)) return 2;
         std::vector<Chunk> chunks = cut(ends, texts, threads);
+        int most = 0, longest = 0;
+        for (const Chunk &chunk : chunks) {
+            most = std::max(most, chunk.tokens);
+            longest = std::max(longest, chunk.longest);
+        }
+        const size_t scratch = (model->kernels->attention_scratch(longest, model->head_width) + 15) / 16 * 16;
         std::atomic<int> failed{0};
         if (threads > 1 && (int)chunks.size() < 2 * threads) {
             // few chunks: the whole team works on each
-            int most = 0;
-            for (const Chunk &chunk : chunks) most = std::max(most, chunk.tokens);
-            std::unique_ptr<Workspace> space = model->take(most);
-            std::unique_ptr<Barrier> barrier;
-            std::atomic<Barrier *> shared{nullptr};
-            run_team(threads, [&](int member, int size) {
-                if (member == 0) {
-                    barrier = std::make_unique<Barrier>(size);
-                    shared.store(barrier.get(), std::memory_order_release);
-                }
-                Barrier *meeting;
-                while (!(meeting = shared.load(std::memory_order_acquire))) {
-                }
-                static thread_local Array<float> scratch;
+            std::unique_ptr<Workspace> space = model->take(most, threads * scratch);
+            run_team(threads, [&](int member, int size, Barrier &barrier) {
+                float *own = space->scratch.get() + member * scratch;
                 for (const Chunk &chunk : chunks)
-                    Walk{*model, batch, chunk, *space, scratch, *meeting, member, size}.run();
+                    Walk{*model, batch, chunk, *space, own, barrier, member, size}.run();
             });
             model->give_back(std::move(space));
         } else {
@@ -401,17 +421,13 @@ API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, c
                 return a.longest != b.longest ? a.longest > b.longest : a.first_token < b.first_token;
             });
             std::atomic<size_t> next{0};
-            run_team(threads, [&](int, int) {
-                static thread_local Array<float> scratch;
+            run_team(threads, [&](int, int, Barrier &) {
+                Barrier alone(1);
                 try {
                     std::unique_ptr<Workspace> space;
-                    Barrier alone(1);
                     for (size_t mine; (mine = next.fetch_add(1)) < chunks.size();) {
-                        if (!space || space->rows < chunks[mine].tokens) {
-                            if (space) model->give_back(std::move(space));
-                            space = model->take(std::max(CHUNK, chunks[mine].tokens));
-                        }
-                        Walk{*model, batch, chunks[mine], *space, scratch, alone, 0, 1}.run();
+                        if (!space) space = model->take(std::max(CHUNK, most), scratch);
+                        Walk{*model, batch, chunks[mine], *space, space->scratch.get(), alone, 0, 1}.run();
                     }
                     if (space) model->give_back(std::move(space));
                 } catch (const std::bad_alloc &) {

@@ -358,7 +358,9 @@ void round_rows(const float *x, long ldx, int first, int last, int K, const floa
 
 // ---- LayerNorm -----------------------------------------------------------------------------------------------------
 
-// `width` real numbers to a row; `padded` of them are stored, zeros at the end (weight and bias are zero there too).
+// `width` real numbers to a row; `padded` of them are stored, zeros at the end (weight and bias are zero there too), which
+// count for nothing. The mean of a row far from zero is rounded, by more than its numbers may differ: what it is off by is
+// the mean of the differences.
 void layer_norm(const float *x, long ldx, int first, int last, int width, int padded, const float *weight,
                 const float *bias, float eps, float *out, long ldo) {
     for (int row = first; row < last; row++) {
@@ -366,17 +368,18 @@ void layer_norm(const float *x, long ldx, int first, int last, int width, int pa
         F total = F{};
         for (int k = 0; k < padded; k += WIDTH) total = total + load(from + k);
         const float mean = sum(total) / width;
-        F squares = F{};
+        F differences = F{}, squares = F{};
         for (int k = 0; k < padded; k += WIDTH) {
-            const F d = load(from + k) - mean;
+            F d = load(from + k) - mean;
+            if (k + WIDTH > width) d = first_lanes(d, width - k, F{});
+            differences = differences + d;
             squares = fma(d, d, squares);
         }
-        // the padding's (0 − mean)² is not part of the variance
-        const float variance = (sum(squares) - (padded - width) * mean * mean) / width;
-        const float inverse = 1 / std::sqrt(variance + eps);
+        const float off = sum(differences) / width, around = sum(squares) / width;
+        const float inverse = 1 / std::sqrt(around - std::fmin(off * off, around) + eps);
         float *to = out + row * ldo;
         for (int k = 0; k < padded; k += WIDTH)
-            store(to + k, fma((load(from + k) - mean) * inverse, load(weight + k), load(bias + k)));
+            store(to + k, fma((load(from + k) - mean - off) * inverse, load(weight + k), load(bias + k)));
     }
 }
 

@@ -1,147 +1,119 @@
 #include "team.h"
 
 #include <pthread.h>
-#include <sched.h>
+#include <signal.h>
 
-#include <condition_variable>
-#include <memory>
-#include <mutex>
+#include <algorithm>
+#include <cstdint>
+#include <system_error>
 #include <thread>
-#include <vector>
+
+std::mutex across_forks;
 
 namespace {
 
-inline void pause_briefly() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
-// Looks `spins` times, then lets others have the core between looks.
-template <class Done>
-void spin_until(Done done, int spins) {
-    for (int i = 0; !done(); i++) {
-        if (i < spins)
-            pause_briefly();
-        else
-            sched_yield();
+// While it lives, this thread takes no signals, nor do threads that it starts: those are for the program's own threads.
+// Faults stay, for whoever reports them.
+class NoSignals {
+  public:
+    NoSignals() {
+        sigset_t all;
+        sigfillset(&all);
+        for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&all, fault);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
     }
-}
+    ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  private:
+    sigset_t before_;
+};
 
 class Pool {
   public:
-    // How often a worker without work looks for more before it sleeps: about 50 µs, the pause between two calls of a
-    // busy caller.
-    static constexpr int SPINS = 1500;
+    std::mutex busy;  // with a caller
 
-    bool try_take() { return busy_.try_lock(); }
-    void give_back() { busy_.unlock(); }
-
-    void run(int size, const std::function<void(int, int)> &job) {
-        grow(size - 1);
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            job_ = &job;
-            size_ = size;
-            left_.store(size - 1, std::memory_order_relaxed);
-            round_.fetch_add(1, std::memory_order_release);
-        }
-        wake_.notify_all();
-        job(0, size);
-        // The others finish within a chunk's time; sleeping leaves this core to whoever else has work.
-        for (int i = 0; i < SPINS && left_.load(std::memory_order_acquire); i++) pause_briefly();
-        if (left_.load(std::memory_order_acquire)) {
-            std::unique_lock<std::mutex> lock(mutex_);
-            done_.wait(lock, [&] { return left_.load(std::memory_order_acquire) == 0; });
-        }
+    void run(int size, const Job &job) {
+        size = grow(size);
+        Barrier barrier(size);
+        job_ = &job;
+        barrier_ = &barrier;
+        left_.store(size - 1);
+        call_.store(((call_.load() >> 16) + 1) << 16 | (uint64_t)size);
+        called_.wake();
+        job(0, size, barrier);
+        done_.until([&] { return left_.load() == 0; });
     }
 
   private:
-    void grow(int workers) {
-        while ((int)threads_.size() < workers) {
-            const int number = (int)threads_.size() + 1;
-            threads_.emplace_back([this, number, seen = round_.load()] { work(number, seen); });
-            threads_.back().detach();
+    // Starts workers until a team has `size` members; how many it has.
+    int grow(int size) {
+        size = std::min(size, 0xffff);
+        try {
+            const NoSignals here;
+            for (; workers_ < size - 1; workers_++)
+                std::thread([this, number = workers_ + 1, seen = call_.load()] { work(number, seen); }).detach();
+        } catch (const std::system_error &) {  // the system has no more threads
+        }
+        return std::min(size, workers_ + 1);
+    }
+
+    void work(int number, uint64_t seen) {
+        for (int looks = Waiting::LOOKS;;) {
+            called_.until([&] { return call_.load() != seen; }, looks);
+            seen = call_.load();
+            const int size = (int)(seen & 0xffff);
+            looks = number < size ? Waiting::LOOKS : 0;  // who is not in the team does not look for its next call
+            if (number >= size) continue;
+            (*job_)(number, size, *barrier_);
+            if (left_.fetch_sub(1) == 1) done_.wake();
         }
     }
 
-    void work(int number, unsigned seen) {
-        for (;;) {
-            for (int i = 0; i < SPINS && round_.load(std::memory_order_acquire) == seen; i++) pause_briefly();
-            if (round_.load(std::memory_order_acquire) == seen) {
-                std::unique_lock<std::mutex> lock(mutex_);
-                wake_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != seen; });
-            }
-            const std::function<void(int, int)> *job;
-            int size;
-            {
-                std::lock_guard<std::mutex> lock(mutex_);
-                seen = round_.load(std::memory_order_acquire);
-                job = job_;
-                size = size_;
-            }
-            if (number < size) {
-                (*job)(number, size);
-                if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-                    std::lock_guard<std::mutex> lock(mutex_);
-                    done_.notify_one();
-                }
-            }
-        }
-    }
-
-    std::mutex busy_, mutex_;
-    std::condition_variable wake_, done_;
-    std::atomic<unsigned> round_{0};
+    Waiting called_, done_;
+    // Calls so far, and in the last 16 bits the size of this one's team: one number, so that a worker that is not in the
+    // team reads nothing else, which the next caller may be writing.
+    std::atomic<uint64_t> call_{0};
     std::atomic<int> left_{0};
-    const std::function<void(int, int)> *job_ = nullptr;
-    int size_ = 0;
-    std::vector<std::thread> threads_;
+    const Job *job_ = nullptr;
+    Barrier *barrier_ = nullptr;
+    int workers_ = 0;
 };
 
 // Never destroyed: workers may outlive main. A forked child has none of the parent's threads and makes its own pool.
-std::atomic<Pool *> pool{nullptr};
-std::mutex making;
+Pool *pool = nullptr;
 
-void forget_pool() {
-    pool.store(nullptr);
-    new (&making) std::mutex;
-}
+const int registered = pthread_atfork([] { across_forks.lock(); }, [] { across_forks.unlock(); },
+                                      [] {
+                                          pool = nullptr;
+                                          across_forks.unlock();
+                                      });
 
 Pool &the_pool() {
-    Pool *found = pool.load(std::memory_order_acquire);
-    if (found) return *found;
-    std::lock_guard<std::mutex> lock(making);
-    found = pool.load();
-    if (!found) {
-        static bool asked = false;
-        if (!asked) pthread_atfork(nullptr, nullptr, forget_pool);
-        asked = true;
-        found = new Pool;
-        pool.store(found, std::memory_order_release);
-    }
-    return *found;
+    std::lock_guard<std::mutex> lock(across_forks);
+    if (!pool) pool = new Pool;
+    return *pool;
 }
 
 }  // namespace
 
 void Barrier::wait() {
     if (size_ == 1) return;
-    const unsigned round = round_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
-        arrived_.store(0, std::memory_order_relaxed);
-        round_.store(round + 1, std::memory_order_release);
-        return;
+    const unsigned round = round_.load();
+    if (arrived_.fetch_add(1) == size_ - 1) {
+        arrived_.store(0);
+        round_.store(round + 1);
+        waiting_.wake();
+    } else {
+        waiting_.until([&] { return round_.load() != round; });
     }
-    spin_until([&] { return round_.load(std::memory_order_acquire) != round; }, 4000);
 }
 
-void run_team(int size, const std::function<void(int, int)> &job) {
-    if (size > 1 && the_pool().try_take()) {
-        Pool &taken = the_pool();
-        taken.run(size, job);
-        taken.give_back();
-    } else {
-        job(0, 1);
+void run_team(int size, const Job &job) {
+    if (size > 1) {
+        Pool &shared = the_pool();
+        std::unique_lock<std::mutex> taken(shared.busy, std::try_to_lock);
+        if (taken) return shared.run(size, job);
     }
+    Barrier alone(1);
+    job(0, 1, alone);
 }

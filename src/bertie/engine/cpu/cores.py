@@ -1,0 +1,69 @@
+"""How many cores this process may use: those of the machine, of its affinity mask, of its cgroup's quota.
+
+A team with more members than that only waits for itself. Sources: sched(7), the kernel's cgroup-v2.rst ("cpu.max") and
+its older scheduler/sched-bwc.rst ("cpu.cfs_quota_us").
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from math import ceil
+from pathlib import Path
+
+from bertie.errors import InputError
+
+MOST_THREADS = 1024  # that anyone may ask for
+
+
+def usable_cores() -> int:
+    """Looked up at every call: a mask may be changed from outside."""
+    # Darwin has no masks
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _own_quota() or cores)
+
+
+def check_threads(threads: int | None) -> int | None:
+    """The number asked for, if it is one that a team can have; None is torch's number."""
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+        raise InputError(
+            f"threads is {threads!r}; it must be a whole number from 1 to {MOST_THREADS}.",
+            "Leave it out to use as many threads as torch does. More threads than cores are never started.",
+        )
+    return threads
+
+
+@lru_cache(maxsize=1)
+def _own_quota() -> int | None:
+    return cpu_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+
+
+def cpu_quota(membership: Path, mounted: Path) -> int | None:
+    """Cores' worth of time that the process's control groups allow it, rounded up; None where none sets a limit.
+
+    A container may see only its own group, at the root of what is mounted, under whatever name the host has for it: so
+    every folder from the group up to the root is looked at, and the smallest limit counts.
+    """
+    limits = []
+    for line in _read(membership).splitlines():
+        _, kinds, path = (*line.split(":", 2), "", "")[:3]
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        for root in (mounted / kinds, mounted / "cpu") if kinds else (mounted,):
+            group = Path(path.strip("/"))
+            for folder in (group, *group.parents):
+                if kinds:
+                    given = f"{_read(root / folder / 'cpu.cfs_quota_us')} {_read(root / folder / 'cpu.cfs_period_us')}"
+                else:
+                    given = _read(root / folder / "cpu.max")
+                match given.split():
+                    case [quota, period] if quota.isdecimal() and period.isdecimal() and int(period):
+                        limits.append(max(1, ceil(int(quota) / int(period))))
+    return min(limits, default=None)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,180 @@
+"""Threads of the CPU engine: how many there are, and that answers do not depend on it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny_models import SENTENCES, saved, tiny, tokenizer
+
+import bertie
+from bertie.engine.cpu import cores
+from bertie.engine.cpu import runner as cpu_runner
+from bertie.engine.cpu.library import instruction_set
+from bertie.errors import InputError
+
+pytestmark = pytest.mark.skipif(instruction_set() is None, reason="the kernels were not built: no C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def _restored_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("BERTIE_CACHE", str(tmp_path))
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025, 100_000, 2.5, True])
+def test_a_number_of_threads_out_of_range_is_refused(threads: Any) -> None:
+    with pytest.raises(InputError, match=r"threads is .*; it must be a whole number from 1 to 1024"):
+        bertie.compile(tiny("BertModel"), threads=threads)
+    with pytest.raises(InputError, match="from 1 to 1024"):
+        bertie.compile(tiny("BertModel"), threads=threads, dtype="int8", tokenizer=tokenizer())
+
+
+def test_a_team_has_no_more_threads_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = bertie.compile(tiny("BertModel"), threads=1024)
+    runner: Any = fast.runner
+    assert runner._team == cores.usable_cores()
+    if hasattr(os, "sched_getaffinity"):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)))
+        monkeypatch.setattr(cores, "_own_quota", lambda: None)
+        assert runner._team == 7
+        monkeypatch.setattr(cores, "_own_quota", lambda: 3)
+        assert runner._team == 3
+    runner.threads = None
+    torch.set_num_threads(2)
+    assert runner._team == min(2, cores.usable_cores())
+
+
+def write(folder: Path, files: dict[str, str]) -> tuple[Path, Path]:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return folder / "membership", folder / "mounted"
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({}, None),
+        ({"membership": "0::/\n"}, None),
+        ({"membership": "0::/\n", "mounted/cpu.max": "max 100000\n"}, None),
+        ({"membership": "0::/\n", "mounted/cpu.max": "200000 100000\n"}, 2),
+        ({"membership": "0::/\n", "mounted/cpu.max": "150000 100000\n"}, 2),
+        ({"membership": "0::/\n", "mounted/cpu.max": "1000 100000\n"}, 1),
+        ({"membership": "0::/a/b\n", "mounted/a/b/cpu.max": "max 100000", "mounted/a/cpu.max": "300000 100000"}, 3),
+        ({"membership": "0::/the/host's/name\n", "mounted/cpu.max": "400000 100000\n"}, 4),
+        (
+            {
+                "membership": "5:memory:/x\n4:cpu,cpuacct:/x\n",
+                "mounted/cpu,cpuacct/x/cpu.cfs_quota_us": "250000\n",
+                "mounted/cpu,cpuacct/x/cpu.cfs_period_us": "100000\n",
+            },
+            3,
+        ),
+        (
+            {
+                "membership": "4:cpu:/x\n",
+                "mounted/cpu/x/cpu.cfs_quota_us": "-1\n",
+                "mounted/cpu/x/cpu.cfs_period_us": "100000\n",
+            },
+            None,
+        ),
+        ({"membership": "nonsense\n::\n0::/\n", "mounted/cpu.max": "1 0 2\n"}, None),
+    ],
+)
+def test_the_quota_of_a_control_group_counts(files: dict[str, str], wanted: int | None, tmp_path: Path) -> None:
+    assert cores.cpu_quota(*write(tmp_path, files)) == wanted
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_bits_do_not_depend_on_threads(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_runner, "usable_cores", lambda: 16)
+    model = tiny("BertModel", max_position_embeddings=512, hidden_size=64)
+    fast = bertie.compile(model, dtype=dtype, tokenizer=tokenizer(), threads=1)
+    runner: Any = fast.runner
+    for lengths in ([3], [200], [512, 1, 77], [30] * 40):
+        ids = torch.arange(sum(lengths)) % 200
+        ends = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
+        runner.threads = 1
+        wanted = fast(ids, cu_seqlens=ends)[0]
+        for threads in (2, 3, 7, 16):
+            runner.threads = threads
+            assert torch.equal(fast(ids, cu_seqlens=ends)[0], wanted), (lengths, threads)
+        runner.threads = None
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            assert torch.equal(fast(ids, cu_seqlens=ends)[0], wanted), (lengths, threads)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
+def test_a_vector_has_the_same_bits_alone_in_company_and_with_any_number_of_threads(
+    pooling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_runner, "usable_cores", lambda: 4)
+    folder = saved(tmp_path, "BertModel", hidden_size=64, max_position_embeddings=512)
+    embedder = bertie.Embedder(folder, max_length=512, pooling=pooling)
+    texts = [" ".join(SENTENCES[: 1 + k % 7] * (1 + k % 4)) for k in range(28)]
+    torch.set_num_threads(1)
+    together = embedder.embed(texts)
+    for threads in (1, 4):
+        torch.set_num_threads(threads)
+        assert (embedder.embed(texts) == together).all()
+        assert all((embedder.embed(text) == vector).all() for text, vector in zip(texts, together, strict=True))
+
+
+def test_an_event_loop_s_executor_and_a_signal_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen threads call one model while signals come, and their handler calls it too."""
+    monkeypatch.setattr(cpu_runner, "usable_cores", lambda: 2)
+    fast = bertie.compile(tiny("BertModel", max_position_embeddings=128), threads=2)
+    jobs = [(torch.arange(60 + k), torch.tensor([0, 20, 60 + k])) for k in range(16)]
+    wanted = [fast(ids, cu_seqlens=ends)[0] for ids, ends in jobs]
+    right: list[bool] = []
+
+    def answer(number: int) -> bool:
+        ids, ends = jobs[number]
+        return torch.equal(fast(ids, cu_seqlens=ends)[0], wanted[number])
+
+    async def everyone() -> list[bool]:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(16) as executor:
+            return await asyncio.gather(*(loop.run_in_executor(executor, answer, k % 16) for k in range(160)))
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: right.append(answer(3)))
+    ended = threading.Event()
+
+    def send() -> None:
+        for _ in range(20):
+            if ended.wait(0.005):
+                return
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        assert all(asyncio.run(everyone()))
+    finally:
+        ended.set()
+        sender.join()
+        time.sleep(0)  # a signal that has come is handled between two steps of Python
+        signal.signal(signal.SIGUSR1, before)
+    assert all(right)
+
+
+def test_a_compiled_model_is_neither_copied_nor_pickled() -> None:
+    fast = bertie.compile(tiny("BertModel"))
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(InputError, match="cannot be copied or pickled"):
+            copied(fast)
