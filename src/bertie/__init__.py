@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from bertie.client import AsyncClient as AsyncClient
     from bertie.client import Client as Client
+    from bertie.compat.auto import *  # noqa: F403
     from bertie.compat.register import register as register
     from bertie.config import BertConfig as BertConfig
     from bertie.engine.compile import compile as compile  # noqa: A004
@@ -50,6 +51,12 @@ _MODEL_NAMES = (
     "BertPreTrainingHeads", "BertPredictionHeadTransform", "BertSelfAttention", "BertSelfOutput", "KeyValueCache",
     "apply_chunking_to_forward",
 )  # fmt: skip
+_AUTO_NAMES = (
+    "AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForMultipleChoice",
+    "AutoModelForNextSentencePrediction", "AutoModelForPreTraining", "AutoModelForQuestionAnswering",
+    "AutoModelForSequenceClassification", "AutoModelForTextEncoding", "AutoModelForTokenClassification",
+    "AutoTokenizer",
+)  # fmt: skip
 _WHERE = {
     "BertConfig": "bertie.config",
     "BertieError": "bertie.errors",
@@ -77,6 +84,7 @@ _WHERE = {
     "tag": "bertie.tasks.tag",
     "zero_shot": "bertie.tasks.zero_shot",
     **dict.fromkeys(_MODEL_NAMES, "bertie.model"),
+    **dict.fromkeys(_AUTO_NAMES, "bertie.compat.auto"),
 }
 
 # Names that scripts written for the hub's library import.

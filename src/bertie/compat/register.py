@@ -14,20 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from bertie.compat.auto import MODELS
 from bertie.errors import BertieError, MissingExtra
 
-_CLASSES = {
-    "AutoModel": "BertModel",
-    "AutoModelForTextEncoding": "BertModel",
-    "AutoModelForPreTraining": "BertForPreTraining",
-    "AutoModelForCausalLM": "BertLMHeadModel",
-    "AutoModelForMaskedLM": "BertForMaskedLM",
-    "AutoModelForNextSentencePrediction": "BertForNextSentencePrediction",
-    "AutoModelForSequenceClassification": "BertForSequenceClassification",
-    "AutoModelForMultipleChoice": "BertForMultipleChoice",
-    "AutoModelForTokenClassification": "BertForTokenClassification",
-    "AutoModelForQuestionAnswering": "BertForQuestionAnswering",
-}
 _TOKENIZERS = (None, "BertTokenizer", "BertTokenizerFast")
 _FETCHING = ("subfolder", "revision", "cache_dir", "local_files_only", "token", "force_download")
 
@@ -47,10 +36,10 @@ def register() -> Callable[[], None]:
 
     configs = (BertConfig, bertie.config.BertConfig)
     transformers.AutoConfig.register("bert", BertConfig, exist_ok=True)
-    registered = [getattr(transformers, name) for name in _CLASSES if hasattr(transformers, name)]
+    registered = [getattr(transformers, name) for name in MODELS if hasattr(transformers, name)]
     for auto in registered:
         for config in configs:
-            auto.register(config, getattr(bertie.model, _CLASSES[auto.__name__]), exist_ok=True)
+            auto.register(config, getattr(bertie.model, MODELS[auto.__name__]), exist_ok=True)
     original = vars(transformers.AutoTokenizer)["from_pretrained"]
     _exchange(transformers, classmethod(_tokenizer_or(original.__func__)))
 

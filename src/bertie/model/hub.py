@@ -22,6 +22,7 @@ class HubModel(nn.Module):
     """Class attributes and methods of the hub's `PreTrainedModel`; `BertPreTrainedModel` inherits them."""
 
     config: BertConfig
+    name_or_path: str  # what it was loaded from; peft looks for it among the instance's own attributes
     config_class: ClassVar[type[BertConfig]] = BertConfig
     base_model_prefix = "bert"
     main_input_name = "input_ids"
@@ -53,15 +54,6 @@ class HubModel(nn.Module):
             config = config.replace(attn_implementation=attention)
         model = cls(config, **options)
         return model if dtype is None else model.to(vars(torch)[dtype] if isinstance(dtype, str) else dtype)
-
-    @property
-    def name_or_path(self) -> str:
-        """What the model was loaded from."""
-        return self.config.name_or_path
-
-    @name_or_path.setter
-    def name_or_path(self, value: str) -> None:
-        self.config.name_or_path = value
 
     @property
     def dummy_inputs(self) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bertie.config import BertConfig
 from bertie.errors import ConfigError
+from bertie.model.adapters import base_of_adapter, save_adapter
 from bertie.model.empty import to_be_filled
 from bertie.model.hub_options import DeviceMap, check_format, drop_meaningless, take_fetching
 
@@ -68,6 +69,8 @@ class PretrainedIO:
 
         fetching = take_fetching(options)
         safe = options.get("use_safetensors")
+        base = base_of_adapter(pretrained_model_name_or_path)
+        adapter, pretrained_model_name_or_path = pretrained_model_name_or_path, base or pretrained_model_name_or_path
         if state_dict is not None:
             fetching.pop("variant", None)
             source = pretrained_model_name_or_path if config is None else None
@@ -91,6 +94,8 @@ class PretrainedIO:
             key_mapping=key_mapping,
             attention=attention,
         )
+        if base is not None:
+            model.load_adapter(str(adapter))  # type: ignore[attr-defined]
         return (model, report) if output_loading_info else model  # type: ignore[return-value]
 
     @classmethod
@@ -156,8 +161,13 @@ class PretrainedIO:
         """
         from bertie.checkpoint.save import save_model
 
+        peft_format = options.get("save_peft_format", True)
         _check_saving(type(self).__name__, push_to_hub, options)
-        if is_main_process:
+        if not is_main_process:
+            return
+        if getattr(self, "_hf_peft_config_loaded", False):
+            save_adapter(self, save_directory, state_dict=state_dict, save_peft_format=peft_format)
+        else:
             save_model(
                 self,  # type: ignore[arg-type]
                 save_directory,

@@ -52,6 +52,7 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
         config.validate()
         begin(self)
         self.config = config
+        self.name_or_path = config.name_or_path
         self._check_inputs = True
         self._said_no_cache = False
 

@@ -1,0 +1,140 @@
+"""The hub's `Auto…` names, for scripts that import them: `from bertie import AutoTokenizer, AutoModelForMaskedLM`.
+
+On the hub these choose among hundreds of architectures by config.json's `model_type`. Here there is one, so each name
+stands for one class, and a checkpoint of another architecture is refused by its name. `bertie.load` chooses the head.
+`bertie.register()` is for the other direction: transformers' own `Auto…` classes, giving Bertie's models.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from bertie.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bertie.config import BertConfig
+    from bertie.text import BertTokenizer
+
+
+class _Auto:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        name = type(self).__name__
+        raise ConfigError(f"{name} only has class methods; it has no instances.", f"Call {name}.from_pretrained('…').")
+
+
+class AutoConfig(_Auto):
+    """Stands for `BertConfig`."""
+
+    @staticmethod
+    def for_model(model_type: str, *arguments: Any, **options: Any) -> BertConfig:
+        """A new configuration: `AutoConfig.for_model("bert", hidden_size=128)`."""
+        from bertie.config import BertConfig
+
+        _check_type(model_type, "AutoConfig.for_model")
+        return BertConfig(*arguments, **options)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> BertConfig:
+        """The configuration of a folder, a file or a hub name; further keywords change it."""
+        from bertie.checkpoint.folder import check_model_type
+        from bertie.config import BertConfig
+
+        options.pop("code_revision", None)
+        values, changes = BertConfig.get_config_dict(pretrained_model_name_or_path, **options)
+        check_model_type(values, pretrained_model_name_or_path)
+        return BertConfig.from_dict(values, name_or_path=os.fspath(pretrained_model_name_or_path), **changes)
+
+
+class AutoTokenizer(_Auto):
+    """Stands for `BertTokenizer`."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> BertTokenizer:
+        """The tokenizer of a checkpoint; the arguments are those of `BertTokenizer.from_pretrained`."""
+        from bertie.text import BertTokenizer
+
+        options.pop("trust_remote_code", None)  # a permission, and there is no code to run
+        config, named = options.pop("config", None), options.pop("tokenizer_type", None)
+        _check_type(named or getattr(config, "model_type", None), "AutoTokenizer.from_pretrained")
+        return BertTokenizer.from_pretrained(pretrained_model_name_or_path, **options)  # type: ignore[arg-type]
+
+
+class _AutoModel(_Auto):
+    _model: str
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str] | None, *model_args: Any, **options: Any
+    ) -> Any:
+        """The model of a checkpoint; the arguments are those of `BertModel.from_pretrained`."""
+        return cls._class().from_pretrained(pretrained_model_name_or_path, *model_args, **options)
+
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Any:
+        """A new model with fresh weights; `dtype` and `attn_implementation` as in `from_pretrained`."""
+        from bertie.config import BertConfig
+
+        for name in ("trust_remote_code", "code_revision"):
+            options.pop(name, None)
+        if not isinstance(config, BertConfig):  # transformers' own, say from its CONFIG_MAPPING
+            _check_type(getattr(config, "model_type", type(config).__name__), f"{cls.__name__}.from_config")
+            config = BertConfig.from_dict(config.to_dict())
+        return cls._class()._from_config(config, **options)
+
+    @classmethod
+    def _class(cls) -> Any:
+        import bertie.model
+
+        return getattr(bertie.model, cls._model)
+
+
+class AutoModel(_AutoModel):
+    _model = "BertModel"
+
+
+class AutoModelForTextEncoding(_AutoModel):
+    _model = "BertModel"
+
+
+class AutoModelForPreTraining(_AutoModel):
+    _model = "BertForPreTraining"
+
+
+class AutoModelForCausalLM(_AutoModel):
+    _model = "BertLMHeadModel"
+
+
+class AutoModelForMaskedLM(_AutoModel):
+    _model = "BertForMaskedLM"
+
+
+class AutoModelForNextSentencePrediction(_AutoModel):
+    _model = "BertForNextSentencePrediction"
+
+
+class AutoModelForSequenceClassification(_AutoModel):
+    _model = "BertForSequenceClassification"
+
+
+class AutoModelForMultipleChoice(_AutoModel):
+    _model = "BertForMultipleChoice"
+
+
+class AutoModelForTokenClassification(_AutoModel):
+    _model = "BertForTokenClassification"
+
+
+class AutoModelForQuestionAnswering(_AutoModel):
+    _model = "BertForQuestionAnswering"
+
+
+MODELS = {auto.__name__: auto._model for auto in _AutoModel.__subclasses__()}
+
+
+def _check_type(model_type: str | None, call: str) -> None:
+    if model_type not in (None, "bert"):
+        raise ConfigError(
+            f"{call} was given a {model_type!r}; Bertie has models of model_type 'bert' only.",
+            f"For other models call transformers' own {call}.",
+        )
