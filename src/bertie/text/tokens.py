@@ -143,7 +143,7 @@ class TokenTable(SpecialTokens):
         with rust_errors(f"Ids {ids[:8]} cannot be decoded"):
             if clean_up_tokenization_spaces is False:
                 tokens = self.convert_ids_to_tokens(ids, skip_special_tokens=skip_special_tokens)
-                return self.convert_tokens_to_string(tokens)
+                return self._joined(tokens)
             text = self._decode_raw(ids, skip_special_tokens)
         return self._clean_up(text, clean_up_tokenization_spaces)
 
@@ -191,7 +191,12 @@ class TokenTable(SpecialTokens):
         return out_string
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Tokens joined to text, without clean-up."""
+        """Tokens joined to text; as in the hub's fast tokenizer, Rust's clean-up pulls punctuation to its word."""
+        text: str = " ".join(tokens) if self._backend.decoder is None else self._backend.decoder.decode(tokens)
+        return text
+
+    def _joined(self, tokens: list[str]) -> str:
+        """The same without clean-up."""
         prefix = getattr(self._backend.model, "continuing_subword_prefix", None)
         decoder = decoders.WordPiece(prefix, False) if prefix else self._backend.decoder
         text: str = decoder.decode(tokens)
