@@ -199,6 +199,13 @@ def test_sizes_may_be_given_in_the_hubs_order() -> None:
 
 def test_impossible_values_are_refused_at_once() -> None:
     """transformers makes the object and fails, less clearly, when a model is built or run."""
-    transformers.BertConfig(hidden_size=37, pruned_heads={"a": 1})
-    with pytest.raises(ConfigError, match=r"config\.hidden_size \(37\) is not a multiple"):
-        bertie.BertConfig(hidden_size=37)
+    transformers.BertConfig(pruned_heads={"a": 1})
+    with pytest.raises(ConfigError, match=r"config\.pruned_heads is"):
+        bertie.BertConfig(pruned_heads={"a": 1})
+
+
+def test_a_layer_norm_eps_of_1_is_taken_as_the_hubs_own_tests_do() -> None:
+    for library in (transformers, bertie):
+        assert library.BertConfig(layer_norm_eps=1.0).layer_norm_eps == 1.0
+    with pytest.raises(bertie.BertieError, match="0 to 1"):
+        bertie.BertConfig(layer_norm_eps=1.5)

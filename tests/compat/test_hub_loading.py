@@ -163,7 +163,7 @@ SAVED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("given", SAVED, ids=[", ".join(map(str, one.items())) for one in SAVED])
+@pytest.mark.parametrize("given", SAVED, ids=[" ".join(one) or "nothing" for one in SAVED])
 def test_saved_files_have_the_same_names_and_load_in_both(
     given: dict[str, Any], tmp_path: Path, transformers: Any
 ) -> None:

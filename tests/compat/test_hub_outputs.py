@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,7 +188,8 @@ def test_torchinfo_and_tensorboard_read_a_model(tmp_path: Any) -> None:
     counts = [torchinfo.summary(model, input_data=given, verbose=0).total_params for model in (theirs, ours)]
     assert counts[0] == counts[1]
     tensorboard = pytest.importorskip("torch.utils.tensorboard", exc_type=ImportError)
-    with pytest.warns((torch.jit.TracerWarning, DeprecationWarning)), tensorboard.SummaryWriter(tmp_path) as writer:
+    with warnings.catch_warnings(), tensorboard.SummaryWriter(tmp_path) as writer:
+        warnings.simplefilter("ignore")  # about tracing, and about its age
         writer.add_graph(ours, (given["input_ids"], given["attention_mask"]), use_strict_trace=False)
     assert any(path.stat().st_size > 1000 for path in tmp_path.iterdir())
 

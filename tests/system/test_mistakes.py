@@ -107,7 +107,12 @@ def python_mistakes() -> list[tuple[str, Callable[[], Any], str, str]]:
         ("an index in a full folder", lambda: build_index(["x"], "full"), "not empty", "empty folder"),
         ("a string of file name", lambda: build_index("corpus.jsonl", "new"), "corpus.jsonl", "read_rows"),
         ("no mask in Python", lambda: fill("Hello.", model="my-bert"), "[MASK]", "Write [MASK]"),
-        ("heads that do not divide", lambda: bertie.BertConfig(hidden_size=100), "100", "equal share"),
+        (
+            "heads that do not divide",
+            lambda: bertie.BertModel(bertie.BertConfig(hidden_size=100)),
+            "100",
+            "equal share",
+        ),
         ("a device that is not there", lambda: embed("x", device="cuda:9"), "cuda", "cpu"),
         ("an unknown dtype", lambda: embed("x", dtype="float7"), "float7", "float32"),
     ]

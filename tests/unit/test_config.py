@@ -91,6 +91,13 @@ def test_a_configuration_alone_may_have_a_width_that_no_model_has() -> None:
         config.validate()
 
 
+def test_pruned_layers_may_be_counted_from_the_end() -> None:
+    config = BertConfig(pruned_heads={0: [1], -1: [2], 11: [3]})
+    assert config.pruned_heads == {0: [1], 11: [2, 3]}
+    with pytest.raises(ConfigError, match="names layer -13"):
+        BertConfig(pruned_heads={-13: [0]})
+
+
 def test_unknown_preset_lists_what_there_is() -> None:
     with pytest.raises(ConfigError, match="'huge'"):
         BertConfig.preset("huge")

@@ -12,6 +12,7 @@ from bertie.config.checks import (
     MAX_PARAMETERS,
     POSITION_TYPES,
     PROBLEM_TYPES,
+    from_the_start,
     read_json_object,
     read_pruned_heads,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "PRESETS",
     "PROBLEM_TYPES",
     "BertConfig",
+    "from_the_start",
     "read_json_object",
     "read_pruned_heads",
 ]

@@ -124,6 +124,8 @@ class BertConfig(HubConfig):
         if name == "num_labels":
             if (count := checks.checked_num_labels(value)) != self.num_labels:  # the same number keeps its labels
                 self._set_labels({i: f"LABEL_{i}" for i in range(count)})
+        elif name == "id2label" and value is None:  # no names: as many numbered ones as there are labels
+            self._set_labels({i: f"LABEL_{i}" for i in range(checks.checked_num_labels(self.num_labels))})
         elif name == "id2label":
             self._set_labels(checks.read_labels(value))
         elif name in _FIELDS or name == "extra":

@@ -55,8 +55,8 @@ def validate(config: BertConfig) -> None:
             raise ConfigError(f"config.{name} is {value!r}; it takes a probability, 0 up to (not including) 1.")
     for name in ("initializer_range", "layer_norm_eps"):
         value = getattr(config, name)
-        if not _is_number(value) or not 0 <= value < 1:
-            raise ConfigError(f"config.{name} is {value!r}; it takes a small number, 0 up to 1.")
+        if not _is_number(value) or not 0 <= value <= 1:
+            raise ConfigError(f"config.{name} is {value!r}; it takes a small number, 0 to 1.")
     for name in _FLAGS:
         if not isinstance(getattr(config, name), bool):
             raise ConfigError(f"config.{name} is {getattr(config, name)!r}; it takes true or false.")
@@ -112,6 +112,8 @@ def validate_heads(config: BertConfig) -> None:
 
 
 def _validate_pruned_heads(config: BertConfig) -> None:
+    if any(layer < 0 for layer in config.pruned_heads):
+        config.pruned_heads = from_the_start(config.pruned_heads, config.num_hidden_layers)
     for layer, heads in config.pruned_heads.items():
         if not 0 <= layer < config.num_hidden_layers:
             raise ConfigError(
@@ -199,6 +201,15 @@ def read_label_ids(value: Any) -> dict[str, int]:
         return {str(label): int(i) for label, i in value.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
         raise ConfigError(f"config.label2id is {value!r:.200}; it takes an object {{label: id}}.") from None
+
+
+def from_the_start(pruned: dict[int, list[int]], num_layers: int) -> dict[int, list[int]]:
+    """The same with every layer counted from the first: −1 is the last one, as in a list."""
+    found: dict[int, list[int]] = {}
+    for layer, heads in pruned.items():
+        number = layer + num_layers if -num_layers <= layer < 0 else layer
+        found[number] = sorted({*found.get(number, []), *heads})
+    return found
 
 
 def read_pruned_heads(value: Any, name: str = "config.pruned_heads") -> dict[int, list[int]]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertie.config import BertConfig, read_pruned_heads
+from bertie.config import BertConfig, from_the_start, read_pruned_heads
 from bertie.errors import ConfigError, InputError
 from bertie.model import checks
 from bertie.model.empty import begin, end, is_building
@@ -217,7 +217,7 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
             new_decoder = nn.Linear(old.embedding_dim, num_tokens, bias=bias is not None, device="meta")
             new_decoder.weight, new_decoder.bias = weight, bias
             self.set_output_embeddings(new_decoder)
-        self.config.vocab_size = num_tokens
+        self.config.vocab_size = self.vocab_size = num_tokens
         self.set_input_embeddings(embeddings)
         self.tie_weights()
         return embeddings
@@ -249,7 +249,7 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
         Heads keep their original numbers however often this is called; `config.pruned_heads` remembers what is gone, so
         a model made from the config has the same shape.
         """
-        asked = read_pruned_heads(heads_to_prune, "heads_to_prune")
+        asked = from_the_start(read_pruned_heads(heads_to_prune, "heads_to_prune"), self.config.num_hidden_layers)
         merged = {
             layer: sorted({*self.config.pruned_heads.get(layer, []), *asked.get(layer, [])})
             for layer in sorted({*self.config.pruned_heads, *asked})

@@ -177,10 +177,8 @@ def _padded(
     if relative is None:
         return kernel(q, k, v, bias=bias, causal=False, dropout=dropout)
 
-    if records_sizes():
-        kernel = (
-            eager  # torch.onnx lowers the fused call, when its bias has a gradient, to another layout of the answer
-        )
+    if records_sizes():  # torch.onnx gives the fused call's answer another layout when its bias has a gradient
+        kernel = eager
     # Relative scores are as large as the probabilities a fused kernel avoids; they live a few batch items at a time.
     scale = 1 / math.sqrt(q.shape[-1])
     contexts = []

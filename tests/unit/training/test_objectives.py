@@ -266,7 +266,7 @@ def test_sums_over_units_are_the_models_own_mean(base: str, case: str) -> None:
         cu_seqlens=batch.tensors["cu_seqlens"],
         labels=batch.tensors["labels"],
         class_weights=objective.class_weights,  # type: ignore[attr-defined]
-        label_smoothing=objective.label_smoothing,  # type: ignore[attr-defined]
+        smoothing=objective.label_smoothing,  # type: ignore[attr-defined]
     ).loss
     torch.testing.assert_close(total / batch.units, own)
     # Halves add up to the whole, which is what lets a loop cut a batch.
