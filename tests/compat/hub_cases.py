@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 
+# The comparison is with 4.57.6; with 5 what still exists there is compared too.
+FIVE = int(transformers.__version__.split(".")[0]) >= 5
 HEADS = [
     "BertForPreTraining",
     "BertForMaskedLM",

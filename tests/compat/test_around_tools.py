@@ -14,7 +14,7 @@ import transformers
 
 import bertie
 import tiny_models
-from compat.hub_cases import inputs, labels
+from compat.hub_cases import FIVE, inputs, labels
 from parity.oracle import difference, pair
 
 pytestmark = [
@@ -147,13 +147,14 @@ def trainer_run(model: Any, tokenizer: Any, folder: Path, **changes: Any) -> tup
 
 TRAINER_OPTIONS: list[Any] = [
     {"label_smoothing_factor": 0.2},
-    {"group_by_length": True},
+    {"train_sampling_strategy": "group_by_length"} if FIVE else {"group_by_length": True},
     {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
     {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
     {"neftune_noise_alpha": 5.0},
     {"bf16": True},
     {"optim": "adafactor", "max_grad_norm": 0.5},
-    {"auto_find_batch_size": True, "gradient_accumulation_steps": 2},
+    # transformers 5 adds the losses of accumulated batches of a classifier up; 4.57.6 and we average them.
+    {"auto_find_batch_size": True, "gradient_accumulation_steps": 1 if FIVE else 2},
     pytest.param({"torch_compile": True, "torch_compile_backend": "eager"}, marks=pytest.mark.slow),
     {"include_for_metrics": ["loss"], "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": False},
 ]
@@ -269,6 +270,8 @@ PIPELINES: list[tuple[str, str, Any, dict[str, Any], dict[str, Any]]] = [
 def test_pipelines_answer_alike_on_long_and_many_texts(
     task: str, name: str, given: Any, made: dict[str, Any], called: dict[str, Any], tmp_path: Path
 ) -> None:
+    if FIVE and task == "question-answering":
+        pytest.skip("transformers 5 has no such pipeline")
     config: dict[str, Any] = {"is_decoder": True} if name == "BertLMHeadModel" else {}
     if name == NAME:
         config["id2label"] = {0: "entailment", 1: "neutral", 2: "contradiction"}

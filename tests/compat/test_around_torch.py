@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.nn.utils import prune
 
-from compat.hub_cases import CLASSES, inputs, labels, settings
+from compat.hub_cases import CLASSES, FIVE, inputs, labels, settings
 from parity.oracle import check_same, difference, pair
 
 NAME = "BertForSequenceClassification"
@@ -86,6 +86,7 @@ def test_dynamically_quantised_models_answer_alike(name: str) -> None:
     assert difference(theirs, ours) <= 1e-4
 
 
+@pytest.mark.skipif(FIVE, reason="transformers 5 looks into masks, which vmap forbids")
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 def test_functional_calls_gradients_per_text_and_jacobians() -> None:
     found = []

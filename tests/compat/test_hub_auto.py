@@ -16,6 +16,7 @@ from two_libraries import IDS, MASK, transformers  # noqa: F401
 
 import bertie
 import tiny_models
+from compat.hub_cases import FIVE
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::bertie.checkpoint.report.NewlyInitialized"),
@@ -84,7 +85,7 @@ def test_tokenizers_are_ours_for_a_bert_and_theirs_otherwise(tmp_path: Path, reg
     config = registered.DistilBertConfig(vocab_size=300, dim=8, n_heads=2, n_layers=1, hidden_dim=8)
     config.save_pretrained(tmp_path / "other")
     registered.DistilBertTokenizerFast.from_pretrained(folder).save_pretrained(tmp_path / "other")
-    assert type(registered.AutoTokenizer.from_pretrained(tmp_path / "other")).__name__ == "DistilBertTokenizerFast"
+    assert "DistilBertTokenizer" in type(registered.AutoTokenizer.from_pretrained(tmp_path / "other")).__name__
     assert type(registered.AutoConfig.from_pretrained(tmp_path / "other")) is registered.DistilBertConfig
 
 
@@ -136,6 +137,8 @@ TASKS: list[tuple[str, str, Any, dict[str, Any]]] = [
 def test_pipelines_answer_alike(
     task: str, name: str, given: Any, options: dict[str, Any], tmp_path: Path, transformers: Any
 ) -> None:
+    if FIVE and task == "question-answering":
+        pytest.skip("transformers 5 has no such pipeline")
     labels = {0: "entailment", 1: "neutral", 2: "contradiction"}
     folder = tiny_models.saved(tmp_path, name, **({"id2label": labels} if "Classif" in name else {}))
     theirs = transformers.pipeline(

@@ -204,3 +204,15 @@ def test_odd_properties_equal_the_slow_tokenizers(ours: BertTokenizer, folder: P
     assert ours.clean_up_tokenization("do n't .") == slow.clean_up_tokenization("do n't .") == "don't."
     assert (ours.do_basic_tokenize, ours.do_lower_case) == (slow.do_basic_tokenize, slow.do_lower_case)
     assert set(slow.init_kwargs) - {"special_tokens_map_file"} <= set(ours.init_kwargs) | {"added_tokens_decoder"}
+
+
+def test_transformers_5_has_another_name_for_additional_tokens(ours: BertTokenizer, tmp_path: Path) -> None:
+    ours.save_pretrained(tmp_path)
+    plain = BertTokenizer.from_pretrained(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert "additional_special_tokens" not in config
+    (tmp_path / "special_tokens_map.json").unlink()
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"extra_special_tokens": ["<x>"]}))
+    again = BertTokenizer.from_pretrained(tmp_path)
+    assert again.additional_special_tokens == ["<x>"]
+    assert again.convert_tokens_to_ids("<x>") == len(plain)

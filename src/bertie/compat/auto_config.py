@@ -6,6 +6,8 @@ what the caller changed in it is lost. So this one is both. Every method is `ber
 
 from __future__ import annotations
 
+from typing import Any
+
 import transformers
 
 import bertie.config
@@ -17,3 +19,9 @@ class BertConfig(bertie.config.BertConfig, transformers.PretrainedConfig):  # ty
     The defaults are those of [google-bert/bert-base-uncased](https://huggingface.co/google-bert/bert-base-uncased);
     transformers looks for such a line when it is imported, and complains where there is none.
     """
+
+    # transformers 5 makes every subclass a dataclass, which would write these two anew where a class has none.
+    def __init__(self, *arguments: Any, **values: Any) -> None:
+        bertie.config.BertConfig.__init__(self, *arguments, **values)
+
+    __eq__ = bertie.config.BertConfig.__eq__

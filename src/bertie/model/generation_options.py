@@ -53,6 +53,13 @@ class GenerationConfig:
     def to_dict(self) -> dict[str, Any]:
         return dict(self.__dict__)
 
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is set."""
+        return {name: value for name, value in self.__dict__.items() if value is not None}
+
+    def update(self, **settings: Any) -> None:
+        self.__dict__.update(settings)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GenerationConfig) and other.to_dict() == self.to_dict()
 

@@ -261,11 +261,22 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None) -> None:
+    def gradient_checkpointing_enable(
+        self,
+        gradient_checkpointing_kwargs: Mapping[str, Any] | None = None,
+        every_n_layers: int = 1,
+        offload: bool = False,
+    ) -> None:
         """While training, keep only each layer's input and compute the rest again on the way back.
 
-        The keyword arguments are those of `torch.utils.checkpoint.checkpoint`.
+        The keyword arguments are those of `torch.utils.checkpoint.checkpoint`. transformers 5's Trainer gives the last
+        two, which have no other values here.
         """
+        if every_n_layers != 1 or offload:
+            raise ConfigError(
+                f"gradient_checkpointing_enable was given every_n_layers={every_n_layers}, offload={offload}.",
+                "Here every layer is computed again, and inputs of layers stay on their device: leave both out.",
+            )
         options = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
         for module in self.modules():
             if hasattr(module, "checkpointing"):

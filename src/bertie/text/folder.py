@@ -122,6 +122,8 @@ def _settings(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
             if origin.get(role) is not None:
                 settings[role] = _added_token(origin[role], file, role, special=True).content
         extra = origin.get("additional_special_tokens") or []
+        if not extra and isinstance(origin.get("extra_special_tokens"), list):  # the name in transformers 5
+            extra = origin["extra_special_tokens"]
         if not isinstance(extra, list):
             raise _bad_field(file, "additional_special_tokens", extra, "a list of tokens")
         if extra:
