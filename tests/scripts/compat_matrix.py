@@ -3,8 +3,8 @@
     python tests/scripts/compat_matrix.py                     # this environment
     python tests/scripts/compat_matrix.py OTHER/bin/python    # and a second one, with transformers 5
 
-The tests of VERSION_5 are about what transformers 5 still has; the others are about 4.57's own surface and run with 4.57
-alone. tests/compat/test_matrix_page.py fails when a test is not on the page, or is there and no longer exists.
+The tests of VERSION_5 are about what transformers 5 still has; the others are about 4.57's own surface and run with
+4.57 alone. tests/compat/test_matrix_page.py fails when a test is not on the page, or is there and no longer exists.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ AREAS = {
     "test_around_peft": "peft",
     "test_around_torch": "PyTorch",
     "test_around_tools": "Tools",
-    "test_matrix_page": "This page",
 }
 VERSION_5 = (
     "test_scripts", "test_auto_names", "test_hub_auto", "test_hub_accelerate", "test_around_peft", "test_around_torch",
@@ -59,6 +58,8 @@ def tests_there_are() -> dict[str, list[str]]:
     """The test functions of each file, in order, by reading the files."""
     found: dict[str, list[str]] = {}
     for file in sorted(TESTS.glob("test_*.py")):
+        if file.stem == "test_matrix_page":  # it is about the page
+            continue
         tree = ast.parse(file.read_text(encoding="utf-8"))
         found[file.stem] = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
     return found
@@ -119,8 +120,8 @@ def page(runs: list[dict[str, Any]]) -> str:
         "",
         "Each row is a test in `tests/compat`. It does the same thing with transformers and with Bertie, from the same",
         "weights and the same seed, and compares the results. The number says how many cases the test has; “not",
-        "possible there” are cases that transformers itself, or its other version, cannot do. `ARCHITECTURE.md` has the",
-        "list of differences on purpose. `python tests/scripts/compat_matrix.py` writes this page.",
+        "possible there” are cases that transformers, or this version of it, cannot do. `ARCHITECTURE.md` lists what",
+        "differs on purpose. `python tests/scripts/compat_matrix.py` writes this page.",
         "",
         "| versions | " + " | ".join(names) + " |",
         "|---" * (len(runs) + 1) + "|",
@@ -141,8 +142,7 @@ def page(runs: list[dict[str, Any]]) -> str:
 def main() -> None:
     if sys.argv[1:2] == ["--record"]:
         return record(sys.argv[2], sys.argv[3:])
-    stems = list(tests_there_are())
-    runs = [recorded(sys.executable, [stem for stem in stems if stem != "test_matrix_page"])]
+    runs = [recorded(sys.executable, list(tests_there_are()))]
     runs += [recorded(python, list(VERSION_5)) for python in sys.argv[1:]]
     PAGE.write_text(page(runs), encoding="utf-8")
     failed = [name for run in runs for name, outcomes in run["outcomes"].items() if outcomes.get("failed")]
