@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import torch
@@ -60,3 +62,12 @@ def labels(name: str, batch: int, length: int, *, seed: int = 1) -> dict[str, Te
         },
     }
     return found.get(name, {} if name == "BertModel" else {"labels": below(2, batch)})
+
+
+def forget_accelerate() -> None:
+    """accelerate and Trainer keep settings, such as mixed precision, for the whole process and its environment."""
+    for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
+        del os.environ[name]
+    state = sys.modules.get("accelerate.state")
+    for name in ("AcceleratorState", "PartialState", "GradientState") if state is not None else ():
+        getattr(state, name)._reset_state()
