@@ -23,6 +23,7 @@ from bertie.errors import InputError
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 Ints = NDArray[np.int64]
+_FEW_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,13 @@ def _segment_sums(values: Tensor, lengths: Ints) -> Tensor:
         return values.sum(dim=0, keepdim=True)
     if values.is_cuda:  # one thread to a number of the answer; index_add_ would add in any order
         return torch.segment_reduce(values, "sum", lengths=upload(lengths, values.device), axis=0, unsafe=True)
+    if len(lengths) <= _FEW_ROWS:
+        # NumPy adds in the same order and starts no threads; torch's wait for each other where cores are busy.
+        tokens, sums, end = values.numpy(), np.empty((len(lengths), *values.shape[1:]), np.float32), 0
+        for row, length in enumerate(lengths.tolist()):
+            np.add.reduce(tokens[end : end + length], axis=0, out=sums[row])
+            end += length
+        return torch.from_numpy(sums)
     rows = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
     return values.new_zeros(len(lengths), *values.shape[1:]).index_add_(0, rows, values)
 
