@@ -153,8 +153,7 @@ TRAINER_OPTIONS: list[Any] = [
     {"neftune_noise_alpha": 5.0},
     {"bf16": True},
     {"optim": "adafactor", "max_grad_norm": 0.5},
-    # transformers 5 adds the losses of accumulated batches of a classifier up; 4.57.6 and we average them.
-    {"auto_find_batch_size": True, "gradient_accumulation_steps": 1 if FIVE else 2},
+    {"auto_find_batch_size": True, "gradient_accumulation_steps": 2},
     pytest.param({"torch_compile": True, "torch_compile_backend": "eager"}, marks=pytest.mark.slow),
     {"include_for_metrics": ["loss"], "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": False},
 ]
@@ -164,6 +163,8 @@ TRAINER_OPTIONS: list[Any] = [
     "options", TRAINER_OPTIONS, ids=lambda options: " ".join(f"{k}={v}" for k, v in options.items())
 )
 def test_a_trainers_options_mean_the_same(options: dict[str, Any], tmp_path: Path) -> None:
+    if FIVE and "gradient_accumulation_steps" in options:
+        pytest.skip("transformers 5 adds up the losses of a classifier's accumulated batches; 4.57.6 and we average")
     folder = tiny_models.saved(tmp_path / "model", NAME, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     found = []
     for library in LIBRARIES:

@@ -67,6 +67,36 @@ def test_compiled_models_answer_and_train_alike(name: str, backend: str) -> None
             assert difference(wanted.grad, got.grad) <= 1e-5, key
 
 
+@pytest.mark.skipif(FIVE, reason="transformers 5 has no fx any more; torch.export gives such graphs")
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("kind", ["absolute", "relative_key_query"])
+def test_fx_traces_symbolically_and_the_graph_takes_other_shapes(kind: str, name: str) -> None:
+    from transformers.utils.fx import symbolic_trace
+
+    graphs = []
+    for model in pair(name, attention="sdpa", position_embedding_type=kind, **settings(name)):
+        graph = symbolic_trace(model, input_names=["input_ids", "attention_mask", "token_type_ids"])
+        assert "scaled_dot_product_attention" in graph.code or kind != "absolute"
+        graphs.append(graph)
+    for batch, length in ((3, 7), (2, 9)):
+        given = inputs(name, batch, length)
+        theirs, ours = (graph(**given) for graph in graphs)
+        assert theirs.keys() == ours.keys()
+        for field in theirs:
+            assert difference(theirs[field], ours[field]) <= 1e-5
+    # A graph is there to be changed: every GELU becomes a ReLU, whatever it was called.
+    changed = []
+    for graph in graphs:
+        for node in graph.graph.nodes:
+            if "gelu" in str(node.target).lower() or "act_fn" in str(node.target):
+                node.op, node.target = "call_function", torch.relu
+                node.kwargs = {}
+        graph.recompile()
+        changed.append(next(iter(graph(**given).values())))
+    assert difference(*changed) <= 1e-5
+    assert difference(changed[0], next(iter(theirs.values()))) > 1e-3
+
+
 @pytest.mark.slow
 def test_inductor_compiles_a_whole_model_alike() -> None:
     theirs, ours = pair(NAME, attention="sdpa")

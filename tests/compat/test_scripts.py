@@ -222,6 +222,10 @@ VARIANTS: list[tuple[str, tuple[str, ...], Callable[[int], Rows] | None, dict[st
 def test_a_scripts_options_mean_the_same(
     task: str, more: tuple[str, ...], rows: Any, config: dict[str, Any], run: Runner, tmp_path: Path
 ) -> None:
+    if FIVE and "tie_word_embeddings" in config:
+        pytest.skip(
+            "transformers 5 starts an untied head's bias anew: 4.57.6's files, and ours, hold it under one name"
+        )
     run.both(task, checkpoint(tmp_path / "model", task, **config), *more, rows=rows)
 
 

@@ -160,7 +160,8 @@ class BertSelfAttention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Tensor:
         """`[B, S, N·H]` → `[B, N, S, H]`; packed `[T, N·H]` → `[T, N, H]`."""
-        x = x.view(*x.shape[:-1], len(self.heads), self.attention_head_size)
+        by_head = (len(self.heads), self.attention_head_size)
+        x = x.view(x.shape[:-1] + by_head)
         return x.transpose(1, 2) if x.dim() == 4 else x
 
     def join_heads(self, context: Tensor) -> Tensor:

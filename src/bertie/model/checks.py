@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 
 from bertie.errors import InputError
 from bertie.ops.tracing import records_sizes
@@ -31,14 +32,14 @@ def one_of_ids_or_embeds(input_ids: Tensor | None, inputs_embeds: Tensor | None)
 
 
 def is_tensor(name: str, given: object) -> None:
-    if not isinstance(given, Tensor):
+    if not isinstance(given, Tensor | Proxy):  # torch.fx has proxies in the place of tensors
         raise InputError(f"{name} is of type {type(given).__name__}; it takes a tensor: torch.tensor({name}).")
 
 
 def are_ids(name: str, given: Tensor) -> None:
     """A tensor of whole numbers that embeddings can look up."""
     is_tensor(name, given)
-    if given.dtype not in (torch.long, torch.int):
+    if isinstance(given, Tensor) and given.dtype not in (torch.long, torch.int):
         raise InputError(f"{name} has dtype {given.dtype}; it takes whole numbers, torch.long: {name}.long().")
 
 
@@ -51,7 +52,7 @@ def same_dtype(name: str, given: Tensor, wanted: torch.dtype) -> None:
 
 def nothing_more(model: object, given: dict[str, Any]) -> None:
     """Refuse what a forward with open keywords was given and has no use for, as Python would."""
-    if given:
+    if not isinstance(given, Proxy) and given:
         raise TypeError(f"{type(model).__name__}.forward() got an unexpected keyword argument {next(iter(given))!r}")
 
 

@@ -109,6 +109,8 @@ def check(
             f"config.hidden_size ({config.hidden_size})."
         )
     given = checks.one_of_ids_or_embeds(input_ids, inputs_embeds)
+    if not isinstance(given, Tensor):  # torch.fx's proxy has no sizes yet
+        return
     shape = tuple(given.shape if inputs_embeds is None else given.shape[:-1])
     if inputs_embeds is not None:
         checks.same_dtype("inputs_embeds", inputs_embeds, model.dtype)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Never
 
 from torch import Tensor
+from torch.fx import Proxy
 from torch.utils import _pytree as pytree
 
 from bertie.errors import InputError
@@ -51,7 +52,7 @@ class ModelOutput(OrderedDict[str, Any]):
         values = self.__dict__
         first, *others = type(self).__dataclass_fields__  # type: ignore[attr-defined]
         given = values[first]
-        if not isinstance(given, Tensor) and given is not None and all(values[name] is None for name in others):
+        if not isinstance(given, Tensor | Proxy) and given is not None and all(values[name] is None for name in others):
             pairs = _pairs(given)
             if pairs is not None:
                 values[first] = None
