@@ -125,8 +125,8 @@ class CpuRunner:
     def __reduce__(self) -> Any:
         # A copy would hold, and free, the same memory.
         raise InputError(
-            "A compiled model cannot be copied or pickled, for another process for example.",
-            "Copy or send the model it was compiled from, or the name of its folder, and compile it there.",
+            "A runner of the CPU engine cannot be copied or pickled: its memory is not Python's.",
+            "Copy or pickle the compiled model instead. The copy makes a runner of its own when it is first used.",
         )
 
     def _add_layer(self, number: int, layer: BertLayer, head: int) -> None:
