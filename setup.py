@@ -18,7 +18,7 @@ X86 = {
                            "-mprefer-vector-width=512"],
     "kernels_avx2.cpp": ["-mavx2", "-mfma"],
 }  # fmt: skip
-FILES = ["encoder.cpp", "team.cpp", "kernels_portable.cpp"]
+FILES = ["encoder.cpp", "team.cpp", "unchanged.cpp", "kernels_portable.cpp"]
 
 
 class BuildIfPossible(build_ext):

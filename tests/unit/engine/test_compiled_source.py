@@ -15,6 +15,7 @@ from tests.tiny_models import tiny, tokenizer
 from torch import Tensor, nn
 
 import bertie
+from bertie.engine import source
 from bertie.engine.compile import Refused
 from bertie.engine.cpu import runner as cpu_runner
 from bertie.engine.cpu.library import instruction_set
@@ -74,6 +75,16 @@ def through_numpy(model: Any) -> None:
     query(model).weight.detach().numpy()[:] *= -2
 
 
+def swapped(model: Any) -> None:
+    torch.utils.swap_tensors(query(model).weight, nn.Parameter(query(model).weight.detach() * -2))
+
+
+def in_shared_memory(model: Any) -> None:
+    """The numbers move to other memory, and the tensors and their storages stay the same objects."""
+    model.share_memory()
+    query(model).weight.data.mul_(-2)
+
+
 def another_parameter(model: Any) -> None:
     query(model).weight = nn.Parameter(query(model).weight.detach() * -2)
 
@@ -122,6 +133,8 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "in place through data": data_in_place,
     "another data": another_data,
     "through numpy": through_numpy,
+    "swap_tensors": swapped,
+    "share_memory": in_shared_memory,
     "another parameter": another_parameter,
     "another module": another_module,
     "another layer": another_layer,
@@ -135,9 +148,15 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("asked", ["in C++", "in Python"])
 @pytest.mark.parametrize("changed", ["the model", "the compiled one"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_the_answer_is_that_of_the_weights_as_they_are(name: str, changed: str) -> None:
+def test_the_answer_is_that_of_the_weights_as_they_are(
+    name: str, changed: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert source._native() is not None
+    if asked == "in Python":
+        monkeypatch.setattr(source, "_native", lambda: None)
     model = tiny("BertModel")
     fast = bertie.compile(model)
     before = answer(fast)
