@@ -119,10 +119,11 @@ _Watch = Callable[[Sequence[Tensor], Sequence[Any]], Callable[[], int]]
 
 
 @lru_cache(maxsize=1)
+@torch.inference_mode(False)
 def _native() -> _Watch | None:
     """Makes the question whether tensors are as they are now, asked in C++; None where that cannot be had."""
     library = load_library()
-    probe = torch.zeros(3).add_(1)
+    probe = torch.zeros(3, device="cpu").add_(1)
     # A tensor's Python object holds its at::Tensor, which is one pointer: to what `_cdata` tells.
     words = memoryview(ctypes.string_at(id(probe), Tensor.__basicsize__)).cast("P").tolist()
     if library is None or words.count(probe._cdata) != 1:

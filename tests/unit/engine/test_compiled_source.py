@@ -71,6 +71,12 @@ def another_data(model: Any) -> None:
     query(model).weight.data = query(model).weight.data * -2
 
 
+def inference_data(model: Any) -> None:
+    with torch.inference_mode():
+        another = query(model).weight * -2
+    query(model).weight.data = another
+
+
 def through_numpy(model: Any) -> None:
     query(model).weight.detach().numpy()[:] *= -2
 
@@ -132,6 +138,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "one number": one_number,
     "in place through data": data_in_place,
     "another data": another_data,
+    "data of inference mode": inference_data,
     "through numpy": through_numpy,
     "swap_tensors": swapped,
     "share_memory": in_shared_memory,
