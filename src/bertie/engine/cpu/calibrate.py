@@ -12,7 +12,7 @@ on disk, so that it is decided once per model.
 A few channels are large for some kinds of text alone, so the fit looks at unusual ones too (prose.py): other scripts,
 digits, code, ids from all over the vocabulary. They are judged by themselves, and may lose twice as much; what they do
 lose is in the report, and said when it is a lot. While answering nothing is ever clipped: steps are as wide as each
-token's own values need. But a token whose values are spread more widely than any the fit has seen, because channels were
+token's own values need. But a token whose values are spread more widely than any the fit has seen, since channels were
 balanced for others, has coarser steps. So the widest of the fit are kept, and texts beyond twice that are counted and
 said (`CpuRunner.outside`).
 """
