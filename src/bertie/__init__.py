@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bertie.config import BertConfig as BertConfig
     from bertie.engine.compile import compile as compile  # noqa: A004
     from bertie.errors import BertieError as BertieError
+    from bertie.errors import CalibrationWarning as CalibrationWarning
     from bertie.errors import TruncationWarning as TruncationWarning
     from bertie.loading import load as load
     from bertie.model import *  # noqa: F403
@@ -61,6 +62,7 @@ _WHERE = {
     "BertConfig": "bertie.config",
     "BertieError": "bertie.errors",
     "GenerationConfig": "bertie.model.generation_options",
+    "CalibrationWarning": "bertie.errors",
     "TruncationWarning": "bertie.errors",
     "BertTokenizer": "bertie.text",
     "BertTokenizerFast": "bertie.text",

@@ -16,6 +16,7 @@ An error says what was wrong (with the values that were wrong) and, where there 
 `cause` and `remedy` hold the two sentences, and `str(error)` is both, one to a line.
 
     TruncationWarning      (UserWarning)  texts were longer than the model, and only a part of each was read
+    CalibrationWarning     (UserWarning)  texts were unlike those that int8 was fitted on, and may lose more than those
 """
 
 from __future__ import annotations
@@ -72,6 +73,10 @@ class DataError(BertieError, ValueError):
 
 class TruncationWarning(UserWarning):
     """Texts were longer than the model takes, and only a part of each was read."""
+
+
+class CalibrationWarning(UserWarning):
+    """Texts were unlike those that int8 was fitted on, and may lose more than was measured on those."""
 
 
 class MissingExtra(BertieError, ImportError):
