@@ -239,8 +239,10 @@ class TokenTable(SpecialTokens):
         return size
 
     def __len__(self) -> int:
-        size: int = self._backend.get_vocab_size(with_added_tokens=True)
-        return size
+        # Rust's get_vocab_size(with_added_tokens=True) copies the whole vocabulary to count it: milliseconds in which
+        # no other thread of Python runs.
+        in_vocabulary = self._backend.model.token_to_id
+        return self.vocab_size + sum(in_vocabulary(one.content) is None for one in self.added_tokens_decoder.values())
 
     def __bool__(self) -> bool:
         return True
