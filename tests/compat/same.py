@@ -13,10 +13,11 @@ import transformers
 
 import bertie
 
-WORDS = (
+_LINE = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat on mat ##s ##ing ##ed run jump over lazy quick brown fox good bad "
     "movie was is not very great i love this who what paris london capital of france it . , ! ? ##er ##e"
-).split()
+)
+WORDS = _LINE.split()
 TEXTS = ["The cat sat on the mat.", "I love this movie, it was great!", "a quick brown fox", "bad", "Paris is not it?"]
 LABELS = torch.tensor([0, 1, 1, 0, 1])
 Case = Callable[[Any, str, Path], Any]  # the library, a checkpoint, an empty folder
@@ -64,7 +65,8 @@ def assert_same(case: Case, source: str, folder: Path) -> None:
 
 def _compare(wanted: Any, ours: Any, where: str) -> None:
     if isinstance(wanted, torch.Tensor | np.ndarray):
-        assert type(wanted) is type(ours) and wanted.shape == ours.shape and wanted.dtype == ours.dtype, where
+        assert type(wanted) is type(ours), where
+        assert (wanted.shape, wanted.dtype) == (ours.shape, ours.dtype), where
         a, b = (np.asarray(x.detach() if isinstance(x, torch.Tensor) else x) for x in (wanted, ours))
         np.testing.assert_allclose(b, a, atol=5e-5, rtol=1e-4, err_msg=where)
     elif isinstance(wanted, Mapping):
