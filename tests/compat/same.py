@@ -14,8 +14,8 @@ import transformers
 import bertie
 
 _LINE = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat on mat ##s ##ing ##ed run jump over lazy quick brown fox good bad "
-    "movie was is not very great i love this who what paris london capital of france it . , ! ? ##er ##e"
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat on mat ##s ##ing ##ed run jump over lazy quick brown fox good "
+    "bad movie was is not very great i love this who what paris london capital of france it . , ! ? ##er ##e"
 )
 WORDS = _LINE.split()
 TEXTS = ["The cat sat on the mat.", "I love this movie, it was great!", "a quick brown fox", "bad", "Paris is not it?"]
