@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bertie.compat.auto import *  # noqa: F403
     from bertie.compat.register import register as register
     from bertie.config import BertConfig as BertConfig
+    from bertie.config import EncoderDecoderConfig as EncoderDecoderConfig
     from bertie.engine.compile import compile as compile  # noqa: A004
     from bertie.errors import BertieError as BertieError
     from bertie.errors import CalibrationWarning as CalibrationWarning
@@ -60,6 +61,7 @@ _AUTO_NAMES = (
 )  # fmt: skip
 _WHERE = {
     "BertConfig": "bertie.config",
+    "EncoderDecoderConfig": "bertie.config",
     "BertieError": "bertie.errors",
     "GenerationConfig": "bertie.model.generation_options",
     "CalibrationWarning": "bertie.errors",

@@ -3,6 +3,7 @@
     BertieError
     ├── ConfigError        (ValueError)   a configuration field holds something it cannot hold
     ├── InputError         (ValueError)   ids, masks, labels or shapes a model cannot take
+    │   └── IdOutOfRange       (IndexError)              an id or a label that a table has no row for
     ├── CheckpointError    (OSError)      a checkpoint that cannot be found, read or understood
     │   ├── CheckpointNotFound (FileNotFoundError)   nothing there: a path, a file or a hub name
     │   ├── CorruptCheckpoint                        there, but damaged, truncated or hostile
@@ -41,6 +42,10 @@ class ConfigError(BertieError, ValueError):
 
 class InputError(BertieError, ValueError):
     """Ids, masks, labels or shapes a model cannot take."""
+
+
+class IdOutOfRange(InputError, IndexError):
+    """An id or a label that is below 0 or past the last row of its table."""
 
 
 class CheckpointError(BertieError, OSError):

@@ -23,7 +23,7 @@ from bertie.ops.attention import AttentionPlan
 if TYPE_CHECKING:
     from bertie.model.bert import BertAttention, BertEncoder, BertLayer, BertSelfAttention
 
-Past = KeyValueCache | Sequence[Sequence[Tensor | None]]
+Past = KeyValueCache | LayerCache | Sequence[Sequence[Tensor | None]]
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
@@ -39,6 +39,7 @@ def takes_hub_arguments(reader: Callable[..., Any]) -> Callable[[Forward], Forwa
                 args = (plan, *args)
             return reader(self, forward, hidden_states, *args, **named)
 
+        either.takes_plan = True  # type: ignore[attr-defined]
         return either  # type: ignore[return-value]
 
     return decorate
@@ -120,7 +121,7 @@ def read_encoder(
     if cache is None and use_cache and first.is_decoder:
         cache = KeyValueCache(len(encoder.layer))
     if cache is not None and not isinstance(cache, KeyValueCache):
-        cache = KeyValueCache.from_legacy(cache)
+        cache = KeyValueCache.from_legacy(cache)  # type: ignore[arg-type]
     output = forward(
         encoder,
         hidden_states,
@@ -180,8 +181,8 @@ def _head_masks(given: Tensor | Sequence[Tensor | None] | None, num_layers: int,
 
 def _cache_of(part: BertSelfAttention, past: Past | None) -> LayerCache | None:
     """This layer's part of a cache."""
-    if past is None:
-        return None
+    if past is None or isinstance(past, LayerCache):  # the latter was passed on by a part around this one
+        return past
     if part.layer_idx is None:
         raise InputError(
             "past_key_values was given to a layer that does not know its number.", "Make it with layer_idx=…."

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bertie.config import BertConfig
+from bertie.config import OF_BOTH, BertConfig, EncoderDecoderConfig
 from bertie.errors import ConfigError
 from bertie.model.adapters import base_of_adapter, save_adapter
 from bertie.model.empty import to_be_filled
@@ -264,9 +264,7 @@ class EncoderDecoderIO:
         _check_saving(type(self).__name__, push_to_hub, options)
         encoder, decoder = self.encoder.config, self.decoder.config
         encoder.to_json(), decoder.to_json()  # refuse what a file cannot hold
-        values = {name: getattr(decoder, name) for name in _SPECIAL_TOKENS if getattr(decoder, name) is not None}
-        values |= {"model_type": "encoder-decoder", "is_encoder_decoder": True}
-        values |= {"encoder": encoder.to_diff_dict(), "decoder": decoder.to_diff_dict()}
+        values = EncoderDecoderConfig(encoder=encoder, decoder=decoder).to_diff_dict()
         if is_main_process:
             save_model(
                 self,  # type: ignore[arg-type]
@@ -316,7 +314,7 @@ def _two_configs(checkpoint: Checkpoint) -> dict[str, BertConfig]:
             raise ConfigError(f"{checkpoint.config_file}: {side!r} is {values!r:.80}; it takes a BERT's configuration.")
         check_model_type(values, f"{checkpoint.config_file} ({side})")
         configs[side] = BertConfig.from_dict(values)
-    said = {name: checkpoint.config[name] for name in _SPECIAL_TOKENS if checkpoint.config.get(name) is not None}
+    said = {name: checkpoint.config[name] for name in OF_BOTH if checkpoint.config.get(name) is not None}
     configs["decoder"] = configs["decoder"].replace(**said)
     return configs
 
