@@ -55,14 +55,16 @@ Resolver = Callable[[str], str | Path]
 SpecialToken: TypeAlias = "str | AddedToken | None"
 
 
-def _resolve_name(name: str, **fetching: Any) -> str | Path:
+def _resolve_name(name: str, *, subfolder: str = "", **fetching: Any) -> str | Path:
     """The one place where a name becomes a local folder; shipped models and the hub live in the checkpoint room."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise CheckpointNotFound(f"There is no tokenizer at {name}.", "Check the path.")
     from bertie.checkpoint import hub
     from bertie.checkpoint.locate import find_shipped
 
-    return find_shipped(name, wanted=hub.TOKENIZER) or hub.fetch_tokenizer(name, **fetching)
+    if (shipped := find_shipped(name, wanted=hub.TOKENIZER, **fetching)) is not None:
+        return shipped / subfolder
+    return hub.fetch_tokenizer(name, subfolder=subfolder, **fetching)
 
 
 def _whole_rows(
@@ -182,6 +184,8 @@ class BertTokenizer(HubInterface):
         local_files_only: bool = False,
         token: str | bool | None = None,
         force_download: bool = False,
+        proxies: Mapping[str, str] | None = None,
+        use_auth_token: str | bool | None = None,
         **others: Any,
     ) -> Self:
         """From a checkpoint's folder, a `tokenizer.json`, a `vocab.txt`, or by name; `folder.py` lists what is read.
@@ -208,8 +212,9 @@ class BertTokenizer(HubInterface):
         others = check_others(cls, others, _SETTINGS)
         local = Path(pretrained_model_name_or_path) / subfolder
         if not os.path.exists(local):  # Path.exists raises for a name longer than a path can be
-            fetching: dict[str, Any] = {"revision": revision, "token": token, "force_download": force_download}
-            fetching |= {"cache_dir": cache_dir, "local_files_only": local_files_only}
+            fetching: dict[str, Any] = {"revision": revision, "force_download": force_download, "proxies": proxies}
+            fetching |= {"cache_dir": cache_dir, "local_files_only": local_files_only, "subfolder": subfolder}
+            fetching["token"] = use_auth_token if token is None else token
             find: Resolver = resolver or partial(_resolve_name, **fetching)
             local = Path(find(str(pretrained_model_name_or_path)))
         files = read_tokenizer_files(local)
