@@ -84,7 +84,8 @@ def test_settings_for_writing_come_from_the_file_or_the_call(tmp_path: Path, lib
     given = library.GenerationConfig(max_new_tokens=3, pad_token_id=0)
     again = library.BertLMHeadModel.from_pretrained(tmp_path, generation_config=given)
     assert again.generate(prompt, min_new_tokens=3).shape == (1, 6)
-    assert library.BertModel.from_pretrained(tmp_path, generation_config=given).config.is_decoder
+    plain = library.BertModel.from_pretrained(tmp_path, add_pooling_layer=False, generation_config=given)
+    assert plain.config.is_decoder
 
 
 def test_a_pair_keeps_its_settings_for_writing(tmp_path: Path) -> None:

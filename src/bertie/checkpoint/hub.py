@@ -150,6 +150,7 @@ def fetch_tokenizer(repo_id: str, *, subfolder: str = "", **options: Any) -> Pat
     """A tokenizer's files alone; the folder they lie in."""
     repository = _Repository(repo_id, **(_DEFAULTS | options))
     found = [path for name in TOKENIZER if (path := repository.get_if_there(name, subfolder)) is not None]
+    repository.get_if_there("chat_template.jinja", subfolder)
     if not found:
         raise CheckpointNotFound(
             f"{repo_id} is no folder here, and no tokenizer of that name was found on the hub or in its cache.",

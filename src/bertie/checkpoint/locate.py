@@ -65,7 +65,8 @@ def read_located(
     """Find what `source` names, and the result of `use` on it: opening its files, say.
 
     When another process saves a model there meanwhile, both are done again: what is used is of one save.
-    `asked` allows only some kinds of weights (folder.ASKED). `hub_options` are those of `hub.fetch`, used when it is a hub name.
+    `asked` allows only some kinds of weights (folder.ASKED). `hub_options` are those of `hub.fetch`, used when it is a
+    hub name.
     """
     folder, weights = _found_at(source, subfolder, variant, asked, model_type, hub_options)
     if weights is not None and asked is not None and not allows(asked, weights.format):

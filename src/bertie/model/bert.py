@@ -35,6 +35,7 @@ from bertie.model import checks, inputs
 from bertie.model.activations import activation
 from bertie.model.cache import KeyValueCache, LayerCache
 from bertie.model.hub_calls import read_attention, read_encoder, read_layer, takes_hub_arguments
+from bertie.model.hub_parts import HubAttention, HubPart, heads_of
 from bertie.model.inputs import WantedMaps
 from bertie.model.masks import layer_head_masks
 from bertie.model.outputs import BertEncoderOutput, BertModelOutput
@@ -96,7 +97,7 @@ class BertEmbeddings(nn.Module):
         return normalised
 
 
-class BertSelfAttention(nn.Module):
+class BertSelfAttention(HubAttention):
     """Each token asks (query) and answers (key, value), in N heads side by side."""
 
     def __init__(
@@ -189,7 +190,7 @@ class BertSelfOutput(nn.Module):
         return normalised
 
 
-class BertAttention(nn.Module):
+class BertAttention(HubPart):
     """Attention and its output projection; heads can be pruned away from it."""
 
     def __init__(
@@ -248,7 +249,7 @@ class BertOutput(nn.Module):
         return normalised
 
 
-class BertLayer(nn.Module):
+class BertLayer(HubPart):
     """One layer: attention, in a decoder also attention to the encoder's states, then feed-forward."""
 
     def __init__(self, config: BertConfig, layer_idx: int | None = None) -> None:
@@ -285,7 +286,7 @@ class BertLayer(nn.Module):
         return fed
 
 
-class BertEncoder(nn.Module):
+class BertEncoder(HubPart):
     """The layers, one after the other. What callers want to see on the way is collected here and nowhere else."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -312,13 +313,13 @@ class BertEncoder(nn.Module):
         all_cross_maps: list[Maps | None] = []
         for number, layer in enumerate(self.layer):
             arguments: dict[str, Any] = {
-                "plan": _layer_plan(plan, number, layer.attention, head_masks, output_attentions),
+                "plan": _layer_plan(plan, number, heads_of(layer, "attention"), head_masks, output_attentions),
                 "cache": None if cache is None else cache.layers[number],
             }
             if encoder_hidden_states is not None:
                 arguments["encoder_hidden_states"] = encoder_hidden_states
                 arguments["cross_plan"] = _layer_plan(
-                    cross_plan, number, layer.crossattention, head_masks, output_attentions
+                    cross_plan, number, heads_of(layer, "crossattention"), head_masks, output_attentions
                 )
             if self.checkpointing is not None and self.training:
                 hidden_states, maps, cross_maps = _checkpointed(layer, hidden_states, arguments, self.checkpointing)
@@ -330,7 +331,7 @@ class BertEncoder(nn.Module):
             all_cross_maps.append(cross_maps)
         return BertEncoderOutput(
             last_hidden_state=hidden_states,
-            past_key_values=cache,
+            past_key_values=None if cache is None else cache.given,
             hidden_states=tuple(states) if output_hidden_states else None,
             attentions=_collected(all_maps, output_attentions),
             cross_attentions=_collected(all_cross_maps, output_attentions)
@@ -350,10 +351,10 @@ def _checkpointed(layer: nn.Module, hidden_states: Tensor, arguments: dict[str, 
 
 
 def _layer_plan(
-    plan: AttentionPlan, number: int, module: BertAttention, head_masks: Tensor | None, wanted: WantedMaps
+    plan: AttentionPlan, number: int, heads: list[int], head_masks: Tensor | None, wanted: WantedMaps
 ) -> AttentionPlan:
     """One layer's share of the plan: its head mask and maps, without the heads that were pruned."""
-    heads, bias = module.self.heads, plan.bias
+    bias = plan.bias
     head_mask = None if head_masks is None else head_masks[number, heads]
     if bias is not None and bias.shape[1] > 1:
         bias = bias[:, heads]

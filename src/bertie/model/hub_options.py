@@ -62,9 +62,7 @@ def _asked(options: dict[str, Any]) -> str | None:
     """Which kind of weights to read where a folder has several: a key of checkpoint.folder.ASKED."""
     safe, tensorflow = options.pop("use_safetensors", None), options.pop("from_tf", False)
     if safe and tensorflow:
-        raise ConfigError(
-            "Both use_safetensors=True and from_tf=True were given.", "Give one: they exclude each other."
-        )
+        raise ConfigError("Both use_safetensors=True and from_tf=True were given.", "They exclude each other.")
     if tensorflow:
         return "from_tf=True"
     return None if safe is None else f"use_safetensors={bool(safe)}"

@@ -21,6 +21,7 @@ from bertie.errors import TokenizerError, TokenizerTypeError
 from bertie.text.arguments import plan_truncation
 from bertie.text.backend import rust_errors
 from bertie.text.basic import BasicTokenizer, WordpieceTokenizer
+from bertie.text.chat import ChatTemplates
 from bertie.text.encoding import BatchEncoding
 from bertie.text.folder import SPECIAL_ROLES
 from bertie.text.loading import parts_from_backend
@@ -59,14 +60,13 @@ def blank(cls: Any) -> Any:
     return cls.__new__(cls)
 
 
-class HubInterface(TokenTable):
+class HubInterface(ChatTemplates, TokenTable):
     """The rest of the hub's tokenizer. `BertTokenizer` is built on it."""
 
     is_fast = True
     can_save_slow_tokenizer = True
     add_prefix_space = False
     do_basic_tokenize = True
-    chat_template: Any = None
     vocab_files_names: ClassVar = {"vocab_file": "vocab.txt", "tokenizer_file": "tokenizer.json"}
 
     @property  # type: ignore[misc]
@@ -397,15 +397,10 @@ class HubInterface(TokenTable):
         settings["never_split"] = [word for word in self.never_split if learner.token_to_id(word) is not None]
         trained = type(self).__new__(type(self))
         TokenTable.__init__(trained, parts_from_backend(learner, settings))
+        trained.chat_template = self.chat_template
         return trained
 
     # -- refused by name --
-
-    def apply_chat_template(self, *args: Any, **settings: Any) -> NoReturn:
-        raise TokenizerError(
-            "apply_chat_template: BERT has no chat template, and this tokenizer renders none.",
-            "Put the conversation together as text and pass that.",
-        )
 
     def push_to_hub(self, *args: Any, **settings: Any) -> NoReturn:
         raise TokenizerError("push_to_hub is not supported.", "Save, then upload the folder with huggingface_hub.")

@@ -132,6 +132,7 @@ class BertTokenizer(HubInterface):
         Google's first release. None means the default.
         """
         given = {name: value for name, value in locals().items() if name in _SETTINGS}
+        chat_template = others.pop("chat_template", None)
         others = check_others(type(self), others | {"do_basic_tokenize": do_basic_tokenize}, _SETTINGS)
         if not isinstance(do_lower_case, bool) and do_lower_case is not None:
             raise TokenizerTypeError(
@@ -148,10 +149,11 @@ class BertTokenizer(HubInterface):
         else:
             changed = {name: value for name, value in given.items() if value != _SETTINGS[name]}
             parts = parts_from_rust(tokenizer_file, tokenizer_object, changed, check_case=check_case)
-        self._fill(parts, others)
+        self._fill(parts, others, chat_template)
 
-    def _fill(self, parts: TokenizerParts, others: dict[str, Any]) -> None:
+    def _fill(self, parts: TokenizerParts, others: dict[str, Any], chat_template: Any) -> None:
         TokenTable.__init__(self, parts)
+        self.chat_template = chat_template
         self.name_or_path = others.pop("name_or_path", self.name_or_path)
         self.verbose = others.pop("verbose", self.verbose)
         self.add_prefix_space = others.get("add_prefix_space", False)
@@ -186,6 +188,7 @@ class BertTokenizer(HubInterface):
         force_download: bool = False,
         proxies: Mapping[str, str] | None = None,
         use_auth_token: str | bool | None = None,
+        chat_template: str | dict[str, str] | None = None,
         **others: Any,
     ) -> Self:
         """From a checkpoint's folder, a `tokenizer.json`, a `vocab.txt`, or by name; `folder.py` lists what is read.
@@ -223,7 +226,8 @@ class BertTokenizer(HubInterface):
             files = replace(files, tokenizer_json=named.tokenizer_json, vocab_file=named.vocab_file)
         parts = parts_from_files(files, overrides, check_case=check_case)
         tokenizer = cls.__new__(cls)
-        tokenizer._fill(replace(parts, name=str(pretrained_model_name_or_path)), others)
+        template = files.chat_template if chat_template is None else chat_template
+        tokenizer._fill(replace(parts, name=str(pretrained_model_name_or_path)), others, template)
         return tokenizer
 
     def __call__(

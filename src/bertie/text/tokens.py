@@ -16,6 +16,7 @@ from tokenizers.models import WordPiece
 
 from bertie.errors import TokenizerError
 from bertie.text.backend import copy_backend, encode_all, rust_errors
+from bertie.text.chat import OTHERS_FOLDER, template_files, template_setting
 from bertie.text.folder import describe_added_token, format_json, write_files
 from bertie.text.loading import TokenizerParts, add_to_vocabulary
 from bertie.text.special_tokens import ADDITIONAL, SpecialTokens
@@ -94,6 +95,7 @@ class TokenTable(SpecialTokens):
     padding_side = SideSetting()
     truncation_side = SideSetting()
     model_input_names: list[str] = MODEL_INPUT_NAMES
+    chat_template: str | dict[str, str] | None = None
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._backend = parts.backend
@@ -307,6 +309,7 @@ class TokenTable(SpecialTokens):
             "split_special_tokens": self.split_special_tokens,
             "model_input_names": list(self.model_input_names),
             "name_or_path": self.name_or_path,
+            "chat_template": self.chat_template,
             **dict.fromkeys(self.SPECIAL_TOKENS_ATTRIBUTES),
             **self.special_tokens_map_extended,
         }
@@ -317,14 +320,17 @@ class TokenTable(SpecialTokens):
         legacy_format: bool | None = None,
         filename_prefix: str | None = None,
         push_to_hub: bool = False,
+        *,
+        save_jinja_files: bool = True,
     ) -> tuple[str, ...]:
         """Write tokenizer.json, vocab.txt, tokenizer_config.json and special_tokens_map.json, as the hub reads them.
 
-        `legacy_format=True` leaves out tokenizer.json, `False` vocab.txt. Returns the paths written.
+        `legacy_format=True` leaves out tokenizer.json, `False` vocab.txt. Chat templates get files of their own, or
+        with `save_jinja_files=False` a place in tokenizer_config.json. Returns the paths written.
         """
         if push_to_hub:
             raise TokenizerError("push_to_hub is not supported.", "Save, then upload the folder with huggingface_hub.")
-        left_out = {"check_case", "name_or_path", "do_basic_tokenize", *self.other_settings}
+        left_out = {"check_case", "name_or_path", "do_basic_tokenize", "chat_template", *self.other_settings}
         if self.model_input_names == type(self).model_input_names:
             left_out.add("model_input_names")
         config: dict[str, Any] = {name: value for name, value in self.init_kwargs.items() if name not in left_out}
@@ -332,11 +338,15 @@ class TokenTable(SpecialTokens):
         config["split_special_tokens"] = self.split_special_tokens or None
         if config["max_input_chars_per_word"] == WORD_LIMIT:
             del config["max_input_chars_per_word"]
+        template, others = template_files(self.chat_template)
+        if not save_jinja_files:
+            config["chat_template"], template, others = template_setting(self.chat_template), {}, {}
         added = self.added_tokens_decoder
         config["added_tokens_decoder"] = {str(index): describe_added_token(token) for index, token in added.items()}
         contents = {
             "tokenizer_config.json": format_json({name: value for name, value in config.items() if value is not None}),
             "special_tokens_map.json": format_json(self.special_tokens_map),
+            **template,
         }
         if legacy_format is not False and isinstance(self._backend.model, WordPiece):
             contents["vocab.txt"] = format_vocabulary(self._backend.get_vocab(with_added_tokens=False))
@@ -346,7 +356,11 @@ class TokenTable(SpecialTokens):
         if legacy_format is not True:
             with rust_errors("The tokenizer cannot be written"):
                 contents["tokenizer.json"] = self._backend.to_str(pretty=True)
-        return _write(save_directory, contents, filename_prefix)
+        written = _write(save_directory, contents, filename_prefix)
+        if others:
+            folder = f"{filename_prefix}-{OTHERS_FOLDER}" if filename_prefix else OTHERS_FOLDER
+            written += _write(Path(save_directory) / folder, others, None)
+        return written
 
     def save_vocabulary(self, save_directory: str | Path, filename_prefix: str | None = None) -> tuple[str, ...]:
         """Write vocab.txt alone, without the added tokens; the path written."""
