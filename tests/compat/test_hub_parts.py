@@ -109,7 +109,15 @@ def test_a_layer_and_an_encoder_of_ones_own(maps: bool, base: Path, transformers
 
         class Named(parts.BertLayer):  # type: ignore[misc,name-defined]
             def forward(
-                self, hidden_states: Tensor, attention_mask: Any = None, output_attentions: Any = False, **named: Any
+                self,
+                hidden_states: Tensor,
+                attention_mask: Any = None,
+                head_mask: Any = None,
+                encoder_hidden_states: Any = None,
+                encoder_attention_mask: Any = None,
+                past_key_values: Any = None,
+                output_attentions: Any = False,
+                cache_position: Any = None,
             ) -> Any:
                 attended = self.attention(hidden_states, attention_mask, output_attentions=output_attentions)
                 fed = self.output(self.intermediate(attended[0]), attended[0])

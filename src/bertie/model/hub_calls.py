@@ -192,4 +192,5 @@ def _cache_of(part: BertSelfAttention, past: Past | None) -> LayerCache | None:
             f"past_key_values is of type {type(past).__name__}; a layer takes a KeyValueCache, which it adds to.",
             "KeyValueCache.from_legacy(tuples) makes one.",
         )
-    return layer_of(past, part.layer_idx)
+    found: LayerCache = layer_of(past, part.layer_idx)
+    return found

@@ -44,15 +44,15 @@ class HubPart(nn.Module):
 class HubAttention(HubPart):
     """The same for attention itself, with attributes of the hub's class that forwards written for it use."""
 
-    num_attention_heads: int
+    heads: list[int]
     attention_head_size: int
 
     @property
     def all_head_size(self) -> int:
-        return self.num_attention_heads * self.attention_head_size
+        return len(self.heads) * self.attention_head_size
 
     def transpose_for_scores(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], self.num_attention_heads, self.attention_head_size).permute(0, 2, 1, 3)
+        return x.view(*x.shape[:-1], len(self.heads), self.attention_head_size).permute(0, 2, 1, 3)
 
 
 def heads_of(layer: nn.Module, name: str) -> list[int]:
@@ -142,8 +142,8 @@ def _mask(plan: AttentionPlan, hidden_states: Tensor, past: int) -> Tensor | Non
 def _as_ours(part: Any, answer: Any, plan: AttentionPlan, named: dict[str, Any]) -> Any:
     if "output_hidden_states" in named:
         if not isinstance(answer, tuple):
-            names = ("last_hidden_state", "past_key_values", "hidden_states", "attentions", "cross_attentions")
-            return BertEncoderOutput(**{name: getattr(answer, name, None) for name in names})
+            others = ("past_key_values", "hidden_states", "attentions", "cross_attentions")
+            return BertEncoderOutput(answer.last_hidden_state, **{name: getattr(answer, name, None) for name in others})
         raise InputError(
             f"{type(part).__qualname__}.forward returned a tuple though return_dict=True was given.",
             "Let it return an output with last_hidden_state, as the hub's BertEncoder does.",

@@ -68,11 +68,11 @@ class ChatTemplates:
         )
         values = {**self.special_tokens_map, **values, "tools": _schemas(tools), "documents": documents}
         values["add_generation_prompt"] = add_generation_prompt
-        texts, marked = [], []
+        texts, marked, no_spans = [], [], list[tuple[int, int]]()
         for one in conversation if several else [conversation]:
             messages = getattr(one, "messages", one)
             if continue_final_message:
-                text, spans = _cut_open(render, messages, values), []
+                text, spans = _cut_open(render, messages, values), no_spans
             else:
                 text, spans = render(messages, values)
             texts.append(text)

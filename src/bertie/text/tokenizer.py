@@ -87,7 +87,7 @@ def _whole_rows(
 
 
 class BertTokenizer(HubInterface):
-    """WordPiece for BERT. `BertTokenizerFast` is the same class.
+    """WordPiece for BERT. `BertTokenizerFast` is the same under another name (hub_names.py).
 
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "##s"])
     >>> tokenizer("Hello worlds")["input_ids"]
@@ -284,6 +284,9 @@ class BertTokenizer(HubInterface):
         )
         check_lengths(padding_plan, truncation_plan)
         inputs = gather_inputs(text, text_pair, is_split_into_words=is_split_into_words)
+        if return_overflowing_tokens and not self.is_fast:
+            given = locals()
+            return self._with_overflowing_tokens(inputs, {name: given[name] for name in _CALL_SETTINGS})
         backend, native = self._encoders(inputs.rows, split_special_tokens)
         native = None if is_split_into_words else native
         encode = partial(
@@ -444,8 +447,6 @@ class BertTokenizer(HubInterface):
             tensor_type=return_tensors,
         )
 
-
-BertTokenizerFast = BertTokenizer
 
 _CALL_SETTINGS = set(signature(BertTokenizer.__call__).parameters) - {
     "self", "text", "text_pair", "text_target", "text_pair_target",

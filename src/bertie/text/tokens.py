@@ -96,6 +96,7 @@ class TokenTable(SpecialTokens):
     truncation_side = SideSetting()
     model_input_names: list[str] = MODEL_INPUT_NAMES
     chat_template: str | dict[str, str] | None = None
+    is_fast = True  # which of transformers 4's two classes this answers as (hub_names.py); all are equally fast
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._backend = parts.backend
@@ -251,7 +252,7 @@ class TokenTable(SpecialTokens):
         added = "".join(f"\n\t{index}: {token!r}," for index, token in self.added_tokens_decoder.items())
         return (
             f"{type(self).__name__}(name_or_path={self.name_or_path!r}, vocab_size={self.vocab_size}, "
-            f"model_max_length={self.model_max_length}, do_lower_case={self.do_lower_case}, is_fast=True, "
+            f"model_max_length={self.model_max_length}, do_lower_case={self.do_lower_case}, is_fast={self.is_fast}, "
             f"padding_side={self.padding_side!r}, truncation_side={self.truncation_side!r}, "
             f"special_tokens={self.special_tokens_map}, added_tokens_decoder={{{added}\n}})"
         )
@@ -326,7 +327,8 @@ class TokenTable(SpecialTokens):
         """Write tokenizer.json, vocab.txt, tokenizer_config.json and special_tokens_map.json, as the hub reads them.
 
         `legacy_format=True` leaves out tokenizer.json, `False` vocab.txt. Chat templates get files of their own, or
-        with `save_jinja_files=False` a place in tokenizer_config.json. Returns the paths written.
+        with `save_jinja_files=False` a place in tokenizer_config.json. Returns the paths written, as the hub's
+        class lists them: a slow one's list is without tokenizer.json.
         """
         if push_to_hub:
             raise TokenizerError("push_to_hub is not supported.", "Save, then upload the folder with huggingface_hub.")
@@ -360,7 +362,7 @@ class TokenTable(SpecialTokens):
         if others:
             folder = f"{filename_prefix}-{OTHERS_FOLDER}" if filename_prefix else OTHERS_FOLDER
             written += _write(Path(save_directory) / folder, others, None)
-        return written
+        return tuple(path for path in written if self.is_fast or not path.endswith("tokenizer.json"))
 
     def save_vocabulary(self, save_directory: str | Path, filename_prefix: str | None = None) -> tuple[str, ...]:
         """Write vocab.txt alone, without the added tokens; the path written."""
