@@ -273,7 +273,7 @@ class HubInterface(ChatTemplates, TokenTable):
     def pad(self, *args: Any, **settings: Any) -> BatchEncoding:
         raise NotImplementedError
 
-    def _with_overflowing_tokens(self, inputs: Inputs, settings: dict[str, Any]) -> BatchEncoding:
+    def _with_overflowing_tokens(self, inputs: Inputs, settings: Any) -> BatchEncoding:
         """A row to a text and the ids that were cut off, as transformers 4's tokenizer in Python has it.
 
         The others cut a text into several rows instead.
@@ -290,11 +290,12 @@ class HubInterface(ChatTemplates, TokenTable):
             settings["truncation"] = False
         rows = []
         for one in inputs.rows:
-            ids = [
+            first, second = one if inputs.paired else (one, None)
+            ids, pair_ids = (
                 None if text is None else self(text, add_special_tokens=False, verbose=False, **by_text)["input_ids"]
-                for text in (one if inputs.paired else (one, None))
-            ]
-            rows.append(self.prepare_for_model(*ids, return_attention_mask=False, **settings))
+                for text in (first, second)
+            )
+            rows.append(self.prepare_for_model(ids or [], pair_ids, **settings, return_attention_mask=False))
         columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {"input_ids": []}
         padded = self.pad(columns, max_length=settings["max_length"], **padding)
         if not inputs.batched and tensors is None:
