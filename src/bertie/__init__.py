@@ -92,7 +92,7 @@ _WHERE = {
 }
 
 # Names that scripts written for the hub's library import.
-_ALIASES = {"BertTokenizerFast": "BertTokenizer", "EncoderDecoderModel": "BertEncoderDecoder"}
+_ALIASES = {"EncoderDecoderModel": "BertEncoderDecoder"}
 
 __all__ = sorted([*_WHERE, *_ALIASES, "__version__"])
 

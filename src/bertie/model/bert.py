@@ -331,7 +331,7 @@ class BertEncoder(hub_parts.EncoderNames):
             all_cross_maps.append(cross_maps)
         return BertEncoderOutput(
             last_hidden_state=hidden_states,
-            past_key_values=cache,
+            past_key_values=None if cache is None else cache.given,
             hidden_states=tuple(states) if output_hidden_states else None,
             attentions=_collected(all_maps, output_attentions),
             cross_attentions=_collected(all_cross_maps, output_attentions)

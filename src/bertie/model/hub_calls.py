@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bertie.errors import InputError
 from bertie.model.cache import KeyValueCache, LayerCache
+from bertie.model.hub_cache import adopt, layer_of
 from bertie.model.masks import as_bias
 from bertie.ops.attention import AttentionPlan
 
@@ -120,8 +121,8 @@ def read_encoder(
     cache = past_key_values
     if cache is None and use_cache and first.is_decoder:
         cache = KeyValueCache(len(encoder.layer))
-    if cache is not None and not isinstance(cache, KeyValueCache):
-        cache = KeyValueCache.from_legacy(cache)  # type: ignore[arg-type]
+    if cache is not None:
+        cache = adopt(cache, len(encoder.layer))
     output = forward(
         encoder,
         hidden_states,
@@ -187,9 +188,10 @@ def _cache_of(part: BertSelfAttention, past: Past | None) -> LayerCache | None:
         raise InputError(
             "past_key_values was given to a layer that does not know its number.", "Make it with layer_idx=…."
         )
-    if not isinstance(past, KeyValueCache):
+    if isinstance(past, tuple | list):  # nothing that could be added to
         raise InputError(
             f"past_key_values is of type {type(past).__name__}; a layer takes a KeyValueCache, which it adds to.",
             "KeyValueCache.from_legacy(tuples) makes one.",
         )
-    return past.layers[part.layer_idx]
+    found: LayerCache = layer_of(past, part.layer_idx)
+    return found

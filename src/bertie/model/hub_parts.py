@@ -9,12 +9,15 @@ answer as transformers does; hub_calls.py is the other direction.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
 
 from bertie.config import BertConfig
+from bertie.errors import InputError
 from bertie.model.cache import KeyValueCache, LayerCache
+from bertie.model.hub_cache import LayerShare
 from bertie.model.outputs import BertEncoderOutput
 from bertie.ops.attention import AttentionPlan
 from bertie.ops.backends import causal_bias, eager
@@ -23,6 +26,18 @@ from bertie.ops.backends import causal_bias, eager
 def takes_plan(part: Any) -> bool:
     """Whether the forward is one that `takes_hub_arguments` marked; `functools.wraps` keeps the mark."""
     return getattr(part.forward, "takes_plan", False)
+
+
+def _is_given_the_plan(part: nn.Module, plan: AttentionPlan) -> bool:
+    """A wrapper of PyTorch (FSDP) passes a packed batch on; others cannot take one in any form."""
+    if takes_plan(part) or plan.packing is None:
+        return takes_plan(part)
+    if not any(one.kind is one.VAR_POSITIONAL for one in signature(part.forward).parameters.values()):
+        raise InputError(
+            f"{type(part).__qualname__} has the hub's forward, which cannot be asked for a packed batch.",
+            "Pass a padded batch with an attention_mask.",
+        )
+    return True
 
 
 def run(
@@ -36,8 +51,7 @@ def run(
 ) -> tuple[Any, ...]:
     """States and maps from an attention; from a layer, which has a `cross_plan`, cross-attention's maps as well."""
     of_layer: dict[str, Any] = {} if cross_plan is None else {"cross_plan": cross_plan}
-    # A wrapper of PyTorch (FSDP) passes a packed batch on; others cannot take one in any form.
-    if takes_plan(part) or plan.packing is not None:
+    if _is_given_the_plan(part, plan):
         found = part(hidden_states, plan, encoder_hidden_states=encoder_hidden_states, cache=cache, **of_layer)
     else:
         past = 0 if cache is None or cache.own is None else cache.own[0].shape[-2]
@@ -48,7 +62,7 @@ def run(
             attention_mask=_mask(plan, hidden_states, past),
             head_mask=None if plan.head_mask is None else plan.head_mask[None, :, None, None],
             encoder_hidden_states=encoder_hidden_states,
-            past_key_values=cache,
+            past_key_values=None if cache is None else LayerShare(cache),
             output_attentions=plan.maps is not False,
             **of_layer,
         )
@@ -72,7 +86,7 @@ def run_encoder(
 ) -> BertEncoderOutput:
     """The same for a whole encoder, whose answer may be any output with the hub's names, or a tuple."""
     wanted = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
-    if takes_plan(encoder) or plan.packing is not None:
+    if _is_given_the_plan(encoder, plan):
         found = encoder(
             hidden_states,
             plan,
@@ -90,7 +104,7 @@ def run_encoder(
             head_mask=[None] * num_layers if head_masks is None else head_masks[:, None, :, None, None],
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=cross_plan.bias,
-            past_key_values=cache,
+            past_key_values=None if cache is None else cache.given,
             use_cache=cache is not None,
             return_dict=True,
             **wanted,
@@ -100,7 +114,7 @@ def run_encoder(
     if isinstance(found, Tensor):
         found = (found,)
     if isinstance(found, tuple):
-        return BertEncoderOutput(last_hidden_state=found[0], past_key_values=cache)
+        return BertEncoderOutput(last_hidden_state=found[0], past_key_values=None if cache is None else cache.given)
     names = ("last_hidden_state", "past_key_values", "hidden_states", "attentions", "cross_attentions")
     return BertEncoderOutput(**{name: found.get(name) for name in names})
 
@@ -150,6 +164,9 @@ class SelfAttentionNames(nn.Module):
     @property
     def all_head_size(self) -> int:
         return len(self.heads) * self.attention_head_size
+
+    def transpose_for_scores(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:-1], len(self.heads), self.attention_head_size).permute(0, 2, 1, 3)
 
     def dropout_now(self) -> float:
         """The rate of this call. As on the hub, the eager formula asks the Dropout, the fused one the layer."""

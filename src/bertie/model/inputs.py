@@ -12,6 +12,7 @@ from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import checks
 from bertie.model.cache import KeyValueCache
+from bertie.model.hub_cache import adopt, contents
 from bertie.model.hub_parts import heads_of
 from bertie.model.masks import attention_bias, sees_all
 from bertie.ops.attention import AttentionPlan
@@ -84,11 +85,13 @@ def read_cache(
             warnings.warn("Gradient checkpointing recomputes layers, so use_cache is off.", stacklevel=4)
             model._said_no_cache = True
         return None
-    cache = KeyValueCache(config.num_hidden_layers) if past is None else past
-    if not isinstance(cache, KeyValueCache) or not config.is_decoder:
-        cache = KeyValueCache.from_legacy(cache)
-    if len(cache) != config.num_hidden_layers:
-        raise InputError(f"past_key_values holds {len(cache)} layers; the model has {config.num_hidden_layers}.")
+    num_layers = config.num_hidden_layers
+    if past is None:
+        cache = KeyValueCache(num_layers)
+    else:
+        cache = adopt(past, num_layers) if config.is_decoder else contents(past)
+    if len(cache) != num_layers:
+        raise InputError(f"past_key_values holds {len(cache)} layers; the model has {num_layers}.")
     cache.check(batch, [len(heads_of(layer, config)) for layer in model.encoder.layer])
     return cache
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bertie.text.basic import BasicTokenizer, WordpieceTokenizer
 from bertie.text.encoding import BatchEncoding, CharSpan, EncodedRow, TokenSpan
+from bertie.text.hub_names import BertTokenizerFast, BertTokenizerSlow
 from bertie.text.learning import train_vocabulary
-from bertie.text.tokenizer import BertTokenizer, BertTokenizerFast
+from bertie.text.tokenizer import BertTokenizer
 from bertie.text.vocabulary import read_vocabulary
 from bertie.text.windows import Window, WindowedDocument, max_context_windows, split_document, split_documents
 from bertie.text.wordpiece import Token, WordPieceTokenizer
@@ -15,6 +16,7 @@ __all__ = [
     "BatchEncoding",
     "BertTokenizer",
     "BertTokenizerFast",
+    "BertTokenizerSlow",
     "CharSpan",
     "EncodedRow",
     "Token",
