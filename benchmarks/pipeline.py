@@ -29,11 +29,11 @@ from bertie.defaults import default_embedding_model
 from bertie.engine.fast import FastBert
 from bertie.model import BertModel
 from bertie.ops.packing import Packing
+from bertie.running.cutting import Cutting
+from bertie.running.open import Loaded
+from bertie.running.pooling import Pieces
+from bertie.running.stream import Pipeline
 from bertie.tasks.embed import Embedder
-from bertie.tasks.loaded import Loaded
-from bertie.tasks.pieces import Cutting
-from bertie.tasks.pipeline import Pipeline
-from bertie.tasks.pooling import Pieces
 from bertie.text import BertTokenizer
 
 
@@ -119,8 +119,8 @@ def main() -> None:
 
 def _without_tokenizer(pipeline: Pipeline, texts: list[str]) -> Callable[[], None]:
     """The pipeline over the same chunks of texts, their rows looked up."""
-    from bertie.tasks.pieces import text_chunks
-    from bertie.tasks.pipeline import tokenizing_beside
+    from bertie.running.cutting import text_chunks
+    from bertie.running.stream import tokenizing_beside
 
     chunks = text_chunks(texts, tokenizing_beside(pipeline.loaded.model.device).texts)
     known = [pipeline.cutting.pieces(chunk) for chunk in chunks]

@@ -30,11 +30,11 @@ import torch
 from benchmarks.machine import describe, save_result
 from bertie import BertConfig, BertForMaskedLM
 from bertie.training.contract import Batch
-from bertie.training.distributed import World
-from bertie.training.loop import Training
-from bertie.training.objectives.pretrain import word_loss
+from bertie.training.pretraining.objective import word_loss
+from bertie.training.run.distributed import World
+from bertie.training.run.loop import Training
+from bertie.training.run.utilisation import step_flops
 from bertie.training.settings import Settings
-from bertie.training.utilisation import step_flops
 
 VOCABULARY = 30522
 

@@ -21,9 +21,9 @@ from benchmarks.peers.batches import Rows, Setting
 from benchmarks.texts import MAX_TOKENS
 from bertie import BertModel
 from bertie.errors import BertieError
-from bertie.tasks.batching import Row, run_in_order, split_by_tokens
+from bertie.running.batching import Row, run_in_order, split_by_tokens
+from bertie.running.open import Loaded
 from bertie.tasks.embed import Embedder
-from bertie.tasks.loaded import Loaded
 from bertie.text import BertTokenizer
 
 

@@ -33,7 +33,7 @@ from bertie.config import BertConfig
 from bertie.errors import BertieError
 from bertie.loading import load
 from bertie.text import BertTokenizer
-from bertie.text.wordpiece import WordPieceTokenizer
+from bertie.text.wordpiece.reference import WordPieceTokenizer
 from hostile.corpus import SAMPLES, Mutant, mutant, weights
 from hostile.isolation import Trial
 

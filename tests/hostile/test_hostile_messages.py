@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import bertie
-from bertie.checkpoint.load import named_dtype
+from bertie.checkpoint.fill import named_dtype
 from bertie.checkpoint.safe import SafeFile
 from bertie.checkpoint.torch_bin import read_bin
 from bertie.config import MAX_LABELS, BertConfig

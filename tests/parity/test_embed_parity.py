@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from bertie.running.precision import calibration_ranges, quantize
 from bertie.tasks.embed import Embedder, embed
-from bertie.tasks.quantize import calibration_ranges, quantize
 from tiny_models import SENTENCES, TEXTS
 from unit.tasks.sentence_models import tiny_sentence_model, write_json
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from bertie.tasks.entities import AGGREGATIONS
+from bertie.running.entities import AGGREGATIONS
 from bertie.tasks.tag import tag, tag_words
 from unit.tasks.token_models import LABELS, PROSE, saved, small_model, small_tokenizer
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bertie.training.masking import MaskRules, example_key
-from bertie.training.objectives.pretrain import Pretraining
-from bertie.training.prepare import prepare
-from bertie.training.pretraining_data import PretrainingExample
-from bertie.training.rows import TokenRows
+from bertie.training.pretraining.masking import MaskRules, example_key
+from bertie.training.pretraining.objective import Pretraining
+from bertie.training.pretraining.pairs import PretrainingExample
+from bertie.training.registry import prepare
+from bertie.training.token_rows import TokenRows
 from parity.oracle import pair
 from tiny_models import SENTENCES, tokenizer
 

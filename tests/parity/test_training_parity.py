@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertie.training.contract import Batch, Examples
-from bertie.training.corpus import tokenize_corpus
-from bertie.training.distributed import World
-from bertie.training.loop import train
-from bertie.training.objectives.pretrain import Pretraining
-from bertie.training.prepare import prepare
-from bertie.training.pretraining_data import SequenceExamples
-from bertie.training.progress import read_metrics
-from bertie.training.schedules import Schedule
+from bertie.training.optim.schedules import Schedule
+from bertie.training.pretraining.corpus import tokenize_corpus
+from bertie.training.pretraining.objective import Pretraining
+from bertie.training.pretraining.pairs import SequenceExamples
+from bertie.training.registry import prepare
+from bertie.training.run.distributed import World
+from bertie.training.run.journal import read_metrics
+from bertie.training.run.loop import train
 from bertie.training.settings import Settings
 from tiny_models import SENTENCES, tiny, tokenizer
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertie.text import BertTokenizer, train_vocabulary
-from bertie.text.characters import _OTHER_COMBINING, NONSPACING_MARKS
+from bertie.text.wordpiece.characters import _OTHER_COMBINING, NONSPACING_MARKS
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 VOCABS = DATA / "vocabs"

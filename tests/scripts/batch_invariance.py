@@ -14,8 +14,8 @@ import numpy as np
 
 from bertie.defaults import default_embedding_model
 from bertie.model import BertModel
+from bertie.running.open import Loaded, open_model
 from bertie.tasks.embed import Embedder
-from bertie.tasks.loaded import Loaded, open_model
 
 WORDS = ["time", "year", "people", "way", "day", "thing", "woman", "life", "child", "world", "school", "state"]
 

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 import bertie
+from bertie.running.cutting import Cutting, text_chunks
+from bertie.running.pooling import Pieces
+from bertie.running.stream import Pipeline, tokenizing_beside
 from bertie.tasks.embed import Embedder
-from bertie.tasks.pieces import Cutting, text_chunks
-from bertie.tasks.pipeline import Pipeline, tokenizing_beside
-from bertie.tasks.pooling import Pieces
 from bertie.text import BertTokenizer
 
 

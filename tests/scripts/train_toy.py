@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bertie.errors import BertieError
 from bertie.training.contract import Batch
-from bertie.training.distributed import world
-from bertie.training.loop import train
+from bertie.training.run.distributed import world
+from bertie.training.run.loop import train
 from training_toy import Toy, ToyExamples, settings
 
 

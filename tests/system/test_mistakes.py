@@ -88,12 +88,12 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
 
 def python_mistakes() -> list[tuple[str, Callable[[], Any], str, str]]:
     """(what, the call, what the cause says, what the remedy says)."""
+    from bertie.search.index import build_index
     from bertie.tasks.answer import answer
     from bertie.tasks.classify import classify
     from bertie.tasks.embed import embed
     from bertie.tasks.fill import fill
     from bertie.tasks.next_sentence import next_sentence
-    from bertie.tasks.search import build_index
     from bertie.tasks.tag import tag
 
     return [

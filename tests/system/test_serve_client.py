@@ -223,7 +223,7 @@ def test_every_example_of_the_help_runs(
 ) -> None:
     import shlex
 
-    from bertie.cli.client import EXAMPLES
+    from bertie.cli.commands.serving.client import EXAMPLES
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("BERTIE_URL", server.url)

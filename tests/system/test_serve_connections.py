@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from serving import folders, settings
 
-from bertie.serve.gate import Gate
+from bertie.serve.middleware import Gate
 from bertie.serve.run import Running
 from bertie.serve.settings import Limits
 from system.raw_http import EMBED, HOST, JSON, LIVE, Line, until

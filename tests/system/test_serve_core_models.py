@@ -19,9 +19,9 @@ from serving import client, folders, settings
 
 import bertie
 from bertie.errors import BertieError
+from bertie.running.open import Loaded
 from bertie.serve.run import Running
 from bertie.serve.settings import ModelChoice
-from bertie.tasks.loaded import Loaded
 
 ADMIN = "admin-key-9876543210"
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from serving import client, folders, settings
 
-from bertie.serve import gate
+from bertie.serve import middleware as gate
 from bertie.serve.app import ROUTES
 from bertie.serve.logs import start_logging
 from bertie.serve.run import Running

@@ -20,10 +20,11 @@ import httpx
 from serving import client, folders, settings
 
 import bertie
-from bertie.serve import bodies, routes_embed, service
+from bertie.running.open import Loaded
+from bertie.serve import bodies, service
+from bertie.serve.routes import embed as routes_embed
 from bertie.serve.run import Running
 from bertie.serve.settings import Limits
-from bertie.tasks.loaded import Loaded
 from bertie.text import BertTokenizer
 
 TEXT = "the dog and the fox"

@@ -15,10 +15,10 @@ import click
 import pytest
 
 import bertie
-from bertie.cli.finetune import LINES
-from bertie.cli.finetune import command as finetune_group
+from bertie.cli.commands.training.finetune import LINES
+from bertie.cli.commands.training.finetune import command as finetune_group
 from bertie.cli.main import main
-from bertie.training.progress import read_metrics
+from bertie.training.run.journal import read_metrics
 from system.workshop import SQUAD
 from tiny_models import SENTENCES
 

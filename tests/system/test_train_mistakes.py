@@ -13,7 +13,9 @@ import pytest
 
 from bertie.cli.main import main
 from bertie.errors import BertieError, ConfigError
-from bertie.training import Settings, TaskOptions, finetune, report, run_checkpoint
+from bertie.training import Settings, TaskOptions, finetune
+from bertie.training.run import checkpoint as run_checkpoint
+from bertie.training.run import report
 from tiny_models import SENTENCES
 
 CLASSIFY = "finetune classify -m my-bert -o out --device cpu --epochs 1"
@@ -157,7 +159,7 @@ def test_python_names_settings_by_their_own_names(files: Path) -> None:
 def test_tensorboard_that_is_missing_is_told_before_anything_is_read(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bertie.training.progress.find_spec", lambda name: None)
+    monkeypatch.setattr("bertie.training.run.journal.find_spec", lambda name: None)
     assert main([*CLASSIFY.split(), "--train", "none.jsonl", "--tensorboard"]) == 2
     assert "pip install 'bertie[train]'" in capsys.readouterr().err
 
@@ -211,11 +213,11 @@ def test_a_full_disk_says_what_is_safe_and_how_to_go_on(
     line = [*CLASSIFY.split(), "--train", "two.jsonl", "--dev", "two.jsonl", "--log-every", "1"]
     with monkeypatch.context() as broken:
         if where == "model":
-            broken.setattr("bertie.training.run_state.save_tensors", fail)
+            broken.setattr("bertie.training.run.state.save_tensors", fail)
         elif where == "checkpoint":
             broken.setattr(run_checkpoint, "write_safetensors", fail)
         elif where == "metrics":
-            broken.setattr("bertie.training.progress._keep_until", lambda path, step: path.symlink_to("/dev/full"))
+            broken.setattr("bertie.training.run.journal._keep_until", lambda path, step: path.symlink_to("/dev/full"))
         else:
             broken.setattr(report, "environment_of", fail)
         assert main(line) == 2

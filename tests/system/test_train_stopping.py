@@ -17,9 +17,9 @@ import pytest
 
 from bertie.cli.main import main
 from bertie.text import train_vocabulary
-from bertie.training.array_folder import ArrayBuilder
-from bertie.training.outcome import Interrupted
-from bertie.training.stopping import explained, interruption, look_elsewhere
+from bertie.training.pretraining.array_folder import ArrayBuilder
+from bertie.training.run.outcome import Interrupted
+from bertie.training.run.stopping import explained, interruption, look_elsewhere
 
 NOTHING = "Stopped before the first step. Nothing was written, and what was prepared so far is not kept."
 FINETUNE = ["finetune", "classify", "-m", "my-bert", "--train", "pipe.jsonl", "-o", "out", "--device", "cpu"]

@@ -18,7 +18,8 @@ SOURCE = Path(bertie.__file__).parent
 # A room may import itself and these. Rooms that are not listed do not exist.
 FILES = {"errors", "config", "checkpoint"}
 MODELS = FILES | {"ops", "model", "loading"}
-TASKS = MODELS | {"defaults", "text", "data", "engine"}
+RUNNING = MODELS | {"defaults", "text", "data", "engine"}
+TASKS = RUNNING | {"running"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "library": set(),
@@ -34,11 +35,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "convert": FILES | {"model", "loading"},
     "compat": FILES | {"model", "text"},
     "engine": {"errors", "config", "library", "ops", "model", "text"},
+    "running": RUNNING,
     "tasks": TASKS,
+    "search": TASKS | {"tasks"},
+    "adapters": TASKS | {"tasks"},
     "training": TASKS | {"tasks"},
     "client": {"errors", "data"},
     "serve": TASKS | {"tasks"},
-    "cli": TASKS | {"tasks", "training", "serve", "client", "certificate", "convert"},
+    "cli": TASKS | {"tasks", "search", "training", "serve", "client", "certificate", "convert"},
     "__main__": {"cli"},
 }
 NO_TORCH = {"errors", "library", "config", "text", "data", "defaults", "client", "cli"}

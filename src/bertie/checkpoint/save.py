@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from bertie.checkpoint.atomic import new_files
+from bertie.checkpoint.fill import named_dtype, named_tensors
 from bertie.checkpoint.folder import with_variant
-from bertie.checkpoint.load import named_dtype, named_tensors
 from bertie.checkpoint.safe import stored_dtype, write_safetensors
 from bertie.errors import CheckpointError, ConfigError
 

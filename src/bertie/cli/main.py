@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from bertie import __version__
-from bertie.cli.show import leave_quietly
+from bertie.cli.support.show import leave_quietly
 from bertie.errors import BertieError, InputError
 
 # Modules are imported only when their command runs or its own help is asked for.
@@ -61,6 +61,14 @@ EXAMPLES = {
     "This machine": "bertie doctor",
 }
 COMMANDS = [name for commands in SECTIONS.values() for name in commands]
+# The folder of commands/ that a section's commands are in.
+FOLDERS = {
+    "Answers": "tasks.",
+    "Training": "training.",
+    "Checkpoints": "checkpoints.",
+    "Serving": "serving.",
+    "This machine": "",
+}
 _STOP_BY_THEMSELVES = (["serve"], ["finetune"], ["pretrain"])
 
 # Remedies name a setting as Python has it; here it is an option.
@@ -87,7 +95,8 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"bertie.cli.{cmd_name}").command
+        folder = next(FOLDERS[title] for title, commands in SECTIONS.items() if cmd_name in commands)
+        command: click.Command = import_module(f"bertie.cli.commands.{folder}{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

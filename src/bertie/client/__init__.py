@@ -9,8 +9,8 @@
 do the sending.
 """
 
-from bertie.client.awaiting import AsyncClient
-from bertie.client.blocking import Client
-from bertie.client.retrying import Retrying, ServerError
+from bertie.client.asynchronous import AsyncClient
+from bertie.client.retries import Retrying, ServerError
+from bertie.client.synchronous import Client
 
 __all__ = ["AsyncClient", "Client", "Retrying", "ServerError"]

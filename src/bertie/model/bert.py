@@ -34,7 +34,7 @@ from bertie.errors import ConfigError
 from bertie.model import checks, inputs
 from bertie.model.activations import activation
 from bertie.model.cache import KeyValueCache, LayerCache
-from bertie.model.hub_calls import read_attention, read_encoder, read_layer, takes_hub_arguments
+from bertie.model.hub.calls import read_attention, read_encoder, read_layer, takes_hub_arguments
 from bertie.model.inputs import WantedMaps
 from bertie.model.masks import layer_head_masks
 from bertie.model.outputs import BertEncoderOutput, BertModelOutput

@@ -16,11 +16,11 @@ from bertie.config import BertConfig
 from bertie.errors import ConfigError, InputError
 from bertie.model import checks, inputs
 from bertie.model.bert import BertModel
-from bertie.model.generation import CausalStepper, Generation, Stepper
-from bertie.model.generation_options import GenerationOptions
+from bertie.model.from_pretrained import EncoderDecoderIO
+from bertie.model.generation.generate import CausalStepper, Generation, Stepper
+from bertie.model.generation.options import GenerationOptions
 from bertie.model.heads import BertLMHeadModel
-from bertie.model.kin import Kin
-from bertie.model.loading import EncoderDecoderIO
+from bertie.model.hub.kin import Kin
 from bertie.model.losses import IGNORED, class_labels, cross_entropy
 from bertie.model.outputs import BertModelOutput, Seq2SeqOutput
 from bertie.model.pretrained import BertPreTrainedModel

@@ -20,7 +20,7 @@ from bertie.model import checks, inputs
 from bertie.model.activations import activation
 from bertie.model.bert import BertModel
 from bertie.model.cache import KeyValueCache
-from bertie.model.generation import Generation
+from bertie.model.generation.generate import Generation
 from bertie.model.inputs import WantedMaps
 from bertie.model.losses import IGNORED, class_labels, classification_loss, cross_entropy
 from bertie.model.outputs import BertForPreTrainingOutput, BertModelOutput, CausalLMOutput, LogitsOutput, ModelOutput

@@ -17,9 +17,9 @@ from bertie.config import BertConfig, from_the_start, read_pruned_heads
 from bertie.errors import ConfigError, InputError
 from bertie.model import checks
 from bertie.model.empty import begin, end, is_building
-from bertie.model.hub import HubModel
-from bertie.model.kin import Kin
-from bertie.model.loading import PretrainedIO
+from bertie.model.from_pretrained import PretrainedIO
+from bertie.model.hub.kin import Kin
+from bertie.model.hub.methods import HubModel
 from bertie.model.masks import as_bias
 from bertie.model.surgery import resized_distances, resized_positions, resized_rows
 from bertie.ops.tracing import values_are_known

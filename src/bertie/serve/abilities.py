@@ -20,24 +20,24 @@ from torch import Tensor
 
 from bertie.errors import InputError
 from bertie.model import BertForMaskedLM, BertForNextSentencePrediction, BertForSequenceClassification
+from bertie.running.batching import Row
+from bertie.running.cutting import Cutting
+from bertie.running.inputs import TextOrPair
+from bertie.running.long_texts import Cuts
+from bertie.running.open import Loaded, open_model
+from bertie.running.pooling import Pieces, divide, join, pool
+from bertie.running.rows import split_text_or_pair, truncated_rows
+from bertie.running.scoring import row_logits
+from bertie.running.sentence_folder import Normalize
 from bertie.serve.failures import invalid, too_large
-from bertie.serve.lines import Lane
+from bertie.serve.queues import Lane
 from bertie.serve.settings import Truncation
 from bertie.tasks.answer import Answerer
-from bertie.tasks.batching import Row
 from bertie.tasks.classify import Function, label_names, score_function
-from bertie.tasks.cuts import Cuts
 from bertie.tasks.embed import Embedder
 from bertie.tasks.features import FeatureExtractor
 from bertie.tasks.fill import MaskFiller
-from bertie.tasks.inputs import TextOrPair
-from bertie.tasks.loaded import Loaded, open_model
-from bertie.tasks.pieces import Cutting
-from bertie.tasks.pooling import Pieces, divide, join, pool
 from bertie.tasks.rerank import Reranker
-from bertie.tasks.rows import split_text_or_pair, truncated_rows
-from bertie.tasks.scoring import row_logits
-from bertie.tasks.sentence import Normalize
 from bertie.tasks.tag import Tagger
 from bertie.tasks.zero_shot import ZeroShotClassifier
 

@@ -22,10 +22,14 @@ from starlette.responses import Response
 
 from bertie import __version__
 from bertie.errors import BertieError
-from bertie.serve import routes_embed, routes_fill, routes_server, routes_tasks, wire
+from bertie.serve import schemas as wire
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, as_refusal
-from bertie.serve.gate import Answered, Answerer, Gate
-from bertie.serve.routing import Route
+from bertie.serve.middleware import Answered, Answerer, Gate
+from bertie.serve.routes import embed as routes_embed
+from bertie.serve.routes import fill as routes_fill
+from bertie.serve.routes import server as routes_server
+from bertie.serve.routes import tasks as routes_tasks
+from bertie.serve.routes.route import Route
 from bertie.serve.service import Call, Service
 
 logger = logging.getLogger("bertie.serve")

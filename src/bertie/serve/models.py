@@ -21,13 +21,13 @@ import torch
 from bertie.checkpoint.read import open_checkpoint
 from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
+from bertie.running.batching import Row
+from bertie.running.open import Loaded, forget_models
 from bertie.serve.abilities import Embedding, Place, Rowed, make_ability
 from bertie.serve.failures import Refusal, unhealthy
 from bertie.serve.scheduler import Device, Engine, device_failed
 from bertie.serve.settings import ModelChoice, Settings
-from bertie.tasks.batching import Row
 from bertie.tasks.classify import label_names
-from bertie.tasks.loaded import Loaded, forget_models
 from bertie.tasks.rerank import relevant_label
 from bertie.tasks.zero_shot import inference_labels
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from bertie.errors import BertieError
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, overloaded, unhealthy
-from bertie.serve.lines import Batch, Job, Lane, Line
+from bertie.serve.queues import Batch, Job, Lane, Line
 
 logger = logging.getLogger("bertie.serve")
 

@@ -13,14 +13,14 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from bertie.running.long_texts import Cuts
 from bertie.serve.bodies import INLINE_BYTES, encode, encode_answer, read_body
 from bertie.serve.failures import ClientLeft, empty, too_large, unhealthy
-from bertie.serve.lines import Job, Lane
 from bertie.serve.metrics import Metrics
 from bertie.serve.models import Models, ServedModel
+from bertie.serve.queues import Job, Lane
 from bertie.serve.scheduler import Engine
 from bertie.serve.settings import Settings, Truncation
-from bertie.tasks.cuts import Cuts
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -21,11 +21,11 @@ from bertie.data import RowReader, as_rows, pairs
 from bertie.data.lists import is_table, listed
 from bertie.errors import InputError
 from bertie.model import BertForQuestionAnswering
-from bertie.tasks.batching import Row
-from bertie.tasks.documents import DocumentReader, checked_length, checked_stride
-from bertie.tasks.inputs import Task, checked_count, checked_text, described
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.spans import Floats, SpanRules, find_spans
+from bertie.running.batching import Row
+from bertie.running.documents import DocumentReader, checked_length, checked_stride
+from bertie.running.inputs import Task, checked_count, checked_text, described
+from bertie.running.open import ModelLike, open_model
+from bertie.running.spans import Floats, SpanRules, find_spans
 from bertie.text import BertTokenizer, WindowedDocument
 from bertie.text.windows import DEFAULT_STRIDE
 

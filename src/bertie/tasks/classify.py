@@ -19,11 +19,11 @@ from torch import Tensor
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.tasks.cuts import LONG, Cuts, Long
-from bertie.tasks.inputs import PairTask, TextOrPair, checked_choice, checked_count
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import DEFAULT_STRIDE
-from bertie.tasks.scoring import classifier_logits, logit_blocks
+from bertie.running.inputs import PairTask, TextOrPair, checked_choice, checked_count
+from bertie.running.long_texts import LONG, Cuts, Long
+from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import DEFAULT_STRIDE
+from bertie.running.scoring import classifier_logits, logit_blocks
 from bertie.text import BertTokenizer
 
 Function = Literal["softmax", "sigmoid", "none"]

@@ -30,15 +30,15 @@ from bertie.data.lists import listed
 from bertie.errors import InputError
 from bertie.model import BertModel
 from bertie.model.pretrained import BertPreTrainedModel
-from bertie.tasks.batching import Row, run_in_order
-from bertie.tasks.cuts import Cuts
-from bertie.tasks.loaded import Loaded, ModelLike, default_embedding_model, open_model
-from bertie.tasks.pieces import Cutting, TextStream, cut_ids, is_stream, text_chunks
-from bertie.tasks.pipeline import Pipeline
-from bertie.tasks.pooling import read_pooling
-from bertie.tasks.progress import with_progress
-from bertie.tasks.quantize import NEED_RANGES, check_precision, quantize
-from bertie.tasks.sentence import Dense, LayerNorm, Normalize, SentenceSettings, Stage, read_sentence_settings
+from bertie.running.batching import Row, run_in_order
+from bertie.running.cutting import Cutting, TextStream, cut_ids, is_stream, text_chunks
+from bertie.running.long_texts import Cuts
+from bertie.running.open import Loaded, ModelLike, default_embedding_model, open_model
+from bertie.running.pooling import read_pooling
+from bertie.running.precision import NEED_RANGES, check_precision, quantize
+from bertie.running.progress import with_progress
+from bertie.running.sentence_folder import Dense, LayerNorm, Normalize, SentenceSettings, Stage, read_sentence_settings
+from bertie.running.stream import Pipeline
 from bertie.tasks.similarity import score_matrix, score_pairs
 from bertie.text import BertTokenizer
 

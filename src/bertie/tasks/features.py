@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertModel
-from bertie.tasks.batching import Row, run_groups
-from bertie.tasks.cuts import LONG, Cuts, Long
-from bertie.tasks.inputs import PairTask, TextOrPair, checked_choice, checked_count
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import DEFAULT_STRIDE, split_text_or_pair
+from bertie.running.batching import Row, run_groups
+from bertie.running.inputs import PairTask, TextOrPair, checked_choice, checked_count
+from bertie.running.long_texts import LONG, Cuts, Long
+from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import DEFAULT_STRIDE, split_text_or_pair
 from bertie.text import BertTokenizer
 
 GOOGLE_LAYERS = (-1, -2, -3, -4)

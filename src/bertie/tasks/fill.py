@@ -28,9 +28,9 @@ from bertie.data import RowReader, texts
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForMaskedLM
-from bertie.tasks.batching import Row, run_in_order
-from bertie.tasks.inputs import Task, checked_count, checked_text, chunked, shortened
-from bertie.tasks.loaded import ModelLike, open_model
+from bertie.running.batching import Row, run_in_order
+from bertie.running.inputs import Task, checked_count, checked_text, chunked, shortened
+from bertie.running.open import ModelLike, open_model
 from bertie.text import BertTokenizer
 
 Ids = tuple[int, ...]

@@ -19,9 +19,9 @@ import torch
 from bertie.checkpoint.read import open_checkpoint
 from bertie.errors import InputError
 from bertie.model import BertLMHeadModel
-from bertie.tasks.batching import run_in_order
-from bertie.tasks.inputs import Task, checked_count
-from bertie.tasks.loaded import Loaded, ModelLike, open_model
+from bertie.running.batching import run_in_order
+from bertie.running.inputs import Task, checked_count
+from bertie.running.open import Loaded, ModelLike, open_model
 from bertie.text import BertTokenizer
 
 _SEEDS = range(-(2**63), 2**64)  # what torch takes

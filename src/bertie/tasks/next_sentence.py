@@ -19,11 +19,11 @@ from bertie.data.lists import is_table, listed
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForNextSentencePrediction
-from bertie.tasks.batching import Row, run_in_order
-from bertie.tasks.cuts import Cuts
-from bertie.tasks.inputs import Task, checked_text_or_pair, chunked, described
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import truncated_rows
+from bertie.running.batching import Row, run_in_order
+from bertie.running.inputs import Task, checked_text_or_pair, chunked, described
+from bertie.running.long_texts import Cuts
+from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import truncated_rows
 from bertie.text import BertTokenizer
 
 

@@ -27,13 +27,13 @@ from bertie.data.lists import is_table, listed
 from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
+from bertie.running.inputs import checked_choice, checked_count, checked_text, described
+from bertie.running.long_texts import LONG, Cuts, Long
+from bertie.running.open import Loaded, ModelLike, open_model
+from bertie.running.progress import with_progress
+from bertie.running.rows import DEFAULT_STRIDE
+from bertie.running.scoring import window_logits
 from bertie.tasks.classify import FUNCTIONS, Function, label_names, scores
-from bertie.tasks.cuts import LONG, Cuts, Long
-from bertie.tasks.inputs import checked_choice, checked_count, checked_text, described
-from bertie.tasks.loaded import Loaded, ModelLike, open_model
-from bertie.tasks.progress import with_progress
-from bertie.tasks.rows import DEFAULT_STRIDE
-from bertie.tasks.scoring import window_logits
 from bertie.text import BertTokenizer
 
 # A query and documents → each document's score, and whether only a part of it was read.

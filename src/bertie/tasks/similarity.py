@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from bertie.data.lists import is_table, listed
 from bertie.errors import InputError
-from bertie.tasks.inputs import checked_text
-from bertie.tasks.sentence import SIMILARITIES
+from bertie.running.inputs import checked_text
+from bertie.running.sentence_folder import SIMILARITIES
 
 if TYPE_CHECKING:
+    from bertie.running.open import ModelLike
     from bertie.tasks.embed import Embedder
-    from bertie.tasks.loaded import ModelLike
 
 _ROWS_AT_ONCE = 64  # of a distance matrix, whose differences take `dimension` times its room
 

@@ -22,9 +22,9 @@ import torch
 from bertie.data.tags import OUTSIDE
 from bertie.errors import InputError
 from bertie.model import BertForTokenClassification
-from bertie.tasks.batching import Row
-from bertie.tasks.documents import DocumentReader, checked_length, checked_stride
-from bertie.tasks.entities import (
+from bertie.running.batching import Row
+from bertie.running.documents import DocumentReader, checked_length, checked_stride
+from bertie.running.entities import (
     AGGREGATIONS,
     WORD_AGGREGATIONS,
     Aggregation,
@@ -36,8 +36,8 @@ from bertie.tasks.entities import (
     judge_words,
     token_probabilities,
 )
-from bertie.tasks.inputs import Task, checked_choice, checked_text, described
-from bertie.tasks.loaded import Loaded, ModelLike, open_model
+from bertie.running.inputs import Task, checked_choice, checked_text, described
+from bertie.running.open import Loaded, ModelLike, open_model
 from bertie.text import BertTokenizer, WindowedDocument
 
 _STRIDE = 64

@@ -18,13 +18,13 @@ from torch import Tensor
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.tasks.batching import Row
+from bertie.running.batching import Row
+from bertie.running.inputs import Task, TextOrPair, checked_choice, checked_count, described
+from bertie.running.long_texts import LONG, Cuts, Long
+from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import DEFAULT_STRIDE, split_text_or_pair, truncated_rows
+from bertie.running.scoring import averaged, classifier_logits, row_logits
 from bertie.tasks.classify import Classification, best_first
-from bertie.tasks.cuts import LONG, Cuts, Long
-from bertie.tasks.inputs import Task, TextOrPair, checked_choice, checked_count, described
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import DEFAULT_STRIDE, split_text_or_pair, truncated_rows
-from bertie.tasks.scoring import averaged, classifier_logits, row_logits
 from bertie.text import BertTokenizer
 
 HYPOTHESIS = "This example is {}."

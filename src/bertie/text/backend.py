@@ -17,7 +17,7 @@ from tokenizers.models import WordPiece
 
 from bertie.errors import BertieError, TokenizerError, TokenizerTypeError
 from bertie.text.encoding import RustEncoding
-from bertie.text.wordpiece import WORD_LIMIT, replace_surrogates
+from bertie.text.wordpiece.reference import WORD_LIMIT, replace_surrogates
 
 _LARGEST_WORD_LIMIT = 1000
 _LONGEST_TEMPLATE = 64  # BERT's has five pieces: [CLS] A [SEP] B [SEP]

@@ -25,7 +25,7 @@ from tokenizers import AddedToken
 
 from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.text.backend import rust_errors
-from bertie.text.vocabulary import read_text
+from bertie.text.wordpiece.vocabulary import read_text
 
 SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 

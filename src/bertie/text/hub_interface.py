@@ -20,13 +20,13 @@ from tokenizers.trainers import WordPieceTrainer
 from bertie.errors import TokenizerError, TokenizerTypeError
 from bertie.text.arguments import plan_truncation
 from bertie.text.backend import rust_errors
-from bertie.text.basic import BasicTokenizer, WordpieceTokenizer
 from bertie.text.encoding import BatchEncoding
 from bertie.text.folder import SPECIAL_ROLES
-from bertie.text.loading import parts_from_backend
+from bertie.text.parts import parts_from_backend
 from bertie.text.special_tokens import ADDITIONAL
 from bertie.text.tokens import TokenTable
 from bertie.text.truncation import shorten_ids
+from bertie.text.wordpiece.basic import BasicTokenizer, WordpieceTokenizer
 
 # From the most particular: whoever has imported transformers' own BertTokenizerFast may ask for that.
 _HUB_CLASSES = (

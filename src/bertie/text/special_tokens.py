@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from bertie.errors import TokenizerError, TokenizerTypeError
 from bertie.text.backend import copy_backend, set_template
 from bertie.text.folder import SPECIAL_ROLES
-from bertie.text.loading import as_special
+from bertie.text.parts import as_special
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

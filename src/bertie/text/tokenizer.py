@@ -34,22 +34,22 @@ from bertie.text.arguments import (
     plan_truncation,
 )
 from bertie.text.backend import copy_backend, encode_all
+from bertie.text.columns import Rows, fill_columns, pad_columns
 from bertie.text.encoding import BatchEncoding, Padding, RustEncoding, Trace
 from bertie.text.folder import SPECIAL_ROLES, read_tokenizer_files
 from bertie.text.hub_interface import HubInterface
-from bertie.text.loading import Overrides, TokenizerParts, parts_from_files, parts_from_rust, parts_from_vocabulary
-from bertie.text.rows import Rows, fill_columns, pad_columns
+from bertie.text.parts import Overrides, TokenizerParts, parts_from_files, parts_from_rust, parts_from_vocabulary
 from bertie.text.tokens import TokenTable
 from bertie.text.truncation import Side, Truncation, check_side
-from bertie.text.vocabulary import as_vocabulary, read_vocabulary
-from bertie.text.wordpiece import WORD_LIMIT
+from bertie.text.wordpiece.reference import WORD_LIMIT
+from bertie.text.wordpiece.vocabulary import as_vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
-    from bertie.text.native import NativeTokenizer
+    from bertie.text.wordpiece.native import NativeTokenizer
 
 Resolver = Callable[[str], str | Path]
 SpecialToken: TypeAlias = "str | AddedToken | None"

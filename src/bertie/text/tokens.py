@@ -17,14 +17,14 @@ from tokenizers.models import WordPiece
 from bertie.errors import TokenizerError
 from bertie.text.backend import copy_backend, encode_all, rust_errors
 from bertie.text.folder import describe_added_token, format_json, write_files
-from bertie.text.loading import TokenizerParts, add_to_vocabulary
+from bertie.text.parts import TokenizerParts, add_to_vocabulary
 from bertie.text.special_tokens import ADDITIONAL, SpecialTokens
 from bertie.text.truncation import Side, check_side
-from bertie.text.vocabulary import format_vocabulary
-from bertie.text.wordpiece import WORD_LIMIT
+from bertie.text.wordpiece.reference import WORD_LIMIT
+from bertie.text.wordpiece.vocabulary import format_vocabulary
 
 if TYPE_CHECKING:
-    from bertie.text.native import NativeTokenizer
+    from bertie.text.wordpiece.native import NativeTokenizer
 
 MODEL_INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]
 _LOGGER = logging.getLogger(__name__)
@@ -64,7 +64,9 @@ class NativeForm:
             self._seen += sum(len(part) for part in parts if isinstance(part, str))
             if self._seen < _MUCH:
                 return None
-            from bertie.text.native import NativeTokenizer  # with numpy, which those who only ask for help do not need
+            from bertie.text.wordpiece.native import (
+                NativeTokenizer,  # with numpy, which those who only ask for help do not need
+            )
 
             native = NativeTokenizer.of(backend)
             self._made = backend, native

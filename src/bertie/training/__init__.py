@@ -7,9 +7,9 @@ Start at `finetune.py` and `pretrain.py`, which people call; `contract.py` says 
 from __future__ import annotations
 
 from bertie.training.finetune import finetune
-from bertie.training.loop import Diverged, Interrupted, Result
-from bertie.training.prepare import Columns, TaskOptions
 from bertie.training.pretrain import PretrainOptions, pretrain
+from bertie.training.registry import Columns, TaskOptions
+from bertie.training.run.loop import Diverged, Interrupted, Result
 from bertie.training.settings import Settings
 
 __all__ = [

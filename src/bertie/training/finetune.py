@@ -24,7 +24,6 @@ from bertie.errors import CheckpointError, InputError
 from bertie.model.bert import BertSelfAttention
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.text import BertTokenizer
-from bertie.training.batches import needs_whole_batches
 from bertie.training.contract import Examples, Objective
 from bertie.training.distillation import (
     TEMPERATURE,
@@ -34,17 +33,18 @@ from bertie.training.distillation import (
     check_vocabulary,
     load_teacher,
 )
-from bertie.training.distributed import World, world
-from bertie.training.examples_embed import EmbedExamples
-from bertie.training.judging import check_metric
-from bertie.training.loop import Result
-from bertie.training.loop import train as train_loop
-from bertie.training.prepare import TASKS, Prepared, TaskOptions, prepare
-from bertie.training.progress import check_tensorboard
-from bertie.training.report import Subject, write_report
-from bertie.training.run_checkpoint import check_output, seed_everything
+from bertie.training.registry import TASKS, Prepared, TaskOptions, prepare
+from bertie.training.run.batches import needs_whole_batches
+from bertie.training.run.checkpoint import check_output, seed_everything
+from bertie.training.run.distributed import World, world
+from bertie.training.run.journal import check_tensorboard
+from bertie.training.run.judging import check_metric
+from bertie.training.run.loop import Result
+from bertie.training.run.loop import train as train_loop
+from bertie.training.run.report import Subject, write_report
+from bertie.training.run.stopping import explained
 from bertie.training.settings import Settings
-from bertie.training.stopping import explained
+from bertie.training.tasks.embed_examples import EmbedExamples
 
 
 def finetune(

@@ -2,7 +2,7 @@
 
 Every one is compared with an independent implementation (scikit-learn, scipy) in the tests. Where a figure is 0/0 it is
 0, as in scikit-learn's `zero_division=0`; a correlation with something constant is 0 as well. Entities have a file of
-their own (entity_metrics.py), and SQuAD's rules are in tasks/squad_scoring.py.
+their own (entity_metrics.py), and SQuAD's rules are in data/squad_scoring.py.
 """
 
 from __future__ import annotations

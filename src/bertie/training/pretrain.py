@@ -29,14 +29,11 @@ from bertie.config import PRESETS, BertConfig
 from bertie.errors import ConfigError, DataError, InputError
 from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer, train_vocabulary
-from bertie.text.documents import text_size
-from bertie.text.processes import num_processes
-from bertie.text.sentence_pairs import PairRules
-from bertie.training.array_folder import locked
+from bertie.text.corpus.documents import text_size
+from bertie.text.corpus.processes import num_processes
+from bertie.text.corpus.sentence_pairs import PairRules
 from bertie.training.contract import Examples
-from bertie.training.corpus import LARGE, Lines, TokenizedCorpus, file_hash, tokenize_corpus
 from bertie.training.distillation import TEMPERATURE, Weights, check_temperature, check_vocabulary, make_student
-from bertie.training.distributed import world
 from bertie.training.finetune import (
     check_student,
     check_teacher,
@@ -46,16 +43,19 @@ from bertie.training.finetune import (
     told_of_teacher,
     with_teacher,
 )
-from bertie.training.loop import Result
-from bertie.training.masking import MaskRules
-from bertie.training.objectives.pretrain import Pretraining, average_predictions
-from bertie.training.preparation import Preparation
-from bertie.training.pretraining_data import Masking, PairExamples, SequenceExamples, make_pairs
-from bertie.training.progress import check_tensorboard
-from bertie.training.rows import held_out
-from bertie.training.run_checkpoint import check_output, seed_everything
+from bertie.training.pretraining.array_folder import locked
+from bertie.training.pretraining.corpus import LARGE, Lines, TokenizedCorpus, file_hash, tokenize_corpus
+from bertie.training.pretraining.masking import MaskRules
+from bertie.training.pretraining.objective import Pretraining, average_predictions
+from bertie.training.pretraining.pairs import Masking, PairExamples, SequenceExamples, make_pairs
+from bertie.training.pretraining.progress import Preparation
+from bertie.training.run.checkpoint import check_output, seed_everything
+from bertie.training.run.distributed import world
+from bertie.training.run.journal import check_tensorboard
+from bertie.training.run.loop import Result
+from bertie.training.run.stopping import explained
 from bertie.training.settings import Settings, at_least, below_one, one_of
-from bertie.training.stopping import explained
+from bertie.training.token_rows import held_out
 
 PathLike = str | os.PathLike[str]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from bertie.checkpoint.shards import inside, read_json_file
 from bertie.errors import CheckpointError
-from bertie.tasks.pooling import Pooling
-from bertie.tasks.sentence import find_sentence_folder
+from bertie.running.pooling import Pooling
+from bertie.running.sentence_folder import find_sentence_folder
 
 _PREFIX = "sentence_transformers.models."
 

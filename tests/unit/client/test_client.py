@@ -21,8 +21,9 @@ import pytest
 
 pytest.importorskip("httpx", reason="the client needs httpx (extra: serve)")
 
-from bertie.client import AsyncClient, Client, Retrying, ServerError, answers, calls
-from bertie.client.retrying import refusal, retry_after
+from bertie.client import AsyncClient, Client, Retrying, ServerError, answers
+from bertie.client import requests as calls
+from bertie.client.retries import refusal, retry_after
 from bertie.errors import InputError, TruncationWarning
 
 Reply = tuple[int, dict[str, str], Any]
@@ -96,8 +97,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         taken.append(seconds)
         await real(0)
 
-    monkeypatch.setattr("bertie.client.blocking.time.sleep", taken.append)
-    monkeypatch.setattr("bertie.client.awaiting.asyncio.sleep", skip)
+    monkeypatch.setattr("bertie.client.synchronous.time.sleep", taken.append)
+    monkeypatch.setattr("bertie.client.asynchronous.asyncio.sleep", skip)
     return taken
 
 
@@ -358,7 +359,8 @@ def test_the_words_of_every_kind_of_server_are_found(payload: Any) -> None:
 
 
 def test_answers_have_the_fields_of_the_tasks_own() -> None:
-    from bertie.tasks import answer, classify, entities, features, fill, next_sentence, rerank
+    from bertie.running import entities
+    from bertie.tasks import answer, classify, features, fill, next_sentence, rerank
 
     pairs = [
         (classify, "Classification"), (entities, "Entity"), (answer, "FoundAnswer"), (answer, "AnswerResult"),

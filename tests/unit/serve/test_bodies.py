@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.serve import bodies, wire
+from bertie.serve import bodies
+from bertie.serve import schemas as wire
 from bertie.serve.bodies import encode, encode_answer, encode_rows, read_body, shape
 from bertie.serve.failures import Refusal
 from bertie.serve.settings import Limits

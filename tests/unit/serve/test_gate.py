@@ -8,7 +8,7 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.serve.failures import Refusal
-from bertie.serve.gate import Hosts, Rates
+from bertie.serve.middleware import Hosts, Rates
 from bertie.serve.settings import digest, read_keys, read_model_choice
 
 

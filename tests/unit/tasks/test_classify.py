@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError, TokenizerError
+from bertie.running.open import Loaded
+from bertie.running.rows import split_text_or_pair
 from bertie.tasks.classify import Classification, Classifier, classify
-from bertie.tasks.loaded import Loaded
-from bertie.tasks.rows import split_text_or_pair
 from bertie.tasks.zero_shot import ZeroShotClassifier, zero_shot
 from bertie.text.windows import window_spans
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, random_batches, saved, tiny, tokenizer

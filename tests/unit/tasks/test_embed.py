@@ -15,10 +15,10 @@ import torch
 from bertie.data import read_rows
 from bertie.data import texts as texts_of
 from bertie.errors import BertieError, CheckpointNotFound, DataError, InputError
+from bertie.running.open import Loaded
+from bertie.running.pooling import POOLING_MODES
+from bertie.running.precision import calibration_ranges, quantize
 from bertie.tasks.embed import Embedder, embed
-from bertie.tasks.loaded import Loaded
-from bertie.tasks.pooling import POOLING_MODES
-from bertie.tasks.quantize import calibration_ranges, quantize
 from bertie.tasks.similarity import score_matrix, score_pairs, similarity
 from bertie.text.windows import split_document
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, random_batches, saved, tiny, tokenizer

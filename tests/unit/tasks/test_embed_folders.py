@@ -12,8 +12,8 @@ import torch
 
 from bertie.checkpoint.safe import write_safetensors
 from bertie.errors import BertieError, CheckpointError, InputError
+from bertie.running.sentence_folder import Dense, Normalize, find_sentence_folder, read_sentence_settings
 from bertie.tasks.embed import Embedder
-from bertie.tasks.sentence import Dense, Normalize, find_sentence_folder, read_sentence_settings
 from tiny_models import SENTENCES
 from unit.tasks.sentence_models import MODULE, tiny_sentence_model, write_json
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import InputError
+from bertie.running.open import Loaded
 from bertie.tasks.features import FeatureExtractor, Features, features, google_pair_sizes, split_at_bars
-from bertie.tasks.loaded import Loaded
 from bertie.text import split_document
 from tiny_models import MAX_LENGTH, TEXTS, random_batches, saved, tiny, tokenizer
 

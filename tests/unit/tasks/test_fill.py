@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError
+from bertie.running.open import Loaded
 from bertie.tasks.fill import Candidate, Filled, MaskFiller, fill
-from bertie.tasks.loaded import Loaded
 from bertie.text import BertTokenizer
 from tiny_models import MAX_LENGTH, random_batches, saved, tiny, tokenizer
 

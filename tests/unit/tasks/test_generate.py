@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError
+from bertie.running.open import Loaded
 from bertie.tasks.generate import Generated, generate
-from bertie.tasks.loaded import Loaded
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, random_batches, saved, tiny, tokenizer
 
 WAYS: dict[str, dict[str, Any]] = {

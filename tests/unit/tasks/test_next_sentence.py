@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError
-from bertie.tasks.loaded import Loaded
+from bertie.running.open import Loaded
 from bertie.tasks.next_sentence import NextSentence, NextSentencePredictor, next_sentence
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, random_batches, saved, tiny, tokenizer
 

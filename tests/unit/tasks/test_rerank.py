@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError
+from bertie.running.open import Loaded
 from bertie.tasks.classify import classify
-from bertie.tasks.loaded import Loaded
 from bertie.tasks.rerank import Ranked, Reranker, rerank
 from bertie.text.windows import window_spans
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, saved, tiny, tokenizer

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from bertie.data.tags import tag_spans
 from bertie.errors import BertieError, CheckpointError, InputError
-from bertie.tasks.entities import AGGREGATIONS, WORD_AGGREGATIONS, Entity, LabelSet, find_entities, judge_words
-from bertie.tasks.loaded import Loaded
+from bertie.running.entities import AGGREGATIONS, WORD_AGGREGATIONS, Entity, LabelSet, find_entities, judge_words
+from bertie.running.open import Loaded
 from bertie.tasks.tag import Tagger, WordTag, WordTagger, tag, tag_words
 from bertie.text import split_document
 from unit.tasks.token_models import (

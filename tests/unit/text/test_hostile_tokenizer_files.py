@@ -18,7 +18,7 @@ from tokenizers import AddedToken
 from bertie.errors import BertieError, TokenizerError
 from bertie.text import BertTokenizer, train_vocabulary
 from bertie.text.backend import encode_all, rust_errors
-from bertie.text.native import NativeTokenizer
+from bertie.text.wordpiece.native import NativeTokenizer
 
 TEXTS = [f"The cat sat on mat number {n}, and the dogs were unaffable." for n in range(30)]
 NASTY = [

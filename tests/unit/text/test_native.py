@@ -17,9 +17,10 @@ import pytest
 from tokenizers import AddedToken, normalizers, pre_tokenizers, processors
 
 from bertie.errors import TokenizerError
-from bertie.text import BertTokenizer, WordPieceTokenizer, native
+from bertie.text import BertTokenizer, WordPieceTokenizer
 from bertie.text.backend import encode_all
-from bertie.text.native import NativeTokenizer
+from bertie.text.wordpiece.native import NativeTokenizer
+from bertie.text.wordpiece.reference import native
 
 pytestmark = pytest.mark.skipif(native.load_library() is None, reason="the library was not built: no C++ compiler")
 

@@ -13,7 +13,7 @@ from fitting import BAD, GOOD, evaluated, fit
 from bertie.errors import ConfigError, InputError
 from bertie.ops.attention import AttentionPlan
 from bertie.training.distillation import Distillation, Weights, even_layers, load_teacher, make_student
-from bertie.training.prepare import prepare
+from bertie.training.registry import prepare
 from tiny_models import saved, tiny, tokenizer
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

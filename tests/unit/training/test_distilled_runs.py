@@ -14,7 +14,7 @@ from bertie.errors import ConfigError, InputError
 from bertie.model import BertForMaskedLM, BertForSequenceClassification
 from bertie.training import PretrainOptions, Settings, TaskOptions, finetune, pretrain
 from bertie.training.distillation import Weights
-from bertie.training.prepare import prepare
+from bertie.training.registry import prepare
 from tiny_models import SENTENCES, saved
 
 ROWS = [{"text": text, "label": str(int(text in GOOD))} for text in GOOD + BAD]

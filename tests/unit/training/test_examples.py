@@ -17,15 +17,15 @@ from bertie.data import BadRows, Sentence, read_squad
 from bertie.errors import DataError
 from bertie.text import BertTokenizer, split_document
 from bertie.training.contract import Examples
-from bertie.training.examples_answer import answer_examples, answer_tokens, position_in
-from bertie.training.examples_choice import choice_examples
-from bertie.training.examples_embed import embed_examples
-from bertie.training.examples_tag import TaggedSentences, _cuts, read_tagged
-from bertie.training.examples_text import TextExamples, read_texts
 from bertie.training.labels import label_numbers
-from bertie.training.prepare import TaskOptions, prepare
-from bertie.training.rows import TokenRows, held_out, pack
+from bertie.training.registry import TaskOptions, prepare
 from bertie.training.sources import Columns
+from bertie.training.tasks.answer_examples import answer_examples, answer_tokens, position_in
+from bertie.training.tasks.choice_examples import choice_examples
+from bertie.training.tasks.classify_examples import TextExamples, read_texts
+from bertie.training.tasks.embed_examples import embed_examples
+from bertie.training.tasks.tag_examples import TaggedSentences, _cuts, read_tagged
+from bertie.training.token_rows import TokenRows, held_out, pack
 from tiny_models import SENTENCES, saved, tokenizer
 
 ROWS = [("the dog", "good"), ("a quick fox", "bad"), ("stocks fell", "good"), ("", "bad")]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import ConfigError, DataError
-from bertie.training.prepare import TaskOptions, prepare
-from bertie.training.rows import TokenRows, held_out_groups
+from bertie.training.registry import TaskOptions, prepare
+from bertie.training.token_rows import TokenRows, held_out_groups
 from tiny_models import SENTENCES, saved
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.training import TaskOptions, finetune
-from bertie.training.judging import METRICS, check_metric
-from bertie.training.prepare import prepare
-from bertie.training.progress import read_metrics
+from bertie.training.registry import prepare
+from bertie.training.run.journal import read_metrics
+from bertie.training.run.judging import METRICS, check_metric
 from tiny_models import SENTENCES, saved
 
 PAIRS = list(zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1], strict=True))

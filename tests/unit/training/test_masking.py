@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bertie.errors import ConfigError
 from bertie.text import BertTokenizer
-from bertie.training.masking import MaskRules, example_key, mask_tokens
+from bertie.training.pretraining.masking import MaskRules, example_key, mask_tokens
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{c}" for c in "klmno")]
 TOKENIZER = BertTokenizer(VOCABULARY, check_case=False)

@@ -15,10 +15,10 @@ from fitting import BAD, GOOD, evaluated, fit
 import bertie
 from bertie.data import Sentence
 from bertie.errors import ConfigError, DataError, InputError
-from bertie.tasks.pooling import POOLING_MODES
-from bertie.training.objectives.answer import segment_cross_entropy
-from bertie.training.objectives.embed import contrastive_loss, cosent_loss, pool_packed
-from bertie.training.prepare import Columns, TaskOptions, prepare
+from bertie.running.pooling import POOLING_MODES
+from bertie.training.registry import Columns, TaskOptions, prepare
+from bertie.training.tasks.answer import segment_cross_entropy
+from bertie.training.tasks.embed import contrastive_loss, cosent_loss, pool_packed
 from tiny_models import SENTENCES, saved, tiny, tokenizer
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertie.training import PretrainOptions, Settings, pretrain
-from bertie.training.preparation import Preparation
+from bertie.training.pretraining.progress import Preparation
 from tiny_models import SENTENCES
 
 

@@ -19,13 +19,14 @@ import worker_tasks
 from test_pretraining_data import bytes_in, write_text
 
 from bertie.errors import DataError
-from bertie.text import processes, train_vocabulary
-from bertie.text.documents import text_size, tokenize_documents
-from bertie.text.processes import in_order, num_processes
-from bertie.training import corpus as corpus_module
-from bertie.training import pretraining_data
-from bertie.training.corpus import tokenize_corpus
-from bertie.training.pretraining_data import PairRules, make_pairs
+from bertie.text import train_vocabulary
+from bertie.text.corpus import processes
+from bertie.text.corpus.documents import text_size, tokenize_documents
+from bertie.text.corpus.processes import in_order, num_processes
+from bertie.training.pretraining import corpus as corpus_module
+from bertie.training.pretraining import pairs as pretraining_data
+from bertie.training.pretraining.corpus import tokenize_corpus
+from bertie.training.pretraining.pairs import PairRules, make_pairs
 from tiny_models import SENTENCES, tokenizer
 
 HERE = Path(__file__).parent
@@ -115,7 +116,7 @@ def test_bad_lines_are_told_after_what_comes_before_them_is_kept(tmp_path: Path,
 
 
 def test_a_vocabulary_is_the_same_with_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertie.text.learning._CHARACTERS_AT_ONCE", 2000)
+    monkeypatch.setattr("bertie.text.wordpiece.learning._CHARACTERS_AT_ONCE", 2000)
     text = write_text(tmp_path / "text.txt", documents=50)
     told: list[tuple[str, int]] = []
     one = train_vocabulary([text], vocab_size=200, progress=lambda what, read: told.append((what, read)))
@@ -172,7 +173,7 @@ PROGRAM = """
 import sys, time
 sys.path.insert(0, {here!r})
 from worker_tasks import pause
-from bertie.text.processes import in_order
+from bertie.text.corpus.processes import in_order
 print("begun", flush=True)  # no `if __name__ == "__main__"`: a worker that read this again would print it too
 for seconds, process in in_order(pause, [0.05] * {number}, processes=2):
     print(process, flush=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import DataError, InputError
-from bertie.training.batches import DataOrder, Preparer, deal, prepared, prepared_by_processes
+from bertie.training.run.batches import DataOrder, Preparer, deal, prepared, prepared_by_processes
 from training_toy import Toy, ToyExamples, settings
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from bertie.errors import ConfigError, CorruptCheckpoint
-from bertie.training.optimizers import Optimizer, depth_of, global_norm, has_decay
-from bertie.training.schedules import Schedule, make_schedule
+from bertie.training.optim.optimizers import Optimizer, depth_of, global_norm, has_decay
+from bertie.training.optim.schedules import Schedule, make_schedule
 from bertie.training.settings import Settings
 
 SHAPES = {

@@ -12,13 +12,14 @@ import torch
 
 import bertie
 from bertie.errors import MissingExtra
-from bertie.training import TaskOptions, finetune, utilisation
-from bertie.training.distributed import World
+from bertie.training import TaskOptions, finetune
 from bertie.training.finetune import run, set_dropout
-from bertie.training.loop import train
-from bertie.training.progress import Journal, duration, read_metrics
-from bertie.training.report import draw_curves
-from bertie.training.utilisation import peak_flops, step_flops
+from bertie.training.run import utilisation
+from bertie.training.run.distributed import World
+from bertie.training.run.journal import Journal, duration, read_metrics
+from bertie.training.run.loop import train
+from bertie.training.run.report import draw_curves
+from bertie.training.run.utilisation import peak_flops, step_flops
 from tiny_models import SENTENCES, saved
 from training_toy import Toy, ToyExamples, settings
 

@@ -8,12 +8,12 @@ from dataclasses import fields
 import click
 import pytest
 
-from bertie.cli.finetune import LINES
-from bertie.cli.finetune import command as finetune
+from bertie.cli.commands.training.finetune import LINES
+from bertie.cli.commands.training.finetune import command as finetune
+from bertie.cli.commands.training.pretrain import command as pretrain
 from bertie.cli.main import main
-from bertie.cli.pretrain import command as pretrain
-from bertie.cli.training_help import SECTIONS
-from bertie.cli.training_words import typed
+from bertie.cli.support.training_help import SECTIONS
+from bertie.cli.support.training_words import typed
 from bertie.training import PretrainOptions, Settings, TaskOptions
 
 OPTIONS = {

@@ -24,9 +24,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.dropping import _kept, dropped
 from bertie.engine.gpu.launch import INTERPRETED, launch
 from bertie.engine.gpu.schedule import Schedule
+from bertie.engine.gpu.training.dropout import _kept, dropped
 
 # Keys that a row may have where weights are dropped: each pair of a row and a key has a number.
 MOST_DROPPED = tl.constexpr(32768)

@@ -17,11 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.dropping import _kept, dropped
 from bertie.engine.gpu.epilogues import _normalised
-from bertie.engine.gpu.gradients import RowSums, _power, block_rows
 from bertie.engine.gpu.launch import launch
 from bertie.engine.gpu.schedule import to_device
+from bertie.engine.gpu.training.dropout import _kept, dropped
+from bertie.engine.gpu.training.gradients import RowSums, _power, block_rows
 from bertie.model.bert import BertEmbeddings
 
 

@@ -28,9 +28,9 @@ import triton.language as tl
 from torch import Tensor
 
 from bertie.engine.gpu.attention import _exp2, _kept_weights
-from bertie.engine.gpu.dropping import dropped
 from bertie.engine.gpu.launch import INTERPRETED, launch, with_room
 from bertie.engine.gpu.schedule import Schedule
+from bertie.engine.gpu.training.dropout import dropped
 
 LONG = 64  # rows of a tile
 
