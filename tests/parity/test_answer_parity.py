@@ -22,7 +22,7 @@ from bertie.data.squad_scoring import best_threshold, score_squad
 from bertie.running.spans import Decoded, SpanRules, find_spans
 from bertie.tasks.answer import Answerer, answer
 from bertie.text import BertTokenizer, WindowedDocument, split_document
-from unit.tasks.token_models import PROSE, saved, small_model, small_tokenizer
+from token_models import PROSE, saved, small_model, small_tokenizer
 
 Logits = list[tuple[np.ndarray, np.ndarray]]
 

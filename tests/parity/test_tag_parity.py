@@ -11,7 +11,7 @@ import transformers
 
 from bertie.running.entities import AGGREGATIONS
 from bertie.tasks.tag import tag, tag_words
-from unit.tasks.token_models import LABELS, PROSE, saved, small_model, small_tokenizer
+from token_models import LABELS, PROSE, saved, small_model, small_tokenizer
 
 # Texts whose tokens are as long as what they stand for, as the pipeline's guess at words requires.
 PLAIN_TEXTS = [

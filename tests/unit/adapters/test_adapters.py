@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unit.tasks.sentence_models import tiny_sentence_model
 
 from bertie.tasks.embed import Embedder
+from sentence_models import tiny_sentence_model
 
 TEXTS = ["good film", "a very good film", "bad film", "a very bad film"] * 3
 PROMPTS = {"prompts": {"query": "question : ", "document": "text : "}}

@@ -18,7 +18,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.tasks.sentence_models import tiny_sentence_model
 
 from bertie.data import read_rows
 from bertie.errors import BertieError, DataError, InputError
@@ -28,6 +27,7 @@ from bertie.search.index import Hit, Index, build_index
 from bertie.search.nearest import top_k
 from bertie.tasks.embed import Embedder
 from bertie.tasks.similarity import unit
+from sentence_models import tiny_sentence_model
 from tiny_models import SENTENCES, saved, tiny, tokenizer
 
 WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertie.running.spans import Decoded, SpanRules, find_spans
 from bertie.text import WindowedDocument, split_document
-from unit.tasks.token_models import HARD_TEXTS, small_tokenizer
+from token_models import HARD_TEXTS, small_tokenizer
 
 Logits = list[tuple[np.ndarray, np.ndarray]]
 

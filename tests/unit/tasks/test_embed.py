@@ -21,8 +21,8 @@ from bertie.running.precision import calibration_ranges, quantize
 from bertie.tasks.embed import Embedder, embed
 from bertie.tasks.similarity import score_matrix, score_pairs, similarity
 from bertie.text.windows import split_document
+from sentence_models import tiny_sentence_model
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, random_batches, saved, tiny, tokenizer
-from unit.tasks.sentence_models import tiny_sentence_model
 
 
 @pytest.fixture(scope="module")

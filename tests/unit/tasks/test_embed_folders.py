@@ -14,8 +14,8 @@ from bertie.checkpoint.safe import write_safetensors
 from bertie.errors import BertieError, CheckpointError, InputError
 from bertie.running.sentence_folder import Dense, Normalize, find_sentence_folder, read_sentence_settings
 from bertie.tasks.embed import Embedder
+from sentence_models import MODULE, tiny_sentence_model, write_json
 from tiny_models import SENTENCES
-from unit.tasks.sentence_models import MODULE, tiny_sentence_model, write_json
 
 
 def test_what_a_folder_says_is_read(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from bertie.running.entities import AGGREGATIONS, WORD_AGGREGATIONS, Entity, Lab
 from bertie.running.open import Loaded
 from bertie.tasks.tag import Tagger, WordTag, WordTagger, tag, tag_words
 from bertie.text import split_document
-from unit.tasks.token_models import (
+from token_models import (
     HARD_TEXTS,
     LABELS,
     PROSE,
