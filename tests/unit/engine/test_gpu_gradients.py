@@ -290,8 +290,8 @@ class Whole:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lengths: list[int], record: bool) -> None:
         from bertie import BertConfig, BertForMaskedLM
-        from bertie.engine.gpu.training.layers import layer as training_layer
-        from bertie.engine.gpu.training.layers import layers as training
+        from bertie.engine.gpu.training import fusing as training
+        from bertie.engine.gpu.training import layer as training_layer
 
         self.training, self.record = training, record
         self.recordings: list[Again] = []
@@ -683,7 +683,7 @@ def test_heads_that_a_gpu_has_no_room_for_are_not_fused(
     width: int, room: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertie import BertConfig, BertForMaskedLM
-    from bertie.engine.gpu.training.layers import why_not
+    from bertie.engine.gpu.training.fusing import why_not
 
     config = BertConfig(
         vocab_size=30, hidden_size=2 * width, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16

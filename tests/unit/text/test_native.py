@@ -19,8 +19,8 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers, processors
 from bertie.errors import TokenizerError
 from bertie.text import BertTokenizer, WordPieceTokenizer
 from bertie.text.backend import encode_all
+from bertie.text.wordpiece import native
 from bertie.text.wordpiece.native import NativeTokenizer
-from bertie.text.wordpiece.reference import native
 
 pytestmark = pytest.mark.skipif(native.load_library() is None, reason="the library was not built: no C++ compiler")
 
