@@ -1,0 +1,65 @@
+"""Checks of single arguments, once for every room: what a setting takes, and the error that says so.
+
+Each function returns the value it was given, so that a check can stand where the value is used. An error carries the
+setting, its value and what is accepted (errors.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import TypeVar
+
+from bertie.errors import BertieError, InputError
+
+T = TypeVar("T")
+
+
+def one_of(name: str, value: T, known: Collection[T], error: type[BertieError] = InputError) -> T:
+    """One of a few; the error lists them."""
+    if value not in known:
+        listed = ", ".join(map(repr, known))
+        raise error(f"{{{name}}} is not known.", f"Use one of {listed}.", accepted=tuple(known), **{name: value})
+    return value
+
+
+def whole_number(
+    name: str, value: object, least: int = 1, *, or_none: str | None = None, error: type[BertieError] = InputError
+) -> None:
+    """A whole number of at least `least`, or None where that means something (`or_none` says what)."""
+    if value is None and or_none is not None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        extra = "" if or_none is None else f", or None for {or_none}"
+        raise error(f"{{{name}:is}} it takes a whole number of at least {least}{extra}.", **{name: value})
+
+
+def number(
+    name: str,
+    value: float,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    finite: bool = True,
+    error: type[BertieError] = InputError,
+) -> float:
+    """A number inside its bounds; NaN is in none."""
+    fits = (
+        (not finite or not math.isinf(value))
+        and (least is None or value >= least)
+        and (above is None or value > above)
+        and (most is None or value <= most)
+        and (below is None or value < below)
+        and not math.isnan(value)
+    )
+    if not fits:
+        bounds = [
+            f"{words} {bound}"
+            for words, bound in (("at least", least), ("above", above), ("at most", most), ("below", below))
+            if bound is not None
+        ]
+        wanted = "a finite number" if finite and math.isinf(value) else " ".join(["a number", " and ".join(bounds)])
+        raise error(f"{{{name}:is}} it takes {wanted.strip()}.", **{name: value})
+    return value
