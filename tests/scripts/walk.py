@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
@@ -31,7 +32,7 @@ SIZES = {
     "intermediate_size": 24,
     "max_position_embeddings": 32,
 }
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"a fine film bad dull and not the".split()]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "fine", "film", "bad", "dull"]
 GOALS = {
     "ids to logits": 8,
     "bertie.classify": 14,
@@ -66,7 +67,7 @@ class Walk:
 
     def hops(self) -> int:
         rooms = [step.partition(":")[0] for step in self.steps]
-        return sum(one != two for one, two in zip(rooms, rooms[1:], strict=False))
+        return sum(one != two for one, two in pairwise(rooms))
 
 
 def traced(call: Callable[[], object]) -> Walk:

@@ -17,6 +17,7 @@ import click
 
 from bertie import __version__
 from bertie.cli.support.show import leave_quietly
+from bertie.cli.support.spelling import named_command, typed
 from bertie.errors import BertieError, InputError
 
 # Modules are imported only when their command runs or its own help is asked for.
@@ -147,7 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result: Any = cli.main(args=arguments, prog_name="bertie", standalone_mode=False)
     except BertieError as error:
-        _complain(error.cause, _as_typed(error.remedy) if error.remedy else see_help)
+        cause, remedy = error.said(typed(named_command(cli, given)))
+        _complain(cause, _as_typed(remedy) if remedy else see_help)
         return 2
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -176,8 +178,8 @@ def _complain(cause: str, remedy: str) -> None:
 
 def _as_typed(remedy: str) -> str:
     """`Name it with column=.` as one types it here: `Name it with --column.`"""
-    for python, typed in _TYPED.items():
-        remedy = remedy.replace(python, typed)
+    for python, shell in _TYPED.items():
+        remedy = remedy.replace(python, shell)
     remedy = _CHOICE.sub(lambda found: f"--{found[1].replace('_', '-')} {shlex.quote(found[2])}", remedy)
     return _SETTING.sub(lambda found: f"--{found[1].replace('_', '-')}", remedy)
 
