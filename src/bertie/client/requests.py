@@ -10,11 +10,11 @@ import base64
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from bertie.client.answers import (
+from bertie.answers import (
     AnswerResult,
     Candidate,
     Classification,
@@ -22,7 +22,6 @@ from bertie.client.answers import (
     Features,
     Filled,
     Filling,
-    Floats,
     FoundAnswer,
     NextSentence,
     Ranked,
@@ -31,6 +30,9 @@ from bertie.client.answers import (
 )
 from bertie.client.retries import ServerError
 from bertie.errors import TruncationWarning
+
+if TYPE_CHECKING:
+    from bertie.answers import Floats
 
 A = TypeVar("A")
 

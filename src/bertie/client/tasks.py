@@ -11,16 +11,19 @@ import os
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertie.answers import Ranked
 from bertie.client import requests as calls
-from bertie.client.answers import Floats, Ranked
 from bertie.client.requests import Call
 from bertie.client.retries import Retrying
 from bertie.data.lists import listed
 from bertie.errors import InputError
+
+if TYPE_CHECKING:
+    from bertie.answers import Floats
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 KEY_VARIABLE = "BERTIE_API_KEY"

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from bertie.answers import Filled
 from bertie.serve import schemas as wire
 from bertie.serve.abilities import Filling
 from bertie.serve.bodies import encode
@@ -18,7 +19,7 @@ from bertie.serve.queues import Lane
 from bertie.serve.routes.embed import as_list, usage_of
 from bertie.serve.routes.route import Route
 from bertie.serve.service import Call, Service, text_size
-from bertie.tasks.fill import Filled, FillPlan
+from bertie.tasks.fill import FillPlan
 
 # Bytes of JSON, at most: of a candidate beside its text, and of a token in a filling.
 _CANDIDATE_BYTES, _TOKEN_BYTES = 128, 32

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import torch
 
+from bertie.answers import AnswerResult, Classification, Entity, Features, FoundAnswer
 from bertie.running.batching import Row
-from bertie.running.entities import Entity
 from bertie.running.inputs import TextOrPair
 from bertie.running.scoring import averaged
 from bertie.serve import schemas as wire
@@ -25,9 +25,7 @@ from bertie.serve.routes.embed import as_list, usage_of
 from bertie.serve.routes.route import Route
 from bertie.serve.service import Call, Service, text_size
 from bertie.serve.settings import Truncation
-from bertie.tasks.answer import AnswerResult, FoundAnswer
-from bertie.tasks.classify import Classification, best_first, scores
-from bertie.tasks.features import Features
+from bertie.tasks.classify import best_first, scores
 from bertie.tasks.similarity import unit
 
 # Bytes of JSON, at most: of a number with its label, and of a character.
