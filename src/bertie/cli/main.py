@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
 import signal
@@ -16,7 +17,6 @@ from typing import Any
 import click
 
 from bertie import __version__
-from bertie.cli.support.show import leave_quietly
 from bertie.cli.support.spelling import named_command, typed
 from bertie.errors import BertieError, InputError
 
@@ -121,7 +121,7 @@ class LazyCommands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # here and not in main(): click would take it for a failure
-            leave_quietly()
+            _leave_quietly()
             return 0
 
 
@@ -202,3 +202,10 @@ def _terminate(number: int, frame: object) -> None:
     """Leave through every clean-up, as Ctrl-C does; asked a second time, at once."""
     signal.signal(number, signal.SIG_DFL)
     sys.exit(128 + number)
+
+
+def _leave_quietly() -> None:
+    """The reader (head, less) has seen enough: Python would complain once more when it flushes at exit."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
