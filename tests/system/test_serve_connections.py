@@ -187,6 +187,22 @@ def test_an_answer_that_is_not_read_is_dropped(quick: Running, extra: bytes, req
     assert works(quick)
 
 
+def test_a_refused_sender_is_not_read_as_fast_as_it_sends(quick: Running) -> None:
+    """Throwing away what nobody wants would take a core, and everyone else would wait for it."""
+    head = b"POST /embed HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 500000000\r\n\r\n"
+    sent, data = 0, bytes(1 << 20)
+    with Line(quick) as line:
+        line.send(head)
+        assert line.status() == 413
+        line.socket.settimeout(0.05)
+        ends = time.monotonic() + 1
+        while time.monotonic() < ends and sent < 200 << 20:
+            with suppress(TimeoutError):
+                sent += line.socket.send(data)
+    assert sent < 64 << 20
+    assert works(quick)
+
+
 def test_an_answer_that_is_read_slowly_arrives_whole(models: dict[str, str]) -> None:
     limits = Limits(write_seconds=10, idle_seconds=0.2, header_seconds=0.2)
     with running(models, limits, send_buffer=4096) as server, Line(server, receive_buffer=2048) as line:

@@ -176,6 +176,23 @@ def test_what_grows_with_a_request_does_not_run_on_the_event_loop(
             assert not on_loop, f"{path} ran {on_loop} on the event loop"
 
 
+def test_the_vocabulary_is_not_counted_again_for_each_row(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rust copies a vocabulary that it counts, and no other thread of Python runs meanwhile."""
+    counted: list[None] = []
+    size = BertTokenizer.__len__
+
+    def count(self: BertTokenizer) -> int:
+        counted.append(None)
+        return size(self)
+
+    with Running(settings(models)) as server, client(server) as http:
+        monkeypatch.setattr(BertTokenizer, "__len__", count)
+        assert http.post("/decode", json={"ids": [[5] * 20] * 200}).status_code == 200
+        assert len(counted) <= 1
+
+
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 LARGE: dict[str, tuple[str, dict[str, Any]]] = {

@@ -138,6 +138,16 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write and flush a file that gets its final name later. Whatever has its present one goes: where others may write
+    into the folder, it may be a link, and writing through that would overwrite a file elsewhere."""
+    path.unlink(missing_ok=True)
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _replace(place: Path, target: Path, obsolete: Callable[[str], bool]) -> None:
     """Steps 2 to 5."""
     claimed = target / _REPLACING

@@ -11,8 +11,9 @@ import difflib
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,9 +22,12 @@ from bertie.checkpoint.folder import (
     CONFIG_NAMES,
     MAX_MODULES_BYTES,
     WEIGHT_NAMES,
+    allows,
     check_model_type,
+    kind_of,
     transformer_module,
     with_variant,
+    wrong_kind,
 )
 from bertie.checkpoint.shards import MAX_FILES, inside, read_json_file
 from bertie.checkpoint.shipped import SHIPPED, installed
@@ -46,13 +50,17 @@ def fetch(
     subfolder: str = "",
     revision: str | None = None,
     variant: str | None = None,
+    asked: str | None = None,
     cache_dir: str | None = None,
     local_files_only: bool = False,
     token: str | bool | None = None,
     force_download: bool = False,
+    proxies: Mapping[str, str] | None = None,
     wanted_type: str = "bert",
+    also: tuple[str, ...] = (),
 ) -> Path:
-    """Download (or find in the cache) a model's configuration and weights; the folder they lie in."""
+    """Download (or find in the cache) a model's configuration, its weights and what `also` names, if it is there; the
+    folder they lie in."""
     repository = _Repository(
         repo_id,
         revision=revision,
@@ -60,11 +68,14 @@ def fetch(
         local_files_only=local_files_only,
         token=token,
         force_download=force_download,
+        proxies=proxies,
     )
     config, subfolder = _fetch_config(repository, subfolder)
     if config.name == "config.json":
         check_model_type(read_json_file(config), f"{repo_id}/{config.name}", wanted=wanted_type)
-    for name in WEIGHT_NAMES:
+    for name in also:
+        repository.get_if_there(name, subfolder)
+    for name in (name for name in WEIGHT_NAMES if allows(asked, kind_of(name))):
         try:
             path = repository.get(with_variant(name, variant), subfolder)
         except _AbsentError:
@@ -72,12 +83,14 @@ def fetch(
         if path.name.endswith(".json"):
             _fetch_shards(repository, path, subfolder)
         return path.parent
+    if not allows(asked, "tensorflow"):
+        raise repository.no_weights(variant, asked)
     try:
         for name in _BUNDLE:
             path = repository.get(name, subfolder)
         return path.parent
     except _AbsentError:
-        raise repository.no_weights(variant) from None
+        raise repository.no_weights(variant, asked) from None
 
 
 def fetch_config(repo_id: str, *, subfolder: str = "", **options: Any) -> Path:
@@ -116,8 +129,8 @@ def _fetch_shards(repository: _Repository, index: Path, subfolder: str) -> None:
 def fetch_for_task(repo_id: str, **options: Any) -> Path:
     """What `fetch` brings, and the small files beside it: the tokenizer's and sentence-transformers' own."""
     folder = fetch(repo_id, **options)
-    options.pop("variant", None)
-    options.pop("wanted_type", None)
+    for name in ("variant", "asked", "wanted_type", "also"):
+        options.pop(name, None)
     subfolder = options.pop("subfolder", "")
     repository = _Repository(
         repo_id, **(_DEFAULTS | options | {"revision": _commit(folder) or options.get("revision")})
@@ -133,10 +146,11 @@ def fetch_for_task(repo_id: str, **options: Any) -> Path:
     return folder
 
 
-def fetch_tokenizer(repo_id: str, **options: Any) -> Path:
+def fetch_tokenizer(repo_id: str, *, subfolder: str = "", **options: Any) -> Path:
     """A tokenizer's files alone; the folder they lie in."""
     repository = _Repository(repo_id, **(_DEFAULTS | options))
-    found = [path for name in TOKENIZER if (path := repository.get_if_there(name, "")) is not None]
+    found = [path for name in TOKENIZER if (path := repository.get_if_there(name, subfolder)) is not None]
+    repository.get_if_there("chat_template.jinja", subfolder)
     if not found:
         raise CheckpointNotFound(
             f"{repo_id} is no folder here, and no tokenizer of that name was found on the hub or in its cache.",
@@ -161,6 +175,7 @@ _DEFAULTS: dict[str, Any] = {
     "local_files_only": False,
     "token": None,
     "force_download": False,
+    "proxies": None,
 }
 
 
@@ -186,7 +201,9 @@ def _module_folders(modules: Path | None) -> list[str]:
 class _Repository:
     """One model on the hub at one revision."""
 
-    def __init__(self, repo_id: str, *, revision: str | None, **options: Any) -> None:
+    def __init__(
+        self, repo_id: str, *, revision: str | None, proxies: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
         try:
             import huggingface_hub
         except ImportError:
@@ -198,7 +215,15 @@ class _Repository:
         self.repo_id = repo_id
         self.revision = revision
         self.options = options
-        self._out_of_reach = not self._offline() and not _answers(huggingface_hub.constants.ENDPOINT)
+        if proxies:
+            if "proxies" not in signature(self._download).parameters:
+                raise CheckpointError(
+                    f"proxies was given, and huggingface_hub {huggingface_hub.__version__} takes none.",
+                    "Set the environment variable HTTPS_PROXY instead.",
+                )
+            self.options = options = options | {"proxies": dict(proxies)}
+        reached = self._offline() or bool(proxies) or _answers(huggingface_hub.constants.ENDPOINT)
+        self._out_of_reach = not reached
         if options["force_download"] and (self._out_of_reach or self._offline()):
             why = "the hub cannot be reached" if self._out_of_reach else "HF_HUB_OFFLINE or local_files_only"
             raise CheckpointError(
@@ -297,9 +322,11 @@ class _Repository:
             f"{self.repo_id} on the hub has no config.json.", "Is it a model of transformers or sentence-transformers?"
         )
 
-    def no_weights(self, variant: str | None) -> CheckpointError:
+    def no_weights(self, variant: str | None, asked: str | None = None) -> CheckpointError:
         if self._out_of_reach:
             return self._unreachable()
+        if asked is not None:
+            return wrong_kind(self.repo_id, asked)
         where = "the hub's cache has" if self._offline() else "the repository has"
         which = "no weights" if variant is None else f"no weights of the variant {variant!r}"
         remedy = "Looked for safetensors, .bin and a TensorFlow checkpoint; ONNX, HDF5 and Flax files are not read."

@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 from bertie.checkpoint.atomic import read_whole
 from bertie.checkpoint.folder import (
     WeightFiles,
+    allows,
     check_model_type,
     find_config,
     find_weights,
     model_folder,
     weights_at,
+    wrong_kind,
 )
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.shards import below
@@ -55,6 +57,7 @@ def read_located(
     *,
     subfolder: str = "",
     variant: str | None = None,
+    asked: str | None = None,
     model_type: str = "bert",
     needs_config: bool = True,
     **hub_options: Any,
@@ -62,9 +65,12 @@ def read_located(
     """Find what `source` names, and the result of `use` on it: opening its files, say.
 
     When another process saves a model there meanwhile, both are done again: what is used is of one save.
-    `hub_options` are those of `hub.fetch`, used when it is a hub name.
+    `asked` allows only some kinds of weights (folder.ASKED). `hub_options` are those of `hub.fetch`, used when it is a
+    hub name.
     """
-    folder, weights = _found_at(source, subfolder, variant, model_type, hub_options)
+    folder, weights = _found_at(source, subfolder, variant, asked, model_type, hub_options)
+    if weights is not None and asked is not None and not allows(asked, weights.format):
+        raise wrong_kind(os.fspath(source), asked)
 
     def read() -> Result:
         config_file = find_config(folder)
@@ -73,7 +79,7 @@ def read_located(
         config = {} if config_file is None else read_json_object(config_file)
         if config_file is not None:
             check_model_type(config, config_file, wanted=model_type)
-        return use(Located(folder, config, config_file, weights or find_weights(folder, variant=variant)))
+        return use(Located(folder, config, config_file, weights or find_weights(folder, variant=variant, asked=asked)))
 
     return read_whole(folder, read)
 
@@ -107,7 +113,12 @@ def read_config(source: str | os.PathLike[str], *, subfolder: str = "", **hub_op
 
 
 def _found_at(
-    source: str | os.PathLike[str], subfolder: str, variant: str | None, model_type: str, hub_options: dict[str, Any]
+    source: str | os.PathLike[str],
+    subfolder: str,
+    variant: str | None,
+    asked: str | None,
+    model_type: str,
+    hub_options: dict[str, Any],
 ) -> tuple[Path, WeightFiles | None]:
     """The folder with the configuration, and the weights if the name already says which they are."""
     given = name_of(source)
@@ -137,7 +148,8 @@ def _found_at(
     if shipped is not None:
         return model_folder(below(shipped, subfolder)), None
     fetch = hub.fetch_for_task if hub_options.pop("with_companions", False) else hub.fetch
-    return fetch(given, subfolder=subfolder, variant=variant, wanted_type=model_type, **hub_options), None
+    options = {"subfolder": subfolder, "variant": variant, "asked": asked, "wanted_type": model_type, **hub_options}
+    return fetch(given, **options), None
 
 
 def find_shipped(given: str, *, wanted: tuple[str, ...], **hub_options: Any) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,18 @@ class LoadingReport:
 
     def keys(self) -> list[str]:
         return ["missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(key, self[key]) for key in self.keys()]
+
+    def values(self) -> list[Any]:
+        return [self[key] for key in self.keys()]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self.keys() else default
 
     @property
     def complete(self) -> bool:

@@ -196,6 +196,8 @@ class _Place:
         self.reader_gone = False
         self.closed = False
         self._temporary: Path | None = None
+        self._named = False  # the temporary file, which may have none
+        self._folder: int | None = None  # the one that it goes into
         self._standard = os.fspath(path) == STANDARD_OUTPUT
         self._name = "standard output" if self._standard else os.fspath(path)
         self._packed: IO[bytes] | None = None
@@ -244,13 +246,10 @@ class _Place:
             self._file.flush()
             if self._temporary is not None:
                 os.fsync(self._file.fileno())
-                if not self._temporary.exists():
-                    _name(self._file, self._temporary)
-                if os.name == "nt":  # an open file cannot be renamed there
-                    self._file.close()
-                os.replace(self._temporary, self._final)
+                self._name_file()
                 _sync_folder(self._final.parent)
             self._file.close()
+            self._close()
         except BrokenPipeError:
             self._leave()
         except OSError as error:
@@ -262,11 +261,32 @@ class _Place:
         self.closed = True
         if self._standard:
             return
-        with suppress(OSError):
-            self._file.close()
         if self._temporary is not None:
             with suppress(OSError):
-                self._temporary.unlink()
+                os.unlink(self._at(self._temporary), dir_fd=self._folder)
+        self._close()
+
+    def _close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+    def _name_file(self) -> None:
+        """Put the file in its place, in the folder that was there when the run began. Whoever may rename folders above
+        it could put a link there meanwhile; by its path, the file would overwrite one where the link leads."""
+        assert self._temporary is not None
+        part, final, folder = self._at(self._temporary), self._at(self._final), self._folder
+        if not self._named:
+            _name(self._file, part, folder)
+        if os.name == "nt":  # an open file cannot be renamed there
+            self._file.close()
+        os.replace(part, final, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def _at(self, path: Path) -> str:
+        """A path in the folder, for calls with its descriptor."""
+        return str(path) if self._folder is None else path.name
 
     def _create(self) -> IO[bytes]:
         try:
@@ -275,13 +295,19 @@ class _Place:
                     raise DataError(f"{self._name}: a folder.", "Give the name of a file in it.")
                 return open(self._final, "wb")
             _remove_stale_parts(self._final)
-            self._temporary = _part_of(self._final)
+            if os.open in os.supports_dir_fd:
+                self._folder = os.open(self._final.parent, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
             if hasattr(os, "O_TMPFILE") and os.path.isdir(_OPEN_FILES):
                 with suppress(OSError):  # this file system has none
-                    return os.fdopen(os.open(self._final.parent, os.O_TMPFILE | os.O_RDWR, 0o666), "wb")
+                    nameless = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o666, dir_fd=self._folder)
+                    self._temporary = _part_of(self._final)
+                    return os.fdopen(nameless, "wb")
             file, self._temporary = _locked_part(self._final)
+            self._named = True
             return file
         except (OSError, ValueError) as error:
+            if self._folder is not None:
+                os.close(self._folder)
             if isinstance(error, DataError):
                 raise
             raise self._failure(error) from None
@@ -312,11 +338,11 @@ def _part_of(final: Path) -> Path:
     return final.with_name(f".{final.name[:100]}.{secrets.token_hex(6)}.part")
 
 
-def _name(file: IO[bytes], path: Path) -> None:
+def _name(file: IO[bytes], name: str, folder: int | None) -> None:
     """Give a file without a name one. Locked, so that no other run takes it for a dead one's part."""
     _lock(file)
     # With a dir_fd, which does not matter here, Python uses the one system call that follows the link.
-    os.link(f"{_OPEN_FILES}/{file.fileno()}", path, src_dir_fd=file.fileno())
+    os.link(f"{_OPEN_FILES}/{file.fileno()}", name, src_dir_fd=file.fileno(), dst_dir_fd=folder)
 
 
 def _locked_part(final: Path) -> tuple[IO[bytes], Path]:

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from bertie.checkpoint.atomic import sync
+from bertie.checkpoint.atomic import sync, write_new
 from bertie.checkpoint.safe import SafeFile, write_safetensors
 from bertie.checkpoint.shards import inside
 from bertie.config import read_json_object
@@ -134,10 +134,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     values = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     new = folder / f".{MANIFEST}.new"
     try:
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(values, file, ensure_ascii=False, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(new, json.dumps(values, ensure_ascii=False, indent=1))
         os.replace(new, folder / MANIFEST)
         sync(folder)
     except OSError as error:
@@ -264,7 +261,7 @@ def commit(folder: Path, manifest: Manifest, vectors: Tensor, lines: Sequence[by
 def _write_part(folder: Path, name: str, old: Sequence[OpenPart], vectors: Tensor, lines: Sequence[bytes]) -> PartFile:
     path = folder / f"{name}.jsonl"
     ends = [0]
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:
         for one in old:
             one.copy_texts(file)
             ends += (one.offsets[1:] + ends[-1]).tolist()
@@ -302,12 +299,25 @@ def writing(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            holder = _holder(descriptor)
+            who = "another process" if holder is None else f"another process (number {holder})"
             raise DataError(
-                f"{folder} is being written by another process.", "Wait until it has finished, or use another folder."
+                f"{folder} is being written by {who}.", "Wait until it has finished, or use another folder."
             ) from None
         yield
     finally:
         os.close(descriptor)
+
+
+def _holder(descriptor: int) -> int | None:
+    """The process that has a lock on an open folder, where the system tells: one line in /proc/locks for each lock."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            # 3: FLOCK  ADVISORY  WRITE 1234 fe:00:2597507 0 EOF
+            words = line.split()
+            if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{os.fstat(descriptor).st_ino}"):
+                return int(words[4])
+    return None
 
 
 def remove_strays(folder: Path, manifest: Manifest) -> None:

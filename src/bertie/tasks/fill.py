@@ -353,11 +353,14 @@ def read_targets(tokenizer: BertTokenizer, targets: Any) -> tuple[Ids, ...]:
     words = [targets] if isinstance(targets, str) else list(targets)
     if not words:
         raise InputError("targets is empty.", "Pass at least one word, or None for the whole vocabulary.")
-    vocabulary = tokenizer.get_vocab()
     found: list[Ids] = []
     for number, word in enumerate(words):
         checked_text(word, f"Target {number}")
-        ids = (vocabulary[word],) if word in vocabulary else tuple(tokenizer.encode(word, add_special_tokens=False))
+        known = tokenizer.convert_tokens_to_ids(word)
+        if known is None or (known == tokenizer.unk_token_id and word != tokenizer.unk_token):
+            ids = tuple(tokenizer.encode(word, add_special_tokens=False))
+        else:
+            ids = (known,)
         if not ids:
             raise InputError(f"Target {number} ({word!r}) is empty for this tokenizer.", "Leave it out.")
         if tokenizer.unk_token_id in ids and word != tokenizer.unk_token:

@@ -24,15 +24,16 @@ JSON = st.recursive(
 )
 
 
-def plain_shape(value: Any) -> tuple[int, int, int]:
+def plain_shape(value: Any, depth: int = 1) -> tuple[int, int, int, int]:
     if isinstance(value, str):
-        return 0, 1, 0
+        return 0, 1, 0, 0
     if not isinstance(value, list | dict):
-        return 0, 0, 0
-    parts = [plain_shape(part) for part in (value if isinstance(value, list) else value.values())]
+        return 0, 0, 0, 0
+    parts = [plain_shape(part, depth + 1) for part in (value if isinstance(value, list) else value.values())]
     keys = len(value) if isinstance(value, dict) else 0
-    lists, strings, commas = (sum(part[place] for part in parts) for place in range(3))
-    return lists + 1, strings + keys, commas + max(0, len(value) - 1)
+    own = max(0, len(value) - 1)
+    lists, strings, commas, outer = (sum(part[place] for part in parts) for place in range(4))
+    return lists + 1, strings + keys, commas + own, outer + own * (depth == 2)
 
 
 @given(JSON, st.booleans(), st.integers(1, 7))
@@ -50,8 +51,9 @@ def test_the_shape_of_a_body_is_that_of_what_is_in_it(value: Any, ascii_only: bo
         (b'{"inputs":[' + b",".join([b'["a"]'] * 30_000) + b"]}", wire.ClassifyRequest),
         (b'{"inputs":[' + b",".join([b'"a"'] * 30_000) + b"]}", wire.EmbedRequest),
         (b'{"ids":[[' + b",".join([b"1"] * 2_000_000) + b"]]}", wire.DecodeRequest),
+        (b'{"ids":[[1],' + b",".join([b"1"] * 40_000) + b"]}", wire.DecodeRequest),
     ],
-    ids=["lists", "strings", "numbers"],
+    ids=["lists", "strings", "numbers", "numbers in one list"],
 )
 def test_a_body_with_too_much_in_it_is_refused_before_it_is_decoded(body: bytes, kind: Any) -> None:
     class Never:
@@ -73,6 +75,66 @@ def test_the_largest_legal_bodies_are_taken() -> None:
     assert len(read_body(msgspec.json.Decoder(wire.AnswerRequest), pairs, limits).inputs) == limits.batch
     ids = json.dumps({"input": [[1] * 512] * limits.batch}).encode()
     assert len(read_body(msgspec.json.Decoder(wire.EmbeddingsRequest), ids, limits).input) == limits.batch
+
+
+class Watched:
+    """A decoder that notes the most bytes it was given at once."""
+
+    real: Any = msgspec.json.Decoder
+
+    def __init__(self, kind: Any, most: list[int]) -> None:
+        self._decoder = self.real(kind)
+        self.type, self._most = kind, most
+
+    def decode(self, given: Any) -> Any:
+        self._most[0] = max(self._most[0], len(memoryview(given)))
+        return self._decoder.decode(given)
+
+
+@pytest.mark.parametrize("kind", [wire.DecodeRequest, wire.EmbedRequest, wire.EmbeddingsRequest])
+def test_no_single_call_decodes_a_million_ids(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else runs in such a call: it would take a tenth of a second, and more on a busy machine."""
+    name = {wire.DecodeRequest: "ids", wire.EmbedRequest: "inputs", wire.EmbeddingsRequest: "input"}[kind]
+    rows = [[number, 7] * 500 for number in range(1000)]
+    body = json.dumps({"model": "m", name: rows}).encode()
+    most = [0]
+    bodies._element_decoders.cache_clear()
+    monkeypatch.setattr(msgspec.json, "Decoder", lambda one: Watched(one, most))
+    try:
+        found = read_body(Watched(kind, most), body, Limits())  # type: ignore[arg-type]
+    finally:
+        bodies._element_decoders.cache_clear()
+    assert getattr(found, name) == rows
+    assert found.model == "m"
+    assert most[0] < 64 << 10
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("ids", [[1] * 500] * 90 + [[1, 2, "x"]], wire.DecodeRequest),
+        ("ids", [[1] * 500] * 90 + ["x"], wire.DecodeRequest),
+        ("ids", [[1] * 500] * 90 + [[-1]], wire.DecodeRequest),
+        ("inputs", ["a" * 500] * 200 + [None], wire.EmbedRequest),
+        ("inputs", {"a": "b" * 90_000}, wire.EmbedRequest),
+        ("inputs", ["a" * 500] * 200 + [["a", "b", "c"]], wire.ClassifyRequest),
+    ],
+)
+def test_an_error_in_a_large_body_is_named_as_in_a_small_one(name: str, value: Any, kind: Any) -> None:
+    decoder, body = msgspec.json.Decoder(kind), json.dumps({name: value}).encode()
+    with pytest.raises(msgspec.ValidationError) as plain:
+        decoder.decode(body)
+    with pytest.raises(Refusal) as refused:
+        read_body(decoder, body, Limits())
+    assert refused.value.status == 422
+    assert refused.value.message == f"The body is not what this route takes: {plain.value}"
+
+
+def test_a_row_of_too_many_ids_is_refused_before_it_is_decoded() -> None:
+    body = json.dumps({"ids": [[1], [1] * 100_000]}).encode()
+    with pytest.raises(Refusal, match=r"`ids\[1\]` has more than 16448 elements") as refused:
+        read_body(msgspec.json.Decoder(wire.DecodeRequest), body, Limits())
+    assert refused.value.status == 413
 
 
 def test_answers_in_parts_are_the_same_json() -> None:

@@ -139,11 +139,12 @@ async def decode(service: Service, call: Call, body: wire.DecodeRequest) -> byte
     model = _any_model(service, body.model)
     model.running()
     tokenizer = model.loaded.tokenizer
+    vocabulary = len(tokenizer)
 
     def shown(first: int, some: Sequence[list[int]]) -> list[bytes]:
         found = []
         for number, row in enumerate(some, first):
-            ids = checked_ids(row, len(tokenizer), number)
+            ids = checked_ids(row, vocabulary, number)
             found.append(encode(tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens)))
             service.reserve(call, len(found[-1]))
         return found

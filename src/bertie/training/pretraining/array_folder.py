@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertie.checkpoint.atomic import sync
+from bertie.checkpoint.atomic import sync, write_new
 from bertie.errors import BertieError, DataError
 
 Array = npt.NDArray[Any]
@@ -117,7 +117,9 @@ def locked(folder: Path) -> Iterator[None]:
     """While one process builds a folder, others that want it wait. A disk that refuses is a `DataError`."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
+        # Never through a link, which would empty a file elsewhere.
+        name, flags = folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        with os.fdopen(os.open(name, flags, 0o666), "r+") as lock:
             with contextlib.suppress(ImportError):  # a system without locks has to do without
                 import fcntl
 
@@ -142,8 +144,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write(path: Path, value: Any) -> None:
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8")
-    sync(temporary)
+    write_new(temporary, json.dumps(value, indent=1, sort_keys=True))
     os.replace(temporary, path)
     sync(path.parent)
 

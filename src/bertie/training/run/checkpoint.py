@@ -222,7 +222,8 @@ def _lock(folder: Path) -> int | None:
         import fcntl
     except ImportError:
         return None
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    # Never through a link, which would overwrite a file elsewhere.
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

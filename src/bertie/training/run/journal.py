@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
+from bertie.checkpoint.atomic import write_new
 from bertie.errors import CheckpointError, MissingExtra
 from bertie.training.run.checkpoint import how_to_go_on
 
@@ -159,7 +160,7 @@ def _keep_until(path: Path, step: int) -> None:
         return
     rows = [row for row in read_metrics(path.parent) if row["step"] <= step] if step else []
     beside = path.with_name(".metrics.jsonl")
-    beside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_new(beside, "".join(json.dumps(row) + "\n" for row in rows))
     os.replace(beside, path)
 
 
