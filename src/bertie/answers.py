@@ -237,3 +237,22 @@ class Hit:
     score: float
     text: str
     position: int
+
+
+@dataclass(frozen=True)
+class TaskRoute:
+    """Where a server answers a task: a list of `inputs` there gives as many `results`, each of the type `answer`."""
+
+    path: str
+    answer: object
+
+
+# What the server makes its own routes of, and the client its requests.
+TASK_ROUTES: dict[str, TaskRoute] = {
+    "classify": TaskRoute("/v1/classify", Classification),
+    "tag": TaskRoute("/v1/tag", list[Entity]),
+    "answer": TaskRoute("/v1/answer", AnswerResult),
+    "fill": TaskRoute("/v1/fill", Filled),
+    "next": TaskRoute("/v1/next", NextSentence),
+    "features": TaskRoute("/v1/features", Features),
+}

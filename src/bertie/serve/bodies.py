@@ -8,7 +8,7 @@ is refused, and what is left decodes in a few milliseconds. Large answers are en
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -19,16 +19,16 @@ from bertie.serve.settings import Limits
 
 # Bytes that are decoded, or encoded, on the event loop.
 INLINE_BYTES = 64 << 10
-# Of a number in JSON, with its comma: -1.2345678901234567e-308 is the longest.
-NUMBER_BYTES = 25
 _BLOCK = 256 << 10
 # Elements of a list that are encoded at once.
 _AT_ONCE = 4
 
+T = TypeVar("T")
+
 encode = msgspec.json.Encoder().encode
 
 
-def read_body(decoder: msgspec.json.Decoder[Any], body: bytes, limits: Limits) -> Any:
+def read_body(decoder: msgspec.json.Decoder[T], body: bytes, limits: Limits) -> T:
     """The body as the type of its route."""
     if len(body) > INLINE_BYTES:
         check_shape(body, limits)
@@ -81,7 +81,7 @@ def shape(body: bytes) -> tuple[int, int, int]:
     return lists, quotes // 2, commas
 
 
-def encode_answer(found: Any) -> bytes:
+def encode_answer(found: object) -> bytes:
     """A handler's answer as JSON; lists, and the lists in a struct, a few elements at a time."""
     if isinstance(found, list):
         parts = (encode(found[start : start + _AT_ONCE])[1:-1] for start in range(0, len(found), _AT_ONCE))
@@ -98,6 +98,6 @@ def encode_parts(parts: Iterable[bytes]) -> bytes:
     return b"[%b]" % b",".join(parts)
 
 
-def encode_rows(rows: Iterable[NDArray[Any]]) -> bytes:
+def encode_rows(rows: Iterable[NDArray[np.float32]]) -> bytes:
     """A list of vectors, or of matrices."""
     return encode_parts(encode_rows(row) if row.ndim > 1 else encode(row.tolist()) for row in rows)
