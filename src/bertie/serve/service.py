@@ -208,11 +208,7 @@ class Call:
         return await loop.run_in_executor(threads, partial(work, *args, **kwargs))
 
     async def each(
-        self,
-        items: Sequence[T],
-        work: Callable[[int, Sequence[T]], list[R]],
-        *,
-        sizes: Sequence[int],
+        self, items: Sequence[T], work: Callable[[int, Sequence[T]], list[R]], *, sizes: Sequence[int]
     ) -> list[R]:
         """`work` for all items: here where it is little, and where it is much in a helper thread, some at a time.
 
