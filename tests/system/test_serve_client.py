@@ -41,7 +41,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 
 def same(found: Any, wanted: Any) -> None:
-    """Equal, numbers to 1e-5, whatever the two types are called."""
+    """Equal, numbers to 1e-5, and of the same types."""
     if is_dataclass(wanted) and not isinstance(wanted, type):
         assert type(found).__name__ == type(wanted).__name__
         found, wanted = asdict(found), asdict(wanted)

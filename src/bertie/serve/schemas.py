@@ -134,11 +134,6 @@ class PredictRequest(TeiRequest):
     raw_scores: bool = False
 
 
-class Prediction(Struct):
-    label: str
-    score: float
-
-
 class SimilarityInputs(Struct, kw_only=True):
     source_sentence: str
     sentences: list[str]

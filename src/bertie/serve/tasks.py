@@ -2,7 +2,7 @@
 
 models.py opens models by this table. routes/rows.py makes the routes, and with them the OpenAPI document, of all tasks
 that turn items into rows (`RowRoute`); so another such task is one more entry here. Its path and the type of its
-answers are in `bertie.answers.TASK_ROUTES`, where the client finds them.
+answers are in `bertie.answers.TASK_ROUTES`, where the client finds them too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
-from bertie.answers import AnswerResult, Classification, Entity, Features
+from bertie.answers import (
+    AnswerResult,
+    Classification,
+    Entity,
+    Features,
+    Prediction,
+    SentFeatures,
+    SentLayer,
+    SentToken,
+    TokenFeatures,
+)
 from bertie.errors import BertieError
 from bertie.model import BertForSequenceClassification
 from bertie.running.batching import Row
@@ -33,7 +43,7 @@ from bertie.serve.runners import (
     Source,
     SparseRunner,
 )
-from bertie.serve.schemas import Prediction, Request, TextOrPairIn, Texts, Word, as_item, as_list
+from bertie.serve.schemas import Request, TextOrPairIn, Texts, Word, as_item, as_list
 from bertie.tasks.answer import Answerer
 from bertie.tasks.features import FeatureExtractor
 from bertie.tasks.tag import Tagger
@@ -61,7 +71,6 @@ class RowRoute(Generic[B, A]):
     items: Callable[[B], Sequence[TextOrPair]]
     options: Callable[[B], Options]
     show: Callable[[A], object] = lambda answer: answer
-    sends: object = None  # the type of what `show` gives, for the document, where it is not the answer's own
     answer_bytes: Callable[[Any, int], int] | None = None
     remedy: str
     examples: Mapping[str, object]
@@ -113,20 +122,6 @@ class FeaturesRequest(Request):
     long: Literal["truncate", "windows"] = "truncate"
 
 
-class LayerOut(Struct):
-    index: int
-    values: list[float]
-
-
-class TokenFeaturesOut(Struct):
-    token: str
-    layers: list[LayerOut]
-
-
-class FeaturesOut(Struct):
-    tokens: list[TokenFeaturesOut]
-
-
 def _questions(body: AnswerRequest) -> list[tuple[str, str]]:
     if body.inputs is not None:
         return [(one.question, one.context) for one in body.inputs]
@@ -140,11 +135,11 @@ def _tuples(**options: list[Any] | None) -> dict[str, object]:
     return {name: tuple(value) for name, value in options.items() if value is not None}
 
 
-def _show_features(one: Features) -> FeaturesOut:
-    def layers(vectors: Sequence[tuple[int, Any]]) -> list[LayerOut]:
-        return [LayerOut(index, vector.tolist()) for index, vector in vectors]
+def _show_features(one: Features) -> SentFeatures:
+    def layers(token: TokenFeatures) -> list[SentLayer]:
+        return [SentLayer(index, vector.tolist()) for index, vector in token.layers]
 
-    return FeaturesOut([TokenFeaturesOut(token.token, layers(token.layers)) for token in one.tokens])
+    return SentFeatures([SentToken(token.token, layers(token)) for token in one.tokens])
 
 
 def _feature_bytes(task: FeatureExtractor, tokens: int) -> int:
@@ -240,7 +235,6 @@ _DECLARED = [
         route=RowRoute[FeaturesRequest, Features](
             summary="A vector for every token from chosen layers.",
             request=FeaturesRequest,
-            sends=FeaturesOut,
             items=lambda body: list(map(as_item, as_list(body.inputs))),
             options=lambda body: {"long": body.long} | _tuples(layers=body.layers),
             show=_show_features,

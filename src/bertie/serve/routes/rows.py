@@ -69,9 +69,9 @@ def make_route(task: str, declared: RowRoute[Request, Any]) -> Route[Request]:
         return run_rows(call, task, body.model, items, declared.options(body), declared.show, declared)
 
     handler.__name__ = task
-    sends: Any = declared.sends or where.answer
+    sent: Any = where.sent
     return Route(
-        where.path, handler, declared.summary, "Bertie", declared.request, Answer[sends], timed=True,
+        where.path, handler, declared.summary, "Bertie", declared.request, Answer[sent], timed=True,
         examples=declared.examples,
     )  # fmt: skip
 

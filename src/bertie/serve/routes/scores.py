@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertie.answers import Classification
+from bertie.answers import Classification, Prediction
 from bertie.running.batching import Row
 from bertie.running.inputs import TextOrPair
 from bertie.running.rows import Sliding
@@ -168,13 +168,13 @@ def _reserve_ranks(call: Call, texts: Sequence[str]) -> None:
 async def labelled(
     call: Call, model: ServedModel, runner: LogitsRunner, items: Sequence[TextOrPair], function: Function,
     top_k: int | None, *, truncation: Truncation, long: str = "truncate",
-) -> list[list[schemas.Prediction]]:  # fmt: skip
+) -> list[list[Prediction]]:  # fmt: skip
     judged = await item_logits(call, model, runner, items, truncation=truncation, long=long)
 
     def judge(logits: torch.Tensor, weights: list[int]) -> Classification:
         return best_first(runner.names, scores(averaged(logits, weights), function).tolist(), top_k)
 
-    def shown(_: int, some: Sequence[Judged]) -> list[list[schemas.Prediction]]:
+    def shown(_: int, some: Sequence[Judged]) -> list[list[Prediction]]:
         return [show_labels(judge(*one)) for one in some]
 
     return await call.each(judged, shown, sizes=list(map(text_size, items)))
@@ -185,9 +185,7 @@ def _reserve_labels(call: Call, names: Sequence[str], count: int, top_k: int | N
     call.reserve(count * sum(longest[:top_k]), "Send fewer texts at once, or lower top_k.")
 
 
-async def predict(
-    call: Call, body: schemas.PredictRequest
-) -> list[schemas.Prediction] | list[list[schemas.Prediction]]:
+async def predict(call: Call, body: schemas.PredictRequest) -> list[Prediction] | list[list[Prediction]]:
     single, items = _predict_inputs(body.inputs)
     call.check_texts(items)
     model, runner = call.find("classify", body.model, LogitsRunner)
@@ -214,7 +212,7 @@ def _predict_inputs(given: str | list[str | list[str]]) -> tuple[bool, list[Text
     return False, [as_item(one) for one in lists]
 
 
-async def classify(call: Call, body: schemas.ClassifyRequest) -> schemas.Answer[list[schemas.Prediction]]:
+async def classify(call: Call, body: schemas.ClassifyRequest) -> schemas.Answer[list[Prediction]]:
     items = [as_item(one) for one in as_list(body.inputs)]
     call.check_texts(items)
     if body.labels is not None:
@@ -229,7 +227,7 @@ async def classify(call: Call, body: schemas.ClassifyRequest) -> schemas.Answer[
 
 async def _zero_shot(
     call: Call, body: schemas.ClassifyRequest, labels: list[str], items: Sequence[TextOrPair]
-) -> schemas.Answer[list[schemas.Prediction]]:
+) -> schemas.Answer[list[Prediction]]:
     if not all(isinstance(item, str) for item in items):
         raise invalid("With `labels`, inputs are single texts.")
     options: dict[str, object] = {"labels": tuple(labels), "multi_label": bool(body.multi_label), "long": body.long}
@@ -253,13 +251,13 @@ async def next_sentence(call: Call, body: schemas.NextRequest) -> schemas.Answer
 
 
 _TEI = "text-embeddings-inference"
-_LABELS = list[schemas.Prediction]
+_LABELS = list[Prediction]
 ROUTES: list[Route[Any]] = [
     Route("/rerank", tei_rerank, "Texts by how well they answer a query.", _TEI, schemas.TeiRerankRequest,
           list[schemas.Rank], timed=True, examples={
               "two": {"query": "What is Deep Learning?", "texts": ["Deep Learning is ...", "Cheese is ..."]}}),
     Route("/predict", predict, "Labels with scores.", _TEI, schemas.PredictRequest,
-          list[schemas.Prediction | _LABELS], timed=True, examples={
+          list[Prediction | _LABELS], timed=True, examples={
               "one": {"inputs": "I like you."}, "pair": {"inputs": ["It rains.", "It is wet."]},
               "batch": {"inputs": [["I like you."], ["It rains.", "It is wet."]]}}),
     Route("/v1/rerank", cohere_rerank, "Documents by how well they answer a query (Cohere).", "Cohere",
