@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from bertie.client.requests import Call
-from bertie.client.tasks import A, I, L, Plan, TaskMethods, checked_item, import_httpx, is_stream, paired, texts_of
+from bertie.client.tasks import A, I, L, Plan, TaskMethods, checked_item, import_httpx, shaped
 
 
 class AsyncClient(TaskMethods):
@@ -48,13 +48,10 @@ class AsyncClient(TaskMethods):
         return call.answer(response.content)
 
     def _asked(self, given: Any, plan: Plan[I, A, L]) -> Awaitable[A] | Awaitable[L] | AsyncIterator[A]:
-        given = paired(given, plan.second, plan.what) if plan.what else given
-        if isinstance(given, str) or (plan.takes_pairs and isinstance(given, tuple)):
-            return self._first(plan.make([checked_item(given, 0)]))
-        if is_stream(given):
-            return self._stream(given, plan)
-        items = texts_of(given)
-        return self._list(items, plan)
+        shape, items = shaped(given, plan)
+        if shape == "one":
+            return self._first(plan.make(items))
+        return self._stream(items, plan) if shape == "stream" else self._list(items, plan)
 
     async def _all(self, plan: Plan[I, A, L]) -> L:
         if plan.items is None:

@@ -155,12 +155,11 @@ def as_many(answers: list[A], items: Sequence[object]) -> list[A]:
 
 
 def task(
-    name: str, kind: type[W], read: Callable[[W], A], settings: dict[str, object], items: Sequence[object]
+    name: str, kind: type[Results[W]], read: Callable[[W], A], settings: dict[str, object], items: Sequence[object]
 ) -> Call[list[A]]:
-    """A call to one of our own routes, which take `inputs` and answer with as many `results` of a `kind`."""
-    of_kind: type[Results[W]] = Results[kind]  # type: ignore[valid-type]  # a type that is an argument
+    """A call to one of our own routes, which take `inputs` and answer with as many `results`."""
     body = {"inputs": list(items), **settings}
-    return call(TASK_ROUTES[name].path, body, of_kind, lambda found: as_many(list(map(read, found.results)), items))
+    return call(TASK_ROUTES[name].path, body, kind, lambda found: as_many(list(map(read, found.results)), items))
 
 
 def embed(texts: Sequence[str], **settings: object) -> Call[list[Floats]]:

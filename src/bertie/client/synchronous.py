@@ -10,7 +10,7 @@ from itertools import chain, count, islice
 from typing import Any
 
 from bertie.client.requests import Call
-from bertie.client.tasks import A, I, L, Plan, TaskMethods, checked_item, import_httpx, is_stream, paired, texts_of
+from bertie.client.tasks import A, I, L, Plan, TaskMethods, import_httpx, shaped
 
 
 class Client(TaskMethods):
@@ -49,13 +49,11 @@ class Client(TaskMethods):
         return call.answer(response.content)
 
     def _asked(self, given: Any, plan: Plan[I, A, L]) -> A | L | Iterator[A]:
-        given = paired(given, plan.second, plan.what) if plan.what else given
-        if isinstance(given, str) or (plan.takes_pairs and isinstance(given, tuple)):
-            return self._send(plan.make([checked_item(given, 0)]))[0]
-        if is_stream(given):
-            return self._stream(given, plan)
-        items = texts_of(given)
-        return plan.finish(list(self._stream(items, plan)))
+        shape, items = shaped(given, plan)
+        if shape == "one":
+            return self._send(plan.make(items))[0]
+        stream = self._stream(items, plan)
+        return stream if shape == "stream" else plan.finish(list(stream))
 
     def _all(self, plan: Plan[I, A, L]) -> L:
         if plan.items is None:

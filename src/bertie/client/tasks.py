@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from itertools import islice
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from bertie.answers import (
 )  # fmt: skip
 from bertie.arguments import whole_number
 from bertie.client import requests
-from bertie.client.requests import BUSY, Call, Retrying
+from bertie.client.requests import BUSY, Call, Results, Retrying
 from bertie.data.lists import listed
 from bertie.errors import InputError, MissingExtra
 
@@ -161,11 +161,12 @@ class TaskMethods:
         `concurrency` at a time. `timeout` is the seconds one request may take; None waits for ever. A server that is
         busy or away is tried `attempts` times.
         """
-        self.url = (url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
-        if not self.url.startswith(("http://", "https://")):
+        url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        if not url.startswith(("http://", "https://")):
             raise InputError(f"{url!r} is not the address of a server.", f"Write it like {DEFAULT_URL}.")
         whole_number("batch_size", batch_size)
         whole_number("concurrency", concurrency)
+        self.url = url.rstrip("/")
         self.model, self.timeout, self.batch_size, self.concurrency = model, timeout, batch_size, concurrency
         self.retrying = Retrying(attempts=attempts)
         self._key = api_key or os.environ.get(KEY_VARIABLE) or None
@@ -185,7 +186,7 @@ class TaskMethods:
     def _pause_after(self, problem: httpx.TransportError, attempt: int) -> float:
         """How long to wait after a connection that failed, or the final error."""
         httpx = import_httpx()
-        if isinstance(problem, httpx.TimeoutException) and not isinstance(problem, httpx.ConnectTimeout):
+        if isinstance(problem, (httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout)):
             # It may be working on it: asking again makes it worse.
             raise requests.too_slow(self.url, self.timeout) from None
         final = isinstance(problem, (httpx.UnsupportedProtocol, httpx.LocalProtocolError))
@@ -212,7 +213,7 @@ class TaskMethods:
         return iter(lambda: list(islice(checked, self.batch_size)), [])
 
     def _task(
-        self, name: str, kind: type[W], read: Callable[[W], A], **settings: object
+        self, name: str, kind: type[Results[W]], read: Callable[[W], A], **settings: object
     ) -> Callable[[Sequence[object]], Call[list[A]]]:
         """How items are sent to one of our own routes, which give a result of a `kind` for every item."""
         return partial(requests.task, name, kind, read, requests.given(model=self.model, **settings))
@@ -283,8 +284,8 @@ class TaskMethods:
     ) -> Plan[TextOrPair, Classification, list[Classification]]:
         """A `Classification` for a text or a pair (a tuple); with `labels` of your own, by an inference model."""
         make = self._task(
-            "classify", list[Prediction], requests.classification, labels=None if labels is None else list(labels),
-            hypothesis=hypothesis, top_k=top_k, multi_label=multi_label, long=long,
+            "classify", Results[list[Prediction]], requests.classification, hypothesis=hypothesis, top_k=top_k,
+            labels=None if labels is None else list(labels), multi_label=multi_label, long=long,
         )  # fmt: skip
         return Plan(make, list, takes_pairs=True)
 
@@ -294,7 +295,9 @@ class TaskMethods:
     ) -> Plan[str, list[Entity], list[list[Entity]]]:
         """The entities of a text, a list of `Entity`."""
         ignored = None if ignore_labels is None else list(ignore_labels)
-        return Plan(self._task("tag", list[Entity], _same, aggregation=aggregation, ignore_labels=ignored), list)
+        return Plan(
+            self._task("tag", Results[list[Entity]], _same, aggregation=aggregation, ignore_labels=ignored), list
+        )
 
     @task
     def answer(
@@ -308,7 +311,7 @@ class TaskMethods:
     ) -> Plan[TextOrPair, AnswerResult, list[AnswerResult]]:
         """An `AnswerResult` for a question and a context; a list for two lists, or for an iterable of pairs."""
         send = self._task(
-            "answer", AnswerResult, _same, n_best=n_best, no_answer=no_answer, threshold=threshold,
+            "answer", Results[AnswerResult], _same, n_best=n_best, no_answer=no_answer, threshold=threshold,
             max_answer_tokens=max_answer_tokens,
         )  # fmt: skip
 
@@ -323,14 +326,14 @@ class TaskMethods:
     ) -> Plan[str, Filled, list[Filled]]:
         """A `Filled` for a text with [MASK] in it."""
         wanted = None if targets is None else texts_of(targets)
-        return Plan(self._task("fill", Filled, _same, top_k=top_k, targets=wanted), list)
+        return Plan(self._task("fill", Results[Filled], _same, top_k=top_k, targets=wanted), list)
 
     @task
     def next_sentence(
         self, second: str | Iterable[str] | None = None
     ) -> Plan[TextOrPair, NextSentence, list[NextSentence]]:
         """A `NextSentence` for two texts; a list for two lists, or for an iterable of pairs."""
-        make = self._task("next", NextSentence, _same)
+        make = self._task("next", Results[NextSentence], _same)
         return Plan(make, list, takes_pairs=True, second=second, what="first and second text")
 
     @task
@@ -339,7 +342,7 @@ class TaskMethods:
     ) -> Plan[TextOrPair, Features, list[Features]]:
         """`Features` of a text or a pair (a tuple): a vector for every token from each of the `layers`."""
         wanted = None if layers is None else list(layers)
-        make = self._task("features", SentFeatures, requests.features, layers=wanted, long=long)
+        make = self._task("features", Results[SentFeatures], requests.features, layers=wanted, long=long)
         return Plan(make, list, lambda place, found: replace(found, index=place), takes_pairs=True)
 
     @task
@@ -350,8 +353,8 @@ class TaskMethods:
     @task
     def ask(self, task: str, /, **options: object) -> Plan[TextOrPair, Any, list[Any]]:
         """`client.ask(texts, "tag")`: any task of `bertie.answers.TASK_ROUTES`, with the options of its route."""
-        kind: Any = TASK_ROUTES[task].sent
-        return Plan(self._task(task, kind, _same, **options), list, takes_pairs=True)
+        of_any: Any = Results
+        return Plan(self._task(task, of_any[TASK_ROUTES[task].sent], _same, **options), list, takes_pairs=True)
 
     @whole
     def models(self) -> Plan[None, list[str], list[str]]:
@@ -408,6 +411,14 @@ def checked_item(item: I, number: int) -> I:
                 "Decode bytes, and leave out or fill in None.",
             )
     return item
+
+
+def shaped(given: Any, plan: Plan[I, A, L]) -> tuple[Literal["one", "stream", "list"], Any]:
+    """What was given to a method, and which shape its answer has."""
+    given = paired(given, plan.second, plan.what) if plan.what else given
+    if isinstance(given, str) or (plan.takes_pairs and isinstance(given, tuple)):
+        return "one", [checked_item(given, 0)]
+    return ("stream", given) if is_stream(given) else ("list", texts_of(given))
 
 
 def texts_of(given: Any, what: str = "texts") -> list[Any]:

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bertie import __version__
+import bertie
 from bertie.errors import BertieError
 from bertie.serve import schemas
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, as_refusal
@@ -64,6 +64,7 @@ _ERRORS = {
 
 _JSON = (b"content-type", b"application/json")
 
+Json = dict[str, object]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -78,10 +79,10 @@ def make_app(service: Service, *, startup: Callable[[], Awaitable[None]] | None 
         service.close()
 
     app = FastAPI(
-        title="Bertie", version=__version__, description="BERT behind HTTP: every task, batched across clients.",
+        title="Bertie", version=bertie.__version__, description="BERT behind HTTP: every task, batched across clients.",
         docs_url=None, redoc_url=None, lifespan=lifespan,
     )  # fmt: skip
-    components: dict[str, Any] = {}
+    components: Json = {}
     answerers: dict[tuple[str, str], Answerer] = {}
     for route in ROUTES:
         answerer = answerers[route.method, route.path] = make_answerer(route)
@@ -178,31 +179,29 @@ def add_page(app: FastAPI) -> None:
 # -- the document ---------------------------------------------------------------------------------------------------
 
 
-def describe(route: Route[Any], components: dict[str, Any]) -> dict[str, Any]:
+def describe(route: Route[Any], components: Json) -> Json:
     """A route's part of the OpenAPI document. Schemas that have a name go to `components`."""
-    described: dict[str, Any] = {"responses": {}}
+    error = _schema(schemas.OpenAIError if route.path.startswith("/v1/") else schemas.TeiError, components)
+    media = route.media_type.partition(";")[0]
+    schema = {"type": "string"} if route.answer is None else _schema(route.answer, components)
+    common = (401, 421) if route.method == "GET" else (401, 408, 421)
+    responses: Json = {"200": {"description": "The answer.", "content": {media: {"schema": schema}}}}
+    for status in sorted({*route.errors, *common}):
+        content = {"application/json": {"schema": error}}
+        responses[str(status)] = {"description": _ERRORS[status], "content": content}
+    described: Json = {"responses": responses}
     if route.parameters:
         described["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.parameters
         ]
     if route.body is not None:
         examples = {name: {"value": value} for name, value in route.examples.items()}
-        content = {"schema": _schema(route.body, components), "examples": examples}
-        described["requestBody"] = {"required": True, "content": {"application/json": content}}
-    media = route.media_type.partition(";")[0]
-    schema = {"type": "string"} if route.answer is None else _schema(route.answer, components)
-    described["responses"]["200"] = {"description": "The answer.", "content": {media: {"schema": schema}}}
-    error = _schema(schemas.OpenAIError if route.path.startswith("/v1/") else schemas.TeiError, components)
-    common = (401, 421) if route.method == "GET" else (401, 408, 421)
-    for status in sorted({*route.errors, *common}):
-        described["responses"][str(status)] = {
-            "description": _ERRORS[status],
-            "content": {"application/json": {"schema": error}},
-        }
+        body = {"schema": _schema(route.body, components), "examples": examples}
+        described["requestBody"] = {"required": True, "content": {"application/json": body}}
     return described
 
 
-def _schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:
+def _schema(kind: object, components: Json) -> Json:
     (found,), defined = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
     components.update(defined)
     return found

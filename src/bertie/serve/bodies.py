@@ -8,6 +8,7 @@ is refused, and what is left decodes in a few milliseconds. Large answers are en
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import is_dataclass
 from typing import TypeVar
 
 import msgspec
@@ -82,12 +83,13 @@ def shape(body: bytes) -> tuple[int, int, int]:
 
 
 def encode_answer(found: object) -> bytes:
-    """A handler's answer as JSON; lists, and the lists in a struct, a few elements at a time."""
+    """A handler's answer as JSON; lists, and the lists in a struct or dataclass, a few elements at a time."""
     if isinstance(found, list):
         parts = (encode(found[start : start + _AT_ONCE])[1:-1] for start in range(0, len(found), _AT_ONCE))
         return encode_parts(parts)
-    if isinstance(found, msgspec.Struct):
-        values = ((name, getattr(found, name)) for name in found.__struct_fields__)
+    if isinstance(found, msgspec.Struct) or is_dataclass(found):
+        names = found.__struct_fields__ if isinstance(found, msgspec.Struct) else found.__dataclass_fields__
+        values = ((name, getattr(found, name)) for name in names)
         fields = (b"%b:%b" % (encode(name), encode_answer(one)) for name, one in values if one is not msgspec.UNSET)
         return b"{%b}" % b",".join(fields)
     return encode(found)

@@ -68,8 +68,11 @@ class ServedModel:
     @property
     def embeds(self) -> EmbedRunner | None:
         """What makes its vectors, if it does that."""
-        found = self.runners.get("embed")
-        return found if isinstance(found, EmbedRunner) else None
+        return self.get("embed", EmbedRunner)
+
+    def get(self, task: str, kind: type[K]) -> K | None:
+        """What runs a task, if it does that."""
+        return of_kind(self.runners.get(task), kind)
 
     def running(self) -> Engine:
         """Its engine, if the model is ready."""
@@ -81,8 +84,8 @@ class ServedModel:
         """What runs a task, if it can take work of so many characters from this client now: nothing is tokenized for
         a queue that is full."""
         self.running().check_room(client, characters // _CHARACTERS_PER_TOKEN)
-        found = self.runners.get(task)
-        if not isinstance(found, kind):  # it has broken down just now
+        found = self.get(task, kind)
+        if found is None:  # it has broken down just now
             raise unhealthy(f"Model {self.name} is {self.state}; try again.")
         return found
 
@@ -186,10 +189,10 @@ class Models:
         runners = open_runners(tasks, choice.source, Place(settings.device, settings.dtype))
         if not choice.tasks:
             runners = {task: runner for task, runner in runners.items() if TASKS[task].fits(runner.loaded)}
-        ranks, judges = runners.get("rerank"), runners.get("classify")
-        if isinstance(ranks, LogitsRunner):
+        ranks, judges = (of_kind(runners.get(task), LogitsRunner) for task in ("rerank", "classify"))
+        if ranks is not None:
             _ = ranks.rank_rule  # a classifier whose labels do not mean relevance is refused here
-        elif isinstance(judges, LogitsRunner) and relevant_label(judges.names) is not None:
+        elif judges is not None and relevant_label(judges.names) is not None:
             runners["rerank"] = judges
         for runner in runners.values():
             warm_up(runner)
@@ -273,6 +276,10 @@ def open_runners(tasks: Sequence[str], source: str, place: Place) -> dict[str, R
         opened[name] = task.open(source, place) if shared is None else task.open(shared, Place())
         by_head.setdefault(head, opened[name].loaded)
     return opened
+
+
+def of_kind(runner: Runner | None, kind: type[K]) -> K | None:
+    return runner if isinstance(runner, kind) else None
 
 
 def warm_up(runner: Runner) -> None:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -93,7 +93,7 @@ class EmbedRunner:
 
     def items(
         self,
-        texts: Sequence[str | list[int]],
+        texts: Sequence[str] | Sequence[list[int]],
         *,
         prompt_name: str | None = None,
         truncation: Truncation = "right",
@@ -101,16 +101,12 @@ class EmbedRunner:
         raw: bool = False,
         cuts: Cuts | None = None,
     ) -> tuple[list[EmbedItem], list[int]]:
-        """The rows of all texts, in order, and each row's tokens. Texts that are cut are counted in `cuts`."""
+        """The rows of all texts (or ids), in order, and each row's tokens. Texts that are cut are counted in `cuts`."""
         cuts = cuts or Cuts("truncate", 0)
-        strings = [text for text in texts if isinstance(text, str)]
-        ids = [text for text in texts if not isinstance(text, str)]
-        if strings and ids:
-            raise invalid("Texts and token ids cannot be mixed in one request.")
-        if ids:
-            pieces = self._of_ids(ids, truncation, cuts)
+        if isinstance(texts[0], str):
+            pieces = self._of_texts(cast(Sequence[str], texts), prompt_name, truncation, long, cuts)
         else:
-            pieces = self._of_texts(strings, prompt_name, truncation, long, cuts)
+            pieces = self._of_ids(cast(Sequence[list[int]], texts), truncation, cuts)
         return [EmbedItem(pieces, row, raw) for row in range(len(pieces))], pieces.lengths.tolist()
 
     def _of_texts(

@@ -271,6 +271,8 @@ class Engine:
         self._deliver([(job, error)])
 
     def _drop(self, jobs: list[AnyJob]) -> None:
+        if not jobs:
+            return
         self.skipped += sum(job.gone for job in jobs)
         late = [job for job in jobs if not job.gone]
         retry = self.waiting[1] / self._rate if self._rate else 0.0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.answers import Candidate
+from bertie.answers import Candidate, SentFeatures, SentLayer, SentToken
 from bertie.serve import bodies, schemas
 from bertie.serve.bodies import encode, encode_answer, encode_rows, read_body, shape
 from bertie.serve.failures import Refusal
@@ -84,6 +84,7 @@ def test_answers_in_parts_are_the_same_json() -> None:
         [],
         schemas.CohereRerankAnswer("id", [], "m", usage, {"a": {"b": 1}}),
         schemas.Answer("m", [schemas.FilledOut("a", ((Candidate("x", 0.5, "y", (1,)),),), ())] * 9, usage),
+        SentFeatures([SentToken("a", [SentLayer(0, [1.0, 2.0])] * 9)] * 9),
         schemas.SimilarityAnswer("m", [[1.0, 2.0]], usage),
     ]
     for one in found:

@@ -32,7 +32,7 @@ _SPARSE_BYTES = 48  # of a word and its weight: {"index":30521,"value":1.2345678
 async def text_vectors(
     call: Call,
     model: ServedModel,
-    texts: Sequence[str | list[int]],
+    texts: Sequence[str] | Sequence[list[int]],
     *,
     truncation: Truncation,
     normalize: bool | None = None,
@@ -230,14 +230,14 @@ async def similarity(call: Call, body: schemas.SimilarityRequest) -> schemas.Sim
     return schemas.SimilarityAnswer(model.name, scores, call.usage())
 
 
-def as_inputs(given: str | list[str | int | list[int]], what: str) -> list[str | list[int]]:
+def as_inputs(given: str | list[str | int | list[int]], what: str) -> list[str] | list[list[int]]:
     """One text, several, one list of ids or several: always as a list. A mixture is refused."""
     if isinstance(given, str):
         return [given]
     kinds = set(map(type, given))
     if len(kinds) > 1:
         raise invalid(f"`{what}` mixes texts and token ids.")
-    return [cast(list[int], given)] if kinds == {int} else cast(list[str | list[int]], given)
+    return [cast(list[int], given)] if kinds == {int} else cast(list[str], given)
 
 
 _TEXTS = {"one": {"inputs": "What is Deep Learning?"}, "several": {"inputs": ["A text.", "Another."], "truncate": True}}

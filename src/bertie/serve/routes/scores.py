@@ -97,9 +97,9 @@ async def relevance(
 
 def _refuse_classifier(call: Call, name: str) -> None:
     """A classifier whose labels do not mean relevance would rank by whatever it was trained for."""
-    runners = call.service.models.get(name).runners if call.service.models.knows(name) else {}
-    judges = runners.get("classify")
-    if isinstance(judges, LogitsRunner):
+    models = call.service.models
+    judges = models.get(name).get("classify", LogitsRunner) if models.knows(name) else None
+    if judges is not None:
         labels = ", ".join(repr(label) for label in judges.names[:6])
         raise invalid(
             f"{name} is a classifier with the labels {labels}, none of which means that a document is relevant. "

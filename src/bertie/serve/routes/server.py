@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from bertie import __version__
+import bertie
 from bertie.answers import Token
 from bertie.errors import BertieError
 from bertie.serve import schemas
@@ -48,11 +48,11 @@ async def metrics(call: Call, body: None) -> bytes:
 async def info(call: Call, body: None) -> schemas.Info:
     model = _any_model(call, None)
     engine, source = model.running(), model.choice.source
-    loaded, service, embeds, judges = model.loaded, call.service, model.embeds, model.runners.get("classify")
+    loaded, service, embeds, judges = model.loaded, call.service, model.embeds, model.get("classify", LogitsRunner)
     kind: dict[str, Any]
     if embeds is not None:
         kind = {"embedding": {"pooling": "+".join(embeds.embedder.pooling.modes)}}
-    elif isinstance(judges, LogitsRunner):
+    elif judges is not None:
         names = judges.names
         labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
         kind = {"reranker" if judges.config.num_labels == 1 else "classifier": labels}
@@ -70,7 +70,7 @@ async def info(call: Call, body: None) -> schemas.Info:
         max_client_batch_size=call.limits.batch,
         auto_truncate=service.settings.truncation in ("left", "right"),
         tokenization_workers=service.helpers,
-        version=__version__,
+        version=bertie.__version__,
         sha=None,
         docker_label=None,
         models=[model_card(one) for one in call.service.models.all],
