@@ -237,3 +237,52 @@ class Hit:
     score: float
     text: str
     position: int
+
+
+# -- over HTTP --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Prediction:
+    """A label of a `Classification`, which is sent as a list of them."""
+
+    label: str
+    score: float
+
+
+@dataclass(slots=True)
+class SentLayer:
+    index: int
+    values: list[float]
+
+
+@dataclass(slots=True)
+class SentToken:
+    token: str
+    layers: list[SentLayer]
+
+
+@dataclass(slots=True)
+class SentFeatures:
+    """`Features` as they are sent."""
+
+    tokens: list[SentToken]
+
+
+@dataclass(frozen=True)
+class TaskRoute:
+    """Where a server answers a task: a list of `inputs` there gives as many `results`, each of the type `sent`."""
+
+    path: str
+    sent: object
+
+
+# What the server makes its own routes of, and the client its requests.
+TASK_ROUTES: dict[str, TaskRoute] = {
+    "classify": TaskRoute("/v1/classify", list[Prediction]),
+    "tag": TaskRoute("/v1/tag", list[Entity]),
+    "answer": TaskRoute("/v1/answer", AnswerResult),
+    "fill": TaskRoute("/v1/fill", Filled),
+    "next": TaskRoute("/v1/next", NextSentence),
+    "features": TaskRoute("/v1/features", SentFeatures),
+}

@@ -238,14 +238,14 @@ def test_the_bound_is_not_far_above_the_answer(models: dict[str, str], name: str
     """What is reckoned before the work is done would not refuse an answer a tenth of the limit."""
     path, body = LARGE[name]
     reserved: list[int] = []
-    write = service.Service.write
+    write = service.Call.write
 
-    async def recorded(self: Any, call: Any, found: Any) -> bytes:
-        reserved.append(call.answer_bytes)
-        return await write(self, call, found)
+    async def recorded(self: Any, found: Any) -> bytes:
+        reserved.append(self.answer_bytes)
+        return await write(self, found)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service.Service, "write", recorded)
+        patch.setattr(service.Call, "write", recorded)
         with Running(settings(models)) as server, client(server) as http:
             found = http.post(path, json=body)
     assert found.status_code == 200

@@ -23,8 +23,7 @@ pytest.importorskip("httpx", reason="the client needs httpx (extra: serve)")
 
 from bertie import answers
 from bertie.client import AsyncClient, Client, Retrying, ServerError
-from bertie.client import requests as calls
-from bertie.client.retries import refusal, retry_after
+from bertie.client.requests import refusal, retry_after
 from bertie.errors import InputError, TruncationWarning
 
 Reply = tuple[int, dict[str, str], Any]
@@ -373,11 +372,11 @@ def test_answers_are_the_tasks_own_types() -> None:
         assert getattr(module, name) is getattr(answers, name), name
 
 
-def test_texts_that_the_server_cut_are_told() -> None:
+def test_texts_that_the_server_cut_are_told(stub: Stub) -> None:
     payload = {"results": [[{"label": "a", "score": 1.0}]], "usage": {"truncated_texts": 1}}
-    with pytest.warns(TruncationWarning, match="The server cut 1 texts"):
-        (found,) = calls.classify(["a long text"]).answer(payload)
-    assert found.label == "a"
+    stub.reply = lambda path, body: (200, {}, payload)
+    with Client(stub.url) as client, pytest.warns(TruncationWarning, match="The server cut 1 texts"):
+        assert client.classify("a long text").label == "a"
 
 
 def test_a_client_does_not_import_torch() -> None:
