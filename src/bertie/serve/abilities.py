@@ -21,12 +21,9 @@ from torch import Tensor
 from bertie.errors import InputError
 from bertie.model import BertForMaskedLM, BertForNextSentencePrediction, BertForSequenceClassification
 from bertie.running.batching import Row
-from bertie.running.cutting import Cutting
-from bertie.running.inputs import TextOrPair
-from bertie.running.long_texts import Cuts
-from bertie.running.open import Loaded, open_model
+from bertie.running.open import OpenModel, open_model
 from bertie.running.pooling import Pieces, divide, join, pool
-from bertie.running.rows import split_text_or_pair, truncated_rows
+from bertie.running.rows import Cuts, Cutting, TextOrPair, split_text_or_pair, truncated_rows
 from bertie.running.scoring import row_logits
 from bertie.running.sentence_folder import Normalize
 from bertie.serve.failures import invalid, too_large
@@ -72,7 +69,7 @@ class Place:
 class Embedding:
     """Vectors: of texts (lane `vectors`), and of every token (lane `tokens`)."""
 
-    def __init__(self, source: str | Loaded, place: Place) -> None:
+    def __init__(self, source: str | OpenModel, place: Place) -> None:
         self.embedder = Embedder(source, device=place.device, dtype=place.dtype)
         self.loaded = self.embedder.loaded
         self.normalizes = any(isinstance(stage, Normalize) for stage in self.embedder.settings.stages)
@@ -223,7 +220,7 @@ def _gathered(items: Sequence[EmbedItem]) -> Pieces:
 class Sparse:
     """SPLADE's vectors from a masked-word head: for every word of the vocabulary the max of log(1 + relu(x))."""
 
-    def __init__(self, source: str | Loaded, place: Place) -> None:
+    def __init__(self, source: str | OpenModel, place: Place) -> None:
         self.loaded = open_model(source, BertForMaskedLM, task="embed_sparse", device=place.device, dtype=place.dtype)
         # [tokens, vocabulary] is large: few tokens at once.
         self.lane = Lane("embed_sparse", self._run, budget=max(512, self.loaded.budget // 8))
@@ -233,7 +230,7 @@ class Sparse:
         """For every row the words that have a weight, and the weights."""
         logits = self.loaded.run(rows).logits
         answers = []
-        for part in Loaded.split(logits, rows):
+        for part in OpenModel.split(logits, rows):
             weights = part.float().amax(dim=0).relu().log1p()  # both grow with x, so max may come first
             found = weights.nonzero()[:, 0]
             answers.append((found.cpu().numpy(), weights[found].cpu().numpy()))
@@ -243,7 +240,7 @@ class Sparse:
 class Logits:
     """A head that judges whole rows: a classifier, a cross-encoder, next sentence. Answers are rows of logits."""
 
-    def __init__(self, task: str, source: str | Loaded, place: Place) -> None:
+    def __init__(self, task: str, source: str | OpenModel, place: Place) -> None:
         kind = BertForNextSentencePrediction if task == "next" else BertForSequenceClassification
         self.loaded = open_model(source, kind, task=task, device=place.device, dtype=place.dtype)
         self.lane = Lane(task, self._run)
@@ -301,7 +298,7 @@ class Rowed:
     """
 
     def __init__(
-        self, name: str, make: Callable[..., Any], loaded: Loaded, *, shared: Callable[[list[Any]], Any] | None
+        self, name: str, make: Callable[..., Any], loaded: OpenModel, *, shared: Callable[[list[Any]], Any] | None
     ) -> None:
         self.name, self.loaded = name, loaded
         self._make = make
@@ -342,7 +339,7 @@ class Filling:
 
     name = "fill"
 
-    def __init__(self, source: str | Loaded, place: Place) -> None:
+    def __init__(self, source: str | OpenModel, place: Place) -> None:
         filler = MaskFiller(source, device=place.device, dtype=place.dtype)
         self.loaded = filler.loaded
         self.lane = Lane(self.name, filler.run)
@@ -351,7 +348,7 @@ class Filling:
         return MaskFiller(self.loaded, **options)
 
 
-def make_ability(task: str, source: str | Loaded, place: Place) -> Any:
+def make_ability(task: str, source: str | OpenModel, place: Place) -> Any:
     """What a task is done with."""
     where: dict[str, Any] = {"device": place.device, "dtype": place.dtype}
     if task == "embed":
@@ -364,7 +361,7 @@ def make_ability(task: str, source: str | Loaded, place: Place) -> Any:
         return Filling(source, place)
     if task == "tag":
         tagger = Tagger(source, **where)
-        return Rowed(task, Tagger, tagger.judge.loaded, shared=tagger.run)
+        return Rowed(task, Tagger, tagger.loaded, shared=tagger.run)
     if task == "answer":
         answerer = Answerer(source, **where)
         return Rowed(task, Answerer, answerer.loaded, shared=answerer.run)
@@ -376,7 +373,7 @@ def make_ability(task: str, source: str | Loaded, place: Place) -> Any:
     raise InputError(f"There is no task {task!r}.")
 
 
-def _zero_shot(loaded: Loaded, *, labels: Sequence[str], **options: Any) -> ZeroShotClassifier:
+def _zero_shot(loaded: OpenModel, *, labels: Sequence[str], **options: Any) -> ZeroShotClassifier:
     return ZeroShotClassifier(labels, loaded, **options)
 
 

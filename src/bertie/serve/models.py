@@ -22,7 +22,7 @@ from bertie.checkpoint.read import open_checkpoint
 from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
 from bertie.running.batching import Row
-from bertie.running.open import Loaded, forget_models
+from bertie.running.open import OpenModel, forget_models
 from bertie.serve.abilities import Embedding, Place, Rowed, make_ability
 from bertie.serve.failures import Refusal, unhealthy
 from bertie.serve.scheduler import Device, Engine, device_failed
@@ -81,8 +81,8 @@ class ServedModel:
         return self.choice.name
 
     @property
-    def loaded(self) -> Loaded:
-        loaded: Loaded = next(iter(self.abilities.values())).loaded
+    def loaded(self) -> OpenModel:
+        loaded: OpenModel = next(iter(self.abilities.values())).loaded
         return loaded
 
     def running(self) -> Engine:
@@ -206,7 +206,7 @@ class Models:
             abilities["rerank"] = abilities["classify"]
         for ability in abilities.values():
             warm_up(ability)
-        loaded: Loaded = next(iter(abilities.values())).loaded
+        loaded: OpenModel = next(iter(abilities.values())).loaded
         model.device, model.dtype = str(loaded.model.device), loaded.dtype
         on_cpu = loaded.model.device.type == "cpu"
         budget = settings.batch_tokens or (min(loaded.budget, _CPU_BUDGET) if on_cpu else loaded.budget)
@@ -289,7 +289,7 @@ def make_abilities(tasks: Sequence[str], source: str, place: Place) -> dict[str,
 
 def warm_up(ability: Any) -> None:
     """A few batches of several lengths, so that the first client does not wait for what the first batches cost."""
-    loaded: Loaded = ability.loaded
+    loaded: OpenModel = ability.loaded
     cls, sep = loaded.tokenizer.cls_token_id or 0, loaded.tokenizer.sep_token_id or 0
     for length in _WARM_LENGTHS:
         row = Row([cls, *[sep] * max(0, min(length, loaded.max_length) - 2), sep][: loaded.max_length])

@@ -359,8 +359,8 @@ def test_the_words_of_every_kind_of_server_are_found(payload: Any) -> None:
 
 
 def test_answers_have_the_fields_of_the_tasks_own() -> None:
-    from bertie.running import entities
     from bertie.tasks import answer, classify, features, fill, next_sentence, rerank
+    from bertie.tasks import tag as entities
 
     pairs = [
         (classify, "Classification"), (entities, "Entity"), (answer, "FoundAnswer"), (answer, "AnswerResult"),

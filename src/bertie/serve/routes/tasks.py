@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from bertie.running.batching import Row
-from bertie.running.entities import Entity
-from bertie.running.inputs import TextOrPair
+from bertie.running.rows import TextOrPair
 from bertie.running.scoring import averaged
 from bertie.serve import schemas as wire
 from bertie.serve.abilities import Embedding, Logits, Rowed
@@ -29,6 +28,7 @@ from bertie.tasks.answer import AnswerResult, FoundAnswer
 from bertie.tasks.classify import Classification, best_first, scores
 from bertie.tasks.features import Features
 from bertie.tasks.similarity import unit
+from bertie.tasks.tag import Entity
 
 # Bytes of JSON, at most: of a number with its label, and of a character.
 _RANK_BYTES, _CHARACTER_BYTES = 64, 6

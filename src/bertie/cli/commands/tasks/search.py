@@ -27,7 +27,7 @@ Examples:
 @output_options
 def command(index: str, given: Given, k: int, partial: bool, chosen: Chosen, out: Out) -> None:
     """Find the K texts in the folder INDEX that are nearest to each QUERY, exactly."""
-    from bertie.running.inputs import chunked
+    from bertie.running.batching import chunked
     from bertie.search.index import Hit, Index
 
     opened = Index.open(index, **chosen.settings, partial=partial)
