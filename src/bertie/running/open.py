@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, TypeGuard, Union
 
 import numpy as np
 import torch
@@ -204,25 +204,17 @@ def open_model(
     it plain. A model object or a `OpenModel` is used as it is.
     """
     one_of("engine", engine, ENGINES)
-    if isinstance(model, (OpenModel, BertPreTrainedModel)):
-        _check_same(model, device, dtype)
-    if isinstance(model, OpenModel):
-        inside = model.model
-        if not isinstance(inside, BertPreTrainedModel) or isinstance(inside, kind):
-            return model
-        if kind.__name__ == "BertModel" and hasattr(inside, "bert"):
-            return replace(model, model=inside.base_model)
-        raise _wrong_kind(task, kind, inside)
     if isinstance(model, BertPreTrainedModel):
         if tokenizer is None:
             raise InputError(
                 f"{task} was given a model object without its tokenizer.",
                 "Pass tokenizer=BertTokenizer.from_pretrained(…), or the model's folder instead of the object.",
             )
-        if not isinstance(model, kind) and not (kind.__name__ == "BertModel" and hasattr(model, "bert")):
-            raise _wrong_kind(task, kind, model)
-        used = model.base_model if kind.__name__ == "BertModel" else model
-        return OpenModel(used.eval(), tokenizer, name=type(model).__name__)
+        fitting = _fitting(OpenModel(model, tokenizer, name=type(model).__name__), kind, task, device, dtype)
+        fitting.model.eval()
+        return fitting
+    if isinstance(model, OpenModel):
+        return _fitting(model, kind, task, device, dtype)
     source = model if model is not None else default
     if source is None:
         raise InputError(f"{task} needs a model.", "Name one: a folder with a checkpoint, or a hub name.")
@@ -238,9 +230,27 @@ def open_model(
     return loaded if tokenizer is None else replace(loaded, tokenizer=tokenizer)
 
 
-def _wrong_kind(task: str, kind: type[BertPreTrainedModel], model: BertPreTrainedModel) -> InputError:
-    return InputError(
-        f"{task} needs a {kind.__name__}; it was given a {type(model).__name__}.",
+def is_named(model: ModelLike | None) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether a model is given by its files, and not as an object."""
+    return isinstance(model, (str, os.PathLike))
+
+
+def _fitting(
+    opened: OpenModel,
+    kind: type[BertPreTrainedModel],
+    task: str,
+    device: torch.device | str | None,
+    dtype: torch.dtype | str | None,
+) -> OpenModel:
+    """A model that is there already, or the encoder inside it where that is all that is wanted."""
+    _check_same(opened, device, dtype)
+    inside = opened.model
+    if not isinstance(inside, BertPreTrainedModel) or isinstance(inside, kind):
+        return opened
+    if kind.__name__ == "BertModel" and hasattr(inside, "bert"):
+        return replace(opened, model=inside.base_model)
+    raise InputError(
+        f"{task} needs a {kind.__name__}; it was given a {type(inside).__name__}.",
         f"If the checkpoint has that head, name its folder, or load it with {kind.__name__}.from_pretrained(…).",
     )
 
@@ -267,24 +277,22 @@ def _check_device(name: str) -> None:
         )
 
 
-def _check_same(model: OpenModel | BertPreTrainedModel, device: Any, dtype: torch.dtype | str | None) -> None:
+def _check_same(model: OpenModel, device: torch.device | str | None, dtype: torch.dtype | str | None) -> None:
     """A model that is there already stays where and what it is: device= and dtype= may only say the same."""
-    used = model if isinstance(model, BertPreTrainedModel) else model.model
     if device is not None:
         _check_device(str(device))
         wanted = torch.device(device)
-        if wanted.type != used.device.type or wanted.index not in (None, used.device.index):
+        if wanted.type != model.device.type or wanted.index not in (None, model.device.index):
             raise InputError(
-                f"device={str(device)!r} was given with a model that is on {used.device}.",
+                f"device={str(device)!r} was given with a model that is on {model.device}.",
                 f"Move it first: model.to({str(device)!r}); or name its folder instead.",
             )
     given = _type_name(dtype)
     if given is None:
         return
-    own = model.dtype if isinstance(model, OpenModel) else str(used.dtype).removeprefix("torch.")
-    if given not in ("auto", own):
+    if given not in ("auto", model.dtype):
         raise InputError(
-            f"dtype={given!r} was given with a model that is {own}.",
+            f"dtype={given!r} was given with a model that is {model.dtype}.",
             "Convert it first: model.to(torch.bfloat16) or bertie.compile(…); or name its folder instead.",
         )
 

@@ -37,8 +37,8 @@ LONG: tuple[Long, ...] = ("truncate", "windows", "error")
 _QUOTED = 60
 
 __all__ = [
-    "DEFAULT_STRIDE", "LONG", "Cuts", "Cutting", "Long", "Row", "TextOrPair", "Windows", "cut_ids", "document_rows",
-    "split_text_or_pair", "truncated_rows",
+    "DEFAULT_STRIDE", "LONG", "Cuts", "Cutting", "Long", "Row", "TextOrPair", "Windows", "both", "cut_ids",
+    "document_rows", "split_text_or_pair", "truncated_rows",
 ]  # fmt: skip
 
 
@@ -63,8 +63,8 @@ class Cuts:
         """Raise for a text that is too long, if that was asked for."""
         if self.long != "error":
             return
-        what, first = ("text", item) if isinstance(item, str) else ("pair", item[0])
-        shown = repr(first)
+        first, second = both(item)
+        what, shown = "text" if second is None else "pair", repr(first)
         raise InputError(
             f"The {what} that begins with {shown if len(shown) <= _QUOTED else shown[:_QUOTED] + '…'} has more than "
             f"{self.limit} tokens.",
@@ -93,6 +93,11 @@ class Cuts:
         )
 
 
+def both(item: TextOrPair) -> tuple[str, str | None]:
+    """A pair, or a text and None."""
+    return (item, None) if isinstance(item, str) else item
+
+
 def truncated_rows(
     tokenizer: BertTokenizer,
     items: Sequence[TextOrPair],
@@ -102,8 +107,9 @@ def truncated_rows(
 ) -> list[Row]:
     """One row to an item, of at most `max_length` tokens."""
     rows: list[Row | None] = [None] * len(items)
+    kinds = [both(item)[1] is not None for item in items]
     for paired in (False, True):  # texts and pairs are typed differently, so each are encoded by themselves
-        places = [place for place, item in enumerate(items) if isinstance(item, tuple) == paired]
+        places = [place for place, kind in enumerate(kinds) if kind == paired]
         if not places:
             continue
         encoded = tokenizer([items[place] for place in places], truncation=strategy, max_length=max_length)
@@ -161,7 +167,7 @@ def split_text_or_pair(
 ) -> Windows:
     """Windows of at most `max_length` tokens that share `stride` tokens (half a window at most) with the one before."""
     whole_number("stride", stride, 0)
-    first, second = item if isinstance(item, tuple) else (item, None)
+    first, second = both(item)
     whole = tokenizer(first, second, return_offsets_mapping=True)[0]
     layout = Layout.of(whole.sequence_ids)
     sizes = (layout.a_end - layout.a_start, layout.b_end - layout.b_start)

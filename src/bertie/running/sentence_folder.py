@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertie.arguments import is_whole
 from bertie.checkpoint.folder import find_weights
 from bertie.checkpoint.read import SafeTensors, Tensors, TorchTensors
 from bertie.checkpoint.shards import inside, read_json_file
@@ -275,9 +276,9 @@ def _optional(path: Path) -> Mapping[str, object]:
 
 def _whole_number(values: Mapping[str, object], key: str, path: Path, *, least: int) -> int | None:
     value = values.get(key)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-        raise CheckpointError(f"{path}: {key} is {value!r:.40}; it takes a whole number of at least {least}.")
-    return value
+    if value is None or is_whole(value, least):
+        return value
+    raise CheckpointError(f"{path}: {key} is {value!r:.40}; it takes a whole number of at least {least}.")
 
 
 def _with_shared_settings(settings: SentenceSettings, path: Path) -> SentenceSettings:

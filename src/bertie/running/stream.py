@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -36,6 +36,7 @@ from bertie.running.rows import Cutting
 T = TypeVar("T")
 R = TypeVar("R")
 P = TypeVar("P")
+L = TypeVar("L", bound=Sized)  # rows, or what else has a length in tokens
 Text = TypeVar("Text", bound=str | tuple[str, ...])
 Answers: TypeAlias = Sequence[R] | Callable[[], Sequence[R]]
 Vectors = NDArray[np.float32]
@@ -94,24 +95,22 @@ def started_ahead(found: Iterable[T], start: Callable[[T], Callable[[], R]], ahe
 
 
 def run_in_order(
-    rows: Iterable[T],
-    run: Callable[[list[T]], Answers[R]],
+    rows: Iterable[L],
+    run: Callable[[list[L]], Answers[R]],
     *,
     budget: int,
-    length: Callable[[T], int] | None = None,
     ahead: int = 0,
 ) -> Iterator[R]:
     """Answers of `run`, which takes a batch of rows and gives as many answers, in the rows' order.
 
     It may also give a function that gives them: a GPU's batches are started, and read when `ahead` windows more are.
     """
-    size: Callable[[T], int] = length or len  # type: ignore[assignment]  # rows without a length of their own have one
 
-    def start(window: list[T]) -> Callable[[], Iterator[R]]:
-        groups = split_by_tokens([size(row) for row in window], budget)
+    def start(window: list[L]) -> Callable[[], Iterator[R]]:
+        groups = split_by_tokens([len(row) for row in window], budget)
         return partial(_in_order, [(group, run([window[place] for place in group])) for group in groups])
 
-    return chain.from_iterable(started_ahead(windows(rows, budget=budget, length=size), start, ahead))
+    return chain.from_iterable(started_ahead(windows(rows, budget=budget, length=len), start, ahead))
 
 
 def _in_order(batches: list[tuple[list[int], Answers[R]]]) -> Iterator[R]:
@@ -122,8 +121,8 @@ def _in_order(batches: list[tuple[list[int], Answers[R]]]) -> Iterator[R]:
 
 
 def run_groups(
-    groups: Iterable[tuple[P, Sequence[T]]],
-    run: Callable[[list[T]], Answers[R]],
+    groups: Iterable[tuple[P, Sequence[L]]],
+    run: Callable[[list[L]], Answers[R]],
     *,
     budget: int,
     ahead: int = 0,
@@ -134,7 +133,7 @@ def run_groups(
     """
     waiting: deque[tuple[P, int]] = deque()
 
-    def rows() -> Iterator[T]:
+    def rows() -> Iterator[L]:
         for text, its_rows in groups:
             waiting.append((text, len(its_rows)))
             yield from its_rows

@@ -303,17 +303,17 @@ def checked_text(item: object, where: str) -> str:
 
 def checked_text_or_pair(item: object, where: str) -> TextOrPair:
     """A string, or two of them as a tuple (from a list of two as well, as JSON has them)."""
-    if isinstance(item, str):
-        return item
-    if isinstance(item, (tuple, list)):
-        first, second = item if len(item) == 2 else (None, None)
-        if isinstance(first, str) and isinstance(second, str):
+    match item:
+        case str():
+            return item
+        case [str() as first, str() as second] if isinstance(item, (tuple, list)):
             return first, second
-        parts = ", ".join(type(part).__name__ for part in item[:4])
-        raise InputError(
-            f"{where} is a {type(item).__name__} of {len(item)} ({parts}); a pair is two strings.",
-            "Pass (text, second text) for a pair, and a list for several texts.",
-        )
+        case tuple() | list():
+            parts = ", ".join(type(part).__name__ for part in item[:4])
+            raise InputError(
+                f"{where} is a {type(item).__name__} of {len(item)} ({parts}); a pair is two strings.",
+                "Pass (text, second text) for a pair, and a list for several texts.",
+            )
     raise InputError(
         f"{where} is {described(item)}; a string or a pair (text, second text) was wanted.",
         "Decode bytes, and leave out or fill in None.",

@@ -28,8 +28,7 @@ from bertie.arguments import one_of, whole_number
 from bertie.data import as_rows
 from bertie.data.lists import listed
 from bertie.errors import BertieError, DataError, InputError
-from bertie.model.pretrained import BertPreTrainedModel
-from bertie.running.open import ModelLike, OpenModel
+from bertie.running.open import ModelLike, is_named
 from bertie.running.progress import with_progress
 from bertie.running.task import described
 from bertie.search.files import (
@@ -393,7 +392,7 @@ def build_index(
 
 
 def _model_name(model: ModelLike | None) -> str | None:
-    if model is None or isinstance(model, OpenModel | BertPreTrainedModel):
+    if model is None or not is_named(model):
         return None
     name = os.fspath(model)
     return os.path.abspath(name) if os.path.exists(name) else name

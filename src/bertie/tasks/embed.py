@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from bertie.arguments import is_whole
 from bertie.defaults import default_embedding_model
 from bertie.errors import InputError
 from bertie.model import BertModel
-from bertie.model.pretrained import BertPreTrainedModel
-from bertie.running.open import ModelLike, OpenModel, open_model
+from bertie.running.open import ModelLike, OpenModel, is_named, open_model
 from bertie.running.pooling import Pieces, divide, join, pool, read_pooling
 from bertie.running.precision import NEED_RANGES, Numbers, check_precision, quantize
 from bertie.running.progress import with_progress
@@ -301,7 +301,7 @@ class Embedder(TextTask[Vectors]):
     def _checked_dim(self, truncate_dim: int | None) -> int | None:
         if truncate_dim is None:
             return None
-        if isinstance(truncate_dim, bool) or not isinstance(truncate_dim, int) or not 1 <= truncate_dim <= self._full:
+        if not is_whole(truncate_dim, 1, self._full):
             raise InputError(
                 f"{{truncate_dim}}; this model's vectors have {self._full} numbers.",
                 f"Use a whole number from 1 to {self._full}.",
@@ -429,7 +429,7 @@ class Embedder(TextTask[Vectors]):
 
     def _on(self, device: torch.device | str) -> Embedder:
         """The same embedder elsewhere. A model object moves, as in sentence-transformers; files are opened again."""
-        if isinstance(self.model, (OpenModel, BertPreTrainedModel)):
+        if self.model is not None and not is_named(self.model):
             if self.loaded.is_fast:
                 raise InputError(
                     f"The model was compiled for {self.device}; it cannot move to {device}.",
@@ -526,7 +526,7 @@ def _checked_length(given: int | None, own: int | None, loaded: OpenModel) -> in
     positions = loaded.config.max_position_embeddings
     if given is None:
         return min(own, positions) if own is not None else min(loaded.max_length, positions)
-    if isinstance(given, bool) or not isinstance(given, int) or not 3 <= given <= positions:
+    if not is_whole(given, 3, positions):
         raise InputError(
             f"{{max_length}}; this model takes texts of 3 to {positions} tokens, [CLS] and [SEP] included.",
             "Use a smaller one, and {long} to read all of a longer text.",

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertie.arguments import one_of
+from bertie.arguments import is_whole, one_of
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertModel
 from bertie.running.open import ModelLike, open_model
-from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Row, TextOrPair, split_text_or_pair
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Row, TextOrPair, both, split_text_or_pair
 from bertie.running.task import PairTask, RowTask, function_of
 from bertie.text import BertTokenizer
 
@@ -129,8 +129,8 @@ class FeatureExtractor(RowTask[TextOrPair, Tokens, Floats, Features], PairTask[F
         self.long, self.stride, self.progress = long, stride, progress
 
     def checked(self, item: object, where: str) -> TextOrPair:
-        checked = super().checked(item, where)
-        return split_at_bars(checked) if isinstance(checked, str) else checked
+        first, second = both(super().checked(item, where))
+        return split_at_bars(first) if second is None else (first, second)
 
     def stream(self, items: Iterable[TextOrPair]) -> Iterator[Features]:
         for index, found in enumerate(super().stream(items)):
@@ -155,7 +155,7 @@ class FeatureExtractor(RowTask[TextOrPair, Tokens, Floats, Features], PairTask[F
 
     def _truncated(self, item: TextOrPair) -> tuple[Tokens, list[Row]]:
         tokenizer = self.loaded.tokenizer
-        first, second = (item, None) if isinstance(item, str) else item
+        first, second = both(item)
         a: list[int] = tokenizer.encode(first, add_special_tokens=False)
         b: list[int] | None = None if second is None else tokenizer.encode(second, add_special_tokens=False)
         room = self.max_length - tokenizer.num_special_tokens_to_add(pair=b is not None)
@@ -200,7 +200,7 @@ def read_layers(layers: int | Iterable[int] | None, num_layers: int) -> tuple[in
     if not found:
         raise InputError("layers is empty.", "Name at least one; -1 is the last.")
     for layer in found:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not -num_layers <= layer < num_layers:
+        if not is_whole(layer, -num_layers, num_layers - 1):
             raise InputError(
                 f"Layer {layer!r} does not exist: the model has {num_layers}.",
                 f"Use {-num_layers} to {num_layers - 1}; 0 is the first layer and -1 the last.",

@@ -24,7 +24,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from bertie.arguments import whole_number
+from bertie.arguments import one_or_several, whole_number
 from bertie.data import RowReader, texts
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
@@ -371,7 +371,7 @@ fill = function_of(MaskFiller, "fill")
 
 def read_targets(tokenizer: BertTokenizer, targets: str | Iterable[str]) -> tuple[Ids, ...]:
     """The word pieces of every target: the token of that very name, or what the tokenizer makes of it."""
-    words = [targets] if isinstance(targets, str) else list(targets)
+    words = one_or_several(targets)
     if not words:
         raise InputError("targets is empty.", "Pass at least one word, or None for the whole vocabulary.")
     vocabulary = tokenizer.get_vocab()

@@ -17,16 +17,14 @@ from typing import ClassVar
 
 import torch
 
-from bertie.arguments import whole_number
+from bertie.arguments import is_whole, whole_number
 from bertie.checkpoint.read import open_checkpoint
 from bertie.errors import InputError
 from bertie.model import BertLMHeadModel
-from bertie.running.open import ModelLike, OpenModel, open_model
+from bertie.running.open import ModelLike, OpenModel, is_named, open_model
 from bertie.running.stream import run_in_order
 from bertie.running.task import TextTask, function_of
 from bertie.text import BertTokenizer
-
-_SEEDS = range(-(2**63), 2**64)  # what torch takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,11 @@ class Generated:
 class _Prompt:
     text: str
     ids: Sequence[int]
+    work: int
+
+    def __len__(self) -> int:
+        """Its work in tokens."""
+        return self.work
 
 
 class TextGenerator(TextTask[Generated]):
@@ -81,7 +84,7 @@ class TextGenerator(TextTask[Generated]):
         whole_number("max_new_tokens", max_new_tokens)
         whole_number("num_beams", num_beams)
         whole_number("num_return_sequences", num_return_sequences)
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed not in _SEEDS):
+        if seed is not None and not is_whole(seed, -(2**63), 2**64 - 1):  # what torch takes
             raise InputError("{seed:is} it takes a whole number from -2^63 to 2^64 - 1, or None.", seed=seed)
         self.max_new_tokens, self.count = max_new_tokens, num_return_sequences
         self.copies = max(num_beams, num_return_sequences)
@@ -108,10 +111,7 @@ class TextGenerator(TextTask[Generated]):
         self.pad = config.pad_token_id if config.pad_token_id is not None else (tokens.pad_token_id or 0)
 
     def stream(self, items: Iterable[str]) -> Iterator[Generated]:
-        def cost(prompt: _Prompt) -> int:
-            return (len(prompt.ids) + self.max_new_tokens) * self.copies
-
-        return run_in_order(map(self._prompt, items), self._run, budget=self.loaded.budget, length=cost)
+        return run_in_order(map(self._prompt, items), self._run, budget=self.loaded.budget)
 
     def _prompt(self, text: str) -> _Prompt:
         tokens = self.loaded.tokenizer
@@ -120,7 +120,8 @@ class TextGenerator(TextTask[Generated]):
         ids: list[int] = tokens.encode(text, add_special_tokens=False)
         # The end of a prompt is what the text goes on from, so a long one loses its beginning.
         kept = ids[max(0, len(ids) - (self.room - 1)) :]
-        return _Prompt(text, [tokens.cls_token_id, *kept])
+        work = (1 + len(kept) + self.max_new_tokens) * self.copies
+        return _Prompt(text, [tokens.cls_token_id, *kept], work)
 
     def _run(self, prompts: list[_Prompt]) -> list[Generated]:
         if self.draws_alone:
@@ -167,7 +168,7 @@ def _open_decoder(
     device: torch.device | str | None,
     dtype: torch.dtype | str | None,
 ) -> OpenModel:
-    if isinstance(model, (str, os.PathLike)):
+    if is_named(model):
         if not force and open_checkpoint(model).config.get("is_decoder") is not True:
             raise InputError(
                 f"generate needs a decoder; {os.fspath(model)} was not trained as one (config.is_decoder is not true).",

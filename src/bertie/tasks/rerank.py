@@ -11,7 +11,6 @@ sentence-transformers folder) ranks by cosine instead: it reads each text alone,
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +28,7 @@ from bertie.data.lists import listed
 from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
-from bertie.running.open import ModelLike, OpenModel, open_model
+from bertie.running.open import ModelLike, OpenModel, is_named, open_model
 from bertie.running.progress import with_progress
 from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Row, Sliding
 from bertie.running.scoring import Reading, ScoringTask, logits_later
@@ -262,7 +261,7 @@ def embeds(model: ModelLike | None) -> bool:
     """Is this a model without a head: one that gives vectors?"""
     if model is None:
         return True
-    if isinstance(model, (str, os.PathLike)):
+    if is_named(model):
         return model_class(open_checkpoint(model)) is BertModel
     return isinstance(model.model if isinstance(model, OpenModel) else model, BertModel)
 

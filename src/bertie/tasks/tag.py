@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertie.arguments import one_of, whole_number
+from bertie.arguments import one_of, one_or_several, whole_number
 from bertie.data.tags import OUTSIDE
 from bertie.errors import InputError
 from bertie.model import BertForTokenClassification
@@ -150,7 +150,7 @@ class Tagger(_TokenTask[str, list[Entity]], TextTask[list[Entity]]):
     ) -> None:
         one_of("aggregation", aggregation, AGGREGATIONS)
         self.aggregation: Aggregation = aggregation
-        self.ignored = frozenset((ignore_labels,) if isinstance(ignore_labels, str) else ignore_labels)
+        self.ignored = frozenset(one_or_several(ignore_labels))
         self._open(model, max_length, stride, tokenizer, device, dtype)
         self.labels.check(self.ignored)
         self.progress = progress
@@ -300,7 +300,7 @@ def judge_tokens(probabilities: Probabilities) -> Judged:
     return _judged(tokens, tokens, probabilities)
 
 
-def judge_words(probabilities: Probabilities, firsts: Sequence[int], aggregation: WordAggregation) -> Judged:
+def judge_words(probabilities: Probabilities, firsts: Sequence[int] | Ints, aggregation: WordAggregation) -> Judged:
     """One label for each word, which is the tokens from its first one to the next word's; the first is token 0."""
     starts = np.asarray(firsts, dtype=np.int64)
     ends = np.append(starts, len(probabilities))[1:]
@@ -343,7 +343,7 @@ def find_entities(
     if aggregation == "none" or aggregation == "simple":
         judged = judge_tokens(probabilities)
     else:
-        judged = judge_words(probabilities, word_starts(document), aggregation)  # type: ignore[arg-type]
+        judged = judge_words(probabilities, word_starts(document), aggregation)
     if aggregation == "none":
         names, kinds, starts = labels.names, judged.labels, np.arange(len(judged.labels))
         ends = starts + 1
