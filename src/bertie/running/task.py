@@ -243,7 +243,8 @@ class PairedTask(Task[tuple[str, str], Answer]):
         if second is None:
             if isinstance(first, str):
                 raise InputError(
-                    f"{self.name} was given a {names[0]} without a {names[1]}.", f"Pass the {names[1]} as well."
+                    f"{self.name} was given a {names[0]} without a {names[1]}.",
+                    f"Pass the {names[1]} as well, or ({names[0]}, {names[1]}) pairs.",
                 )
             return first
         if isinstance(first, tuple) and isinstance(second, tuple):
@@ -353,28 +354,35 @@ def function_of(
     """
 
     def call(*args: object, **settings: object) -> object:
-        given = call_signature.bind(*args, **settings).arguments
+        try:
+            given = call_signature.bind(*args, **settings).arguments
+        except TypeError as error:
+            raise TypeError(f"{name}(): {error}") from None
         items = given.pop(first)
         return make(**given)(items)  # type: ignore[call-arg]  # bound just now, to the parameters of `make`
 
-    call_signature = described_as(call, make, name, [first], positional)
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = make.__module__
+    call_signature = described_as(call, make, [inspect.Parameter(first, _EITHER)], positional)
     return cast("TaskFunction[Item, Answer, P]", call)
 
 
+_EITHER, _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
 def described_as(
-    call: Callable[..., object], make: Callable[..., object], name: str, given: Sequence[str], positional: int = 0
+    call: Callable[..., object],
+    make: Callable[..., object],
+    given: Sequence[inspect.Parameter] = (),
+    positional: int = 0,
 ) -> inspect.Signature:
-    """Let help and editors see the parameters and the description of `make` on the function that calls it."""
+    """Let help and editors see, on the function that calls `make`, its own parameters (or those given) and make's."""
+    own = given or [one for one in inspect.signature(call).parameters.values() if one.kind in (_EITHER, _NAMED)]
     settings = [
-        setting if number < positional else setting.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        setting if number < positional else setting.replace(kind=_NAMED)
         for number, setting in enumerate(inspect.signature(make).parameters.values())
     ]
-    items = [
-        inspect.Parameter(one, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None if number else inspect._empty)
-        for number, one in enumerate(given)
-    ]
-    signature = inspect.Signature([*items, *settings])
+    signature = inspect.Signature(sorted([*own, *settings], key=lambda one: one.kind))
     call.__dict__["__signature__"] = signature
-    call.__name__ = call.__qualname__ = name
-    call.__module__, call.__doc__ = make.__module__, make.__doc__
+    call.__doc__ = make.__doc__
     return signature

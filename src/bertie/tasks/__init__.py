@@ -1,6 +1,5 @@
-"""Tasks: texts in, typed answers out.
+"""Tasks: texts in, typed answers out. Each is one file, and nothing else is here.
 
-The road of one text: a task turns it into `Row`s (rows.py: truncated or windowed), `run_in_order` (batching.py) packs
-rows of many texts into batches by token budget, `Loaded.run` (loaded.py) puts a batch through the model, and the task
-turns its part of the output into an answer. Each task is one file.
+The road of one text: a task turns it into rows (running/rows.py), which go through the model in batches of many texts
+(running/stream.py), and turns what the model says of them into an answer (`RowTask` in running/task.py).
 """

@@ -202,7 +202,7 @@ def answer(
     return Answerer(**settings).paired(question, context)
 
 
-described_as(answer, Answerer, "answer", ("question", "context"))
+described_as(answer, Answerer)
 
 
 # -- from logits to spans ----------------------------------------------------------------------------------------------

@@ -125,4 +125,4 @@ def next_sentence(
     return NextSentencePredictor(**settings).paired(first, second)
 
 
-described_as(next_sentence, NextSentencePredictor, "next_sentence", ("first", "second"))
+described_as(next_sentence, NextSentencePredictor)

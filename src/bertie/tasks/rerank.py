@@ -254,7 +254,7 @@ def rerank(
     return Reranker(**settings)(query, documents, top_k=top_k, ids=ids, progress=progress)
 
 
-described_as(rerank, Reranker, "rerank", ("query", "documents"))
+described_as(rerank, Reranker)
 
 
 def embeds(model: ModelLike | None) -> bool:
