@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import bertie
-from bertie.running.open import Loaded
+from bertie.running.open import OpenModel
 from bertie.text import BertTokenizer, train_vocabulary
 
 PROSE = (
@@ -60,15 +60,15 @@ def small_model(name: str, *, seed: int = 0, positions: int = 64, **config: Any)
     return model
 
 
-def loaded(name: str, **config: Any) -> Loaded:
-    return Loaded(small_model(name, **config), small_tokenizer())
+def loaded(name: str, **config: Any) -> OpenModel:
+    return OpenModel(small_model(name, **config), small_tokenizer())
 
 
-def answering(**config: Any) -> Loaded:
+def answering(**config: Any) -> OpenModel:
     return loaded("BertForQuestionAnswering", **config)
 
 
-def tagging(labels: tuple[str, ...] = LABELS, **config: Any) -> Loaded:
+def tagging(labels: tuple[str, ...] = LABELS, **config: Any) -> OpenModel:
     return loaded("BertForTokenClassification", id2label=dict(enumerate(labels)), **config)
 
 

@@ -7,8 +7,8 @@ setting, its value and what is accepted (errors.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from typing import TypeVar
+from collections.abc import Collection, Iterable
+from typing import TypeGuard, TypeVar
 
 from bertie.errors import BertieError, InputError
 
@@ -23,13 +23,23 @@ def one_of(name: str, value: T, known: Collection[T], error: type[BertieError] =
     return value
 
 
+def is_whole(value: object, least: float = -math.inf, most: float = math.inf) -> TypeGuard[int]:
+    """Whether this is a whole number (True and False are none) inside its bounds."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def one_or_several(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Names, where a single one may be given as it is."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
 def whole_number(
     name: str, value: object, least: int = 1, *, or_none: str | None = None, error: type[BertieError] = InputError
 ) -> None:
     """A whole number of at least `least`, or None where that means something (`or_none` says what)."""
     if value is None and or_none is not None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value, least):
         extra = "" if or_none is None else f", or None for {or_none}"
         raise error(f"{{{name}:is}} it takes a whole number of at least {least}{extra}.", **{name: value})
 

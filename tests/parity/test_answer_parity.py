@@ -19,8 +19,7 @@ from transformers.data.processors.squad import SquadExample, SquadFeatures, Squa
 
 from bertie.data.squad import Answer, Question, read_squad
 from bertie.data.squad_scoring import best_threshold, score_squad
-from bertie.running.spans import Decoded, SpanRules, find_spans
-from bertie.tasks.answer import Answerer, answer
+from bertie.tasks.answer import Answerer, Decoded, SpanRules, answer, find_spans
 from bertie.text import BertTokenizer, WindowedDocument, split_document
 from token_models import PROSE, saved, small_model, small_tokenizer
 

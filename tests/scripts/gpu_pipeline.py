@@ -23,9 +23,9 @@ import numpy as np
 import torch
 
 import bertie
-from bertie.running.cutting import Cutting, text_chunks
 from bertie.running.pooling import Pieces
-from bertie.running.stream import Pipeline, tokenizing_beside
+from bertie.running.rows import Cutting
+from bertie.running.stream import VectorStream, text_chunks, tokenizing_beside
 from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
 
@@ -120,8 +120,8 @@ def main() -> None:
 
         known = Tokenized(embedder.loaded.tokenizer, 256)
         rows = [cutting.pieces(chunk) for chunk in chunks]
-        road = embedder._pipeline(cutting)
-        ready = Pipeline(road.loaded, known, road.pool, road.finish, road.budget)
+        road = embedder._vector_stream(cutting)
+        ready = VectorStream(road.loaded, known, road.pool, road.finish, road.budget)
         embedder.embed(texts)
         end, pre = [], []
         for _ in range(given.rounds):

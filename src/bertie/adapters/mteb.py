@@ -5,8 +5,8 @@ Prompts are chosen as MTEB chooses them: by task name, by task type, or by wheth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertie.errors import MissingExtra
 from bertie.running.open import ModelLike
-from bertie.tasks.embed import Embedder, as_embedder
+from bertie.tasks.embed import Embedder, EmbedderSettings, as_embedder
 
 try:
     from mteb.models import ModelMeta  # type: ignore[import-not-found, unused-ignore]
@@ -27,7 +27,10 @@ class MtebEncoder:
     """MTEB's `EncoderProtocol` (version 2). `revision` is MTEB's word for a model's version and only goes on record."""
 
     def __init__(
-        self, model_name: ModelLike | Embedder | None = None, revision: str | None = None, **settings: Any
+        self,
+        model_name: ModelLike | Embedder | None = None,
+        revision: str | None = None,
+        **settings: Unpack[EmbedderSettings],
     ) -> None:
         self.embedder = as_embedder(model_name, **settings)
         name = self.embedder.loaded.name.rstrip("/").rpartition("/")[2] or "model"
@@ -37,17 +40,18 @@ class MtebEncoder:
 
     def encode(
         self,
-        inputs: Iterable[Mapping[str, Any]],
+        inputs: Iterable[Mapping[str, Sequence[str]]],
         *,
-        task_metadata: Any = None,
-        prompt_type: Any = None,
-        **other: Any,
+        task_metadata: object = None,
+        prompt_type: object = None,
+        show_progress_bar: bool | None = None,
+        **other: object,
     ) -> NDArray[np.float32]:
         texts = [text for batch in inputs for text in batch["text"]]
         prompt_name = None
         if task_metadata is not None:
             prompt_name = get_prompt_name(self.embedder.prompts, task_metadata, prompt_type)
-        return self.embedder.embed(texts, prompt_name=prompt_name, progress=other.get("show_progress_bar"))
+        return self.embedder.embed(texts, prompt_name=prompt_name, progress=show_progress_bar)
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
         return self.embedder.similarity(embeddings1, embeddings2)

@@ -6,7 +6,6 @@ make_pipeline(TextEmbedder(), LogisticRegression()).fit(texts, labels)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,16 +41,17 @@ class TextEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.prompt_name = prompt_name
         self.long = long
 
-    def fit(self, X: Iterable[str], y: Any = None) -> TextEmbedder:  # noqa: N803  (scikit-learn's name)
-        settings = {"pooling": self.pooling, "normalize": self.normalize, "truncate_dim": self.truncate_dim}
-        self.embedder_ = as_embedder(self.model, **settings)
+    def fit(self, X: Iterable[str], y: object = None) -> TextEmbedder:  # noqa: N803  (scikit-learn's name)
+        self.embedder_ = as_embedder(
+            self.model, pooling=self.pooling, normalize=self.normalize, truncate_dim=self.truncate_dim
+        )
         return self
 
     def transform(self, X: Iterable[str]) -> NDArray[np.float32]:  # noqa: N803
         embedder = getattr(self, "embedder_", None) or self.fit(X).embedder_
         return embedder.embed(list(X), prompt_name=self.prompt_name, long=self.long)
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
         return np.array([f"bertie{number}" for number in range(self.embedder_.dimension)], dtype=object)
 
     def __sklearn_is_fitted__(self) -> bool:

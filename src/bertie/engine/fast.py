@@ -40,11 +40,15 @@ class Runner(Protocol):
         self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
     ) -> list[Tensor]: ...
 
+    def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        """The last state alone, of ids in the computer's own memory (pinned for a GPU), all of segment 0."""
+        return self(ids, None, None, Packing.of(list(lengths), device=ids.device), all_states=False)[-1]
+
     def describe(self) -> str:
         """One line for people: what runs where."""
 
 
-class ReferenceRunner:
+class ReferenceRunner(Runner):
     """The reference, where a runner is asked for and the engine has none."""
 
     def __init__(self, model: BertModel) -> None:
@@ -63,6 +67,9 @@ class ReferenceRunner:
             cu_seqlens=packing.cu_seqlens,
         )
         return list(output.hidden_states) if all_states else [output.last_hidden_state]
+
+    def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        return super().last_state(ids.to(self._model.device, non_blocking=True), lengths)
 
     def describe(self) -> str:
         return f"the reference in {str(self._model.dtype).removeprefix('torch.')}"

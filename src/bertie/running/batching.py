@@ -1,20 +1,16 @@
-"""Many rows through a model, by token budget, in order, in constant memory.
+"""Rows to batches: a batch is bounded by tokens and not by a number of texts, because texts differ in length.
 
-Texts differ in length, so a batch is bounded by tokens and not by a number of texts. Rows are read ahead a little, put
-in order of length, so that a batch holds texts of about one length, run, and given back in the order in which they
-came. Only the rows read ahead and their answers are held, so a stream of any length goes through. The first window read
-ahead is small and each one after it twice as large, so a stream answers soon.
+Rows are read ahead a little, put in order of length, so that a batch holds texts of about one length, and given back in
+the order in which they came (stream.py). What is read ahead is little at first and twice as much each time, so a stream
+answers soon; it never holds more than `BATCHES_AHEAD` batches, so a stream of any length goes through.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +18,15 @@ from numpy.typing import NDArray
 from bertie.errors import InputError
 
 T = TypeVar("T")
-R = TypeVar("R")
-P = TypeVar("P")
-Answers: TypeAlias = Sequence[R] | Callable[[], Sequence[R]]
+Ints = NDArray[np.int64]
 
 # Rows read ahead hold at most about this many batches: enough to sort by length, little enough to answer soon.
 BATCHES_AHEAD = 16
 # The first window is this part of a batch.
 _FIRST_PART = 8
-# Items in the first chunk of `growing_chunks`.
+# Items in the first chunk, and texts in one call of the tokenizer: Rust works on them side by side.
 _AT_FIRST = 16
+TEXTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ def split_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return [group.tolist() for group in token_groups(np.asarray(lengths, dtype=np.int64), budget)]
 
 
-def token_groups(lengths: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
+def token_groups(lengths: Ints, budget: int) -> list[Ints]:
     """As `split_by_tokens`, in arrays. Groups are about equally large, so that the last is not a crumb."""
     if len(lengths) <= 1:
         return [np.zeros(1, dtype=np.int64)] * len(lengths)
@@ -75,13 +70,7 @@ def token_groups(lengths: NDArray[np.int64], budget: int) -> list[NDArray[np.int
     return groups
 
 
-def windows(
-    items: Iterable[T],
-    *,
-    budget: int,
-    length: Callable[[T], int],
-    soon: bool = True,
-) -> Iterator[list[T]]:
+def windows(items: Iterable[T], *, budget: int, length: Callable[[T], int], soon: bool = True) -> Iterator[list[T]]:
     """Items read ahead: a part of a batch at first (or, unless `soon`, a batch), then twice as many each time."""
     sizes = growing(budget, BATCHES_AHEAD * budget, soon=soon)
     wanted = next(sizes)
@@ -107,100 +96,31 @@ def growing(budget: int, most: int, *, soon: bool) -> Iterator[int]:
         size = min(2 * size, most)
 
 
-def run_in_order(
-    rows: Iterable[T],
-    run: Callable[[list[T]], Answers[R]],
-    *,
-    budget: int,
-    length: Callable[[T], int] = len,  # type: ignore[assignment]
-    ahead: int = 0,
-) -> Iterator[R]:
-    """Answers of `run`, which takes a batch of rows and gives as many answers, in the rows' order.
+def growing_chunks(
+    items: Iterable[T], most: int, *, size: Callable[[T], int] = lambda item: 0, largest: int = 1
+) -> Iterator[list[T]]:
+    """Lists of items, few at first, so that a stream answers soon, then twice as many each time, up to `most`.
 
-    It may also give a function that gives them: a GPU's batches are started, and read when `ahead` windows more are.
+    A list also ends where its items' sizes come to `largest`.
     """
-    started: deque[tuple[int, list[tuple[list[int], Answers[R]]]]] = deque()
-    for window in windows(rows, budget=budget, length=length):
-        groups = split_by_tokens([length(row) for row in window], budget)
-        started.append((len(window), [(group, run([window[index] for index in group])) for group in groups]))
-        if len(started) > ahead:
-            yield from _in_order(*started.popleft())
-    while started:
-        yield from _in_order(*started.popleft())
+    wanted, taken = min(_AT_FIRST, most), 0
+    chunk: list[T] = []
+    for item in items:
+        chunk.append(item)
+        taken += size(item)
+        if len(chunk) >= wanted or taken >= largest:
+            yield chunk
+            chunk, taken, wanted = [], 0, min(2 * wanted, most)
+    if chunk:
+        yield chunk
 
 
-def _in_order(count: int, batches: list[tuple[list[int], Answers[R]]]) -> Iterator[R]:
-    answers: dict[int, R] = {}
-    for group, given in batches:
-        answers.update(zip(group, given() if callable(given) else given, strict=True))
-    return (answers[index] for index in range(count))
+def chunked(items: Iterable[T], size: int = TEXTS_AT_ONCE) -> Iterator[list[T]]:
+    """Lists of `size` items; the last may be shorter.
 
-
-def run_groups(
-    groups: Iterable[tuple[P, Sequence[T]]],
-    run: Callable[[list[T]], Answers[R]],
-    *,
-    budget: int,
-    length: Callable[[T], int] = len,  # type: ignore[assignment]
-    ahead: int = 0,
-) -> Iterator[tuple[P, list[R]]]:
-    """As `run_in_order` for texts of several rows each: (text, its rows) in, (text, its rows' answers) out.
-
-    Every text has at least one row.
+    >>> list(chunked("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
     """
-    waiting: deque[tuple[P, int]] = deque()
-
-    def rows() -> Iterator[T]:
-        for text, its_rows in groups:
-            waiting.append((text, len(its_rows)))
-            yield from its_rows
-
-    answers = run_in_order(rows(), run, budget=budget, length=length, ahead=ahead)
-    for first in answers:
-        text, count = waiting.popleft()
-        yield text, [first, *islice(answers, count - 1)]
-
-
-def growing_chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
-    """Lists of items, few at first, so that a stream answers soon, then twice as many each time, up to `most`."""
     iterator = iter(items)
-    size = min(_AT_FIRST, most)
     while chunk := list(islice(iterator, size)):
         yield chunk
-        size = min(2 * size, most)
-
-
-def map_ahead(
-    function: Callable[[T], R], items: Iterable[T], *, depth: int = 2, threads: int = 1
-) -> Generator[R, None, None]:
-    """`map(function, items)`, with up to `depth` calls ahead of the caller, in a thread beside it or in several.
-
-    The items themselves are read in the caller's thread, and the first call is made there, so that short work starts no
-    thread. An exception of `function` is raised where its answer would have been; threads end with the iterator.
-    """
-    process = os.getpid()
-    source = iter(items)
-    for item in islice(source, 1):
-        yield function(item)
-    pool: ThreadPoolExecutor | None = None
-    queue: deque[Future[R]] = deque()
-    try:
-        for item in source:
-            pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="bertie-ahead")
-            queue.append(pool.submit(function, item))
-            if len(queue) > depth:
-                yield _answer(queue.popleft(), process)
-        while queue:
-            yield _answer(queue.popleft(), process)
-    finally:
-        if pool is not None:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _answer(future: Future[R], process: int) -> R:
-    if os.getpid() != process:
-        raise InputError(
-            "This stream was begun before the process was forked, and the threads that read ahead for it are not here.",
-            "Begin a stream in the process that reads it.",
-        )
-    return future.result()

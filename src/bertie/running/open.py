@@ -1,6 +1,6 @@
 """A model that is ready for a task: weights, tokenizer, device, and how a batch of rows goes through it.
 
-Tasks take a model by name, by path, as a `Loaded`, or as a model object with its tokenizer. A name or path is loaded
+Tasks take a model by name, by path, as a `OpenModel`, or as a model object with its tokenizer. A name or path is loaded
 once and kept, so that `bertie.embed(...)` in a loop costs what it should.
 """
 
@@ -13,34 +13,33 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, TypeGuard, Union
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertie.arguments import one_of, whole_number
 from bertie.checkpoint.fill import usable_device
 from bertie.checkpoint.locate import name_of
 from bertie.checkpoint.read import open_checkpoint
 from bertie.checkpoint.report import listed
+from bertie.config import BertConfig
 from bertie.defaults import default_embedding_model as default_embedding_model
 from bertie.engine.compile import DTYPES, dtype_name
 from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
-from bertie.engine.gpu.runner import GpuRunner
 from bertie.errors import CheckpointError, InputError
 from bertie.loading import model_class, named_class
 from bertie.model.checks import fits_positions, ids_below
 from bertie.model.pretrained import BertPreTrainedModel
-from bertie.ops.packing import Packing
 from bertie.running.batching import Row
-from bertie.running.inputs import checked_choice
 from bertie.running.pooling import upload
 from bertie.running.progress import read_tokens
 from bertie.text import BertTokenizer
 
-ModelLike = Union[str, "os.PathLike[str]", BertPreTrainedModel, "Loaded"]
+ModelLike = Union[str, "os.PathLike[str]", BertPreTrainedModel, "OpenModel"]
 Ints = NDArray[np.int64]
 ENGINES = ("auto", "reference")
 
@@ -70,13 +69,13 @@ _CLASSIFIERS = {
 
 
 @dataclass
-class Loaded:
+class OpenModel:
     """A model with its tokenizer. `folder` is where it came from, if it came from files.
 
     `rounded` is the type that the engine computes in where that is not the type of the weights: int8, fp8.
     """
 
-    model: Any
+    model: BertPreTrainedModel
     tokenizer: BertTokenizer
     folder: Path | None = None
     name: str = ""
@@ -86,12 +85,20 @@ class Loaded:
     def __post_init__(self) -> None:
         if not self.budget:
             budgets = _ENGINE_BUDGETS if self.is_fast else _BUDGETS
-            self.budget = budgets.get(self.model.device.type, _BUDGETS["cpu"])
+            self.budget = budgets.get(self.device.type, _BUDGETS["cpu"])
 
     @property
     def is_fast(self) -> bool:
         """Whether the engine answers."""
         return isinstance(getattr(self.model, "base_model", None), FastBert)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def config(self) -> BertConfig:
+        return self.model.config
 
     @property
     def dtype(self) -> str:
@@ -101,10 +108,22 @@ class Loaded:
     @property
     def max_length(self) -> int:
         """The longest row the model takes, special tokens included."""
-        positions: int = self.model.config.max_position_embeddings
-        return min(positions, self.tokenizer.model_max_length)
+        return min(self.config.max_position_embeddings, self.tokenizer.model_max_length)
 
-    def run(self, rows: Sequence[Row], **options: Any) -> Any:
+    def checked_length(self, max_length: int | None, *, default: int | None = None) -> int:
+        """`max_length` where it was given, otherwise the default; never more than the model takes."""
+        if max_length is None:
+            return self.max_length if default is None else min(default, self.max_length)
+        whole_number("max_length", max_length)
+        if max_length > self.max_length:
+            raise InputError(
+                f"{{max_length:is}} the model takes at most {self.max_length} tokens at once.",
+                "Leave it out: longer texts are cut or read in overlapping windows.",
+                max_length=max_length,
+            )
+        return max_length
+
+    def run(self, rows: Sequence[Row], **options: Tensor | bool) -> Any:
         """The model's output for a packed batch; `split` gives each row its part of it."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         tokens = int(lengths.sum())
@@ -116,8 +135,8 @@ class Loaded:
         return self._run(ids, lengths, types, options)
 
     @torch.inference_mode()
-    def _run(self, ids: Ints, lengths: Ints, types: Ints | None, options: dict[str, Any]) -> Any:
-        device = self.model.device
+    def _run(self, ids: Ints, lengths: Ints, types: Ints | None, options: dict[str, Tensor | bool]) -> Any:
+        device = self.device
         read_tokens(len(ids))
         if self.is_fast:
             self._check(ids, types)
@@ -136,16 +155,13 @@ class Loaded:
             return states
         read_tokens(len(ids))
         self._check(ids, None)
-        fits_positions(int(lengths.max()), 0, self.model.config.max_position_embeddings)
-        runner = self.model.runner
-        if isinstance(runner, GpuRunner):  # from pinned memory, positions made there
-            return runner.last_state(torch.from_numpy(ids).pin_memory(), lengths.tolist())
-        packing = Packing.of(lengths.tolist(), device=self.model.device)
-        return runner(upload(ids, packing.device), None, None, packing, all_states=False)[-1]
+        fits_positions(int(lengths.max()), 0, self.config.max_position_embeddings)
+        flat = torch.from_numpy(ids)
+        return self.model.runner.last_state(flat.pin_memory() if self.device.type == "cuda" else flat, lengths.tolist())
 
     def _check(self, ids: Ints, types: Ints | None) -> None:
         """Ids are looked at here, where no GPU is waited for; a model that is compiled for one does not look."""
-        config = self.model.config
+        config = self.config
         ids_below("input_ids", torch.from_numpy(ids), config.vocab_size, "vocab_size")
         if types is not None:
             ids_below("token_type_ids", torch.from_numpy(types), config.type_vocab_size, "type_vocab_size")
@@ -164,11 +180,6 @@ class Loaded:
 
         return read
 
-    @property
-    def windows_ahead(self) -> int:
-        """Windows of batches that are started before the answers of one are read."""
-        return 1 if self.model.device.type == "cuda" else 0
-
     @staticmethod
     def split(packed: Tensor, rows: Sequence[Row]) -> tuple[Tensor, ...]:
         """`[tokens, …]` → one `[length, …]` per row."""
@@ -186,32 +197,24 @@ def open_model(
     engine: str = "auto",
     default: str | None = None,
     **construct: Any,
-) -> Loaded:
+) -> OpenModel:
     """A model of class `kind` for the task called `task`. A checkpoint without that head is refused, not filled up.
 
     A model named by its files is compiled (`engine="auto"`) where the engine has a runner for it; `"reference"` leaves
-    it plain. A model object or a `Loaded` is used as it is.
+    it plain. A model object or a `OpenModel` is used as it is.
     """
-    checked_choice("engine", engine, ENGINES)
-    if isinstance(model, (Loaded, BertPreTrainedModel)):
-        _check_same(model, device, dtype)
-    if isinstance(model, Loaded):
-        inside = model.model
-        if not isinstance(inside, BertPreTrainedModel) or isinstance(inside, kind):
-            return model
-        if kind.__name__ == "BertModel" and hasattr(inside, "bert"):
-            return replace(model, model=inside.base_model)
-        raise _wrong_kind(task, kind, inside)
+    one_of("engine", engine, ENGINES)
     if isinstance(model, BertPreTrainedModel):
         if tokenizer is None:
             raise InputError(
                 f"{task} was given a model object without its tokenizer.",
                 "Pass tokenizer=BertTokenizer.from_pretrained(…), or the model's folder instead of the object.",
             )
-        if not isinstance(model, kind) and not (kind.__name__ == "BertModel" and hasattr(model, "bert")):
-            raise _wrong_kind(task, kind, model)
-        used = model.base_model if kind.__name__ == "BertModel" else model
-        return Loaded(used.eval(), tokenizer, name=type(model).__name__)
+        fitting = _fitting(OpenModel(model, tokenizer, name=type(model).__name__), kind, task, device, dtype)
+        fitting.model.eval()
+        return fitting
+    if isinstance(model, OpenModel):
+        return _fitting(model, kind, task, device, dtype)
     source = model if model is not None else default
     if source is None:
         raise InputError(f"{task} needs a model.", "Name one: a folder with a checkpoint, or a hub name.")
@@ -227,9 +230,27 @@ def open_model(
     return loaded if tokenizer is None else replace(loaded, tokenizer=tokenizer)
 
 
-def _wrong_kind(task: str, kind: type[BertPreTrainedModel], model: BertPreTrainedModel) -> InputError:
-    return InputError(
-        f"{task} needs a {kind.__name__}; it was given a {type(model).__name__}.",
+def is_named(model: ModelLike | None) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether a model is given by its files, and not as an object."""
+    return isinstance(model, (str, os.PathLike))
+
+
+def _fitting(
+    opened: OpenModel,
+    kind: type[BertPreTrainedModel],
+    task: str,
+    device: torch.device | str | None,
+    dtype: torch.dtype | str | None,
+) -> OpenModel:
+    """A model that is there already, or the encoder inside it where that is all that is wanted."""
+    _check_same(opened, device, dtype)
+    inside = opened.model
+    if not isinstance(inside, BertPreTrainedModel) or isinstance(inside, kind):
+        return opened
+    if kind.__name__ == "BertModel" and hasattr(inside, "bert"):
+        return replace(opened, model=inside.base_model)
+    raise InputError(
+        f"{task} needs a {kind.__name__}; it was given a {type(inside).__name__}.",
         f"If the checkpoint has that head, name its folder, or load it with {kind.__name__}.from_pretrained(…).",
     )
 
@@ -256,24 +277,22 @@ def _check_device(name: str) -> None:
         )
 
 
-def _check_same(model: Loaded | BertPreTrainedModel, device: Any, dtype: torch.dtype | str | None) -> None:
+def _check_same(model: OpenModel, device: torch.device | str | None, dtype: torch.dtype | str | None) -> None:
     """A model that is there already stays where and what it is: device= and dtype= may only say the same."""
-    used = model if isinstance(model, BertPreTrainedModel) else model.model
     if device is not None:
         _check_device(str(device))
         wanted = torch.device(device)
-        if wanted.type != used.device.type or wanted.index not in (None, used.device.index):
+        if wanted.type != model.device.type or wanted.index not in (None, model.device.index):
             raise InputError(
-                f"device={str(device)!r} was given with a model that is on {used.device}.",
+                f"device={str(device)!r} was given with a model that is on {model.device}.",
                 f"Move it first: model.to({str(device)!r}); or name its folder instead.",
             )
     given = _type_name(dtype)
     if given is None:
         return
-    own = model.dtype if isinstance(model, Loaded) else str(used.dtype).removeprefix("torch.")
-    if given not in ("auto", own):
+    if given not in ("auto", model.dtype):
         raise InputError(
-            f"dtype={given!r} was given with a model that is {own}.",
+            f"dtype={given!r} was given with a model that is {model.dtype}.",
             "Convert it first: model.to(torch.bfloat16) or bertie.compile(…); or name its folder instead.",
         )
 
@@ -310,7 +329,7 @@ def _from_files(
     dtype: str | None,
     engine: str,
     construct: tuple[tuple[str, Any], ...],
-) -> Loaded:
+) -> OpenModel:
     rounded = dtype if dtype in _ENGINE_TYPES else None
     checkpoint = open_checkpoint(source, with_companions=True)
     _check_classifier(named_class(checkpoint.config), kind.__name__, task=task, source=source)
@@ -341,7 +360,7 @@ def _from_files(
     if engine == "auto" and (rounded or str(built.dtype).removeprefix("torch.") in DTYPES):
         # Rounding was asked for by name, so a model that cannot be rounded is refused; other types have the reference.
         built = compile_model(built, dtype=rounded, tokenizer=tokenizer, strict=rounded is not None)
-    loaded = Loaded(built, tokenizer, checkpoint.folder, source, rounded=rounded)
+    loaded = OpenModel(built, tokenizer, checkpoint.folder, source, rounded=rounded)
     if loaded.is_fast and built.device.type == "cuda":
-        built.check_inputs = False  # Loaded looks at the ids before they go there
+        built.check_inputs = False  # OpenModel looks at the ids before they go there
     return loaded

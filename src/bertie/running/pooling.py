@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertie.arguments import one_or_several
 from bertie.errors import InputError
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -97,8 +98,11 @@ class Pieces:
         """Rows `first` to `end` (exclusive), without a copy."""
         begin = int(self.begins[first]) if first < len(self) else len(self.ids)
         stop = int(self.begins[end]) if end < len(self) else len(self.ids)
-        columns = (self.lengths, self.starts, self.counts, self.positions, self.firsts, self.lasts)
-        return Pieces(self.ids[begin:stop], *(column[first:end] for column in columns))  # type: ignore[arg-type]
+        rows = slice(first, end)
+        return Pieces(
+            self.ids[begin:stop], self.lengths[rows], self.starts[rows], self.counts[rows], self.positions[rows],
+            self.firsts[rows], self.lasts[rows],
+        )  # fmt: skip
 
 
 def ranges(begins: Ints, lengths: Ints) -> Ints:
@@ -124,7 +128,7 @@ def read_pooling(given: str | Sequence[str] | None, default: Pooling) -> Pooling
     """What a caller asks for: a mode, several (side by side, in that order), or None for the checkpoint's own."""
     if given is None:
         return default
-    modes = (given,) if isinstance(given, str) else tuple(given)
+    modes = one_or_several(given)
     unknown = [mode for mode in modes if mode not in POOLING_MODES]
     if unknown or not modes:
         raise InputError(

@@ -10,7 +10,7 @@ ranges of the corpus.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from bertie.errors import InputError
 
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+Numbers: TypeAlias = NDArray[np.float32] | NDArray[np.int8] | NDArray[np.uint8]
 NEED_RANGES = ("int8", "uint8")
 _FEW = 100
 logger = logging.getLogger("bertie.tasks")
@@ -36,7 +37,7 @@ def calibration_ranges(vectors: ArrayLike) -> NDArray[np.float32]:
     return np.stack((array.min(axis=0), array.max(axis=0)))
 
 
-def quantize(vectors: ArrayLike, precision: str, *, ranges: ArrayLike | None = None) -> NDArray[Any]:
+def quantize(vectors: ArrayLike, precision: str, *, ranges: ArrayLike | None = None) -> Numbers:
     """Vectors `[n, dimension]` in another precision. Without `ranges`, int8 and uint8 take those of these vectors.
 
     >>> quantize([[0.5, -1.0, 0.25, 2.0, -3.0, 0.0, 1.0, 1.0]], "ubinary").tolist()
@@ -58,7 +59,7 @@ def quantize(vectors: ArrayLike, precision: str, *, ranges: ArrayLike | None = N
     return bits if precision == "ubinary" else (bits ^ 0x80).view(np.int8)
 
 
-def _in_steps(array: NDArray[Any], precision: str, ranges: ArrayLike | None) -> NDArray[Any]:
+def _in_steps(array: NDArray[np.floating], precision: str, ranges: ArrayLike | None) -> Numbers:
     if ranges is None:
         if len(array) == 1:
             raise InputError(
@@ -77,5 +78,5 @@ def _in_steps(array: NDArray[Any], precision: str, ranges: ArrayLike | None) -> 
         )
     steps = (limits[1] - limits[0]) / 255
     steps = np.where(steps == 0, 1, steps)
-    levels: NDArray[Any] = np.clip(np.floor((array - limits[0]) / steps), 0, 255)
+    levels: NDArray[np.floating] = np.clip(np.floor((array - limits[0]) / steps), 0, 255)
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)

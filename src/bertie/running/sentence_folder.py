@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertie.arguments import is_whole
 from bertie.checkpoint.folder import find_weights
 from bertie.checkpoint.read import SafeTensors, Tensors, TorchTensors
 from bertie.checkpoint.shards import inside, read_json_file
@@ -58,36 +59,48 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
-    """`activation(x · weightᵀ + bias)`; weight is `[out, in]`."""
+class Stage:
+    """A step after pooling, vectors `[n, in]` → `[n, out]`; its weight is `[out, in]`, or as long as they are."""
 
-    weight: Tensor
-    bias: Tensor | None
-    activation: str
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    normalizes: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        bias = None if self.bias is None else self.bias.to(x.device)
-        return _ACTIVATIONS[self.activation](F.linear(x, self.weight.to(x.device), bias))
+        raise NotImplementedError
+
+    def to(self, device: torch.device) -> Stage:
+        """Weights where the vectors are, once: a copy for every batch would make it wait."""
+        moved = {
+            name: None if x is None else x.to(device) for name, x in (("weight", self.weight), ("bias", self.bias))
+        }
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True, eq=False)
-class LayerNorm:
-    weight: Tensor
-    bias: Tensor
+class Dense(Stage):
+    """`activation(x · weightᵀ + bias)`."""
+
+    activation: str = "Tanh"
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight.to(x.device), self.bias.to(x.device))
+        assert self.weight is not None
+        return _ACTIVATIONS[self.activation](F.linear(x, self.weight, self.bias))
 
 
-@dataclass(frozen=True)
-class Normalize:
+class LayerNorm(Stage):
+    def __call__(self, x: Tensor) -> Tensor:
+        assert self.weight is not None
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
+
+
+class Normalize(Stage):
     """Unit length."""
+
+    normalizes: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.normalize(x, p=2, dim=1)
-
-
-Stage = Dense | LayerNorm | Normalize
 
 
 @dataclass(frozen=True)
@@ -106,16 +119,12 @@ class SentenceSettings:
     @property
     def dense_inputs(self) -> int | None:
         """How many numbers the first layer after pooling takes; None when there is none."""
-        layers = [stage for stage in self.stages if not isinstance(stage, Normalize)]
-        return layers[0].weight.shape[-1] if layers else None
+        return next((stage.weight.shape[-1] for stage in self.stages if stage.weight is not None), None)
 
     def dimension(self, hidden_size: int, pooling: Pooling | None = None) -> int:
         """The length of a vector that leaves the last stage."""
-        size = hidden_size * len((pooling or self.pooling).modes)
-        for stage in self.stages:
-            if isinstance(stage, Dense):
-                size = stage.weight.shape[0]
-        return size
+        outputs = [stage.weight.shape[0] for stage in self.stages if stage.weight is not None]
+        return outputs[-1] if outputs else hidden_size * len((pooling or self.pooling).modes)
 
 
 def find_sentence_folder(transformer: Path) -> Path | None:
@@ -131,9 +140,14 @@ def find_sentence_folder(transformer: Path) -> Path | None:
 def read_sentence_settings(transformer: Path, hidden_size: int) -> SentenceSettings:
     """The settings around the transformer in this folder. `hidden_size` is checked against what the modules expect."""
     folder = find_sentence_folder(transformer)
-    own = _optional(transformer / "sentence_bert_config.json")
+    own = transformer / "sentence_bert_config.json"
+    values = _optional(own)
+    settings = SentenceSettings(
+        max_length=_whole_number(values, "max_seq_length", own, least=3),
+        do_lower_case=values.get("do_lower_case") is True,
+    )
     if folder is None:
-        return SentenceSettings(**_text_settings(own, transformer / "sentence_bert_config.json"))
+        return settings
     modules_file = folder / "modules.json"
     pooling: Pooling | None = None
     stages: list[Stage] = []
@@ -159,17 +173,12 @@ def read_sentence_settings(transformer: Path, hidden_size: int) -> SentenceSetti
                 )
             stage = _read_dense(place, values, size) if kind == "Dense" else _read_layer_norm(place, size)
             stages.append(stage)
-            size = stage.weight.shape[0]
-    shared = _optional(folder / "config_sentence_transformers.json")
-    return SentenceSettings(
-        pooling=pooling or DEFAULT_POOLING,
-        stages=tuple(stages),
-        **_text_settings(own, transformer / "sentence_bert_config.json"),
-        **_shared_settings(shared, folder / "config_sentence_transformers.json"),
-    )
+            size = stage.weight.shape[0] if stage.weight is not None else size
+    settings = replace(settings, pooling=pooling or DEFAULT_POOLING, stages=tuple(stages))
+    return _with_shared_settings(settings, folder / "config_sentence_transformers.json")
 
 
-def _read_modules(path: Path) -> list[dict[str, Any]]:
+def _read_modules(path: Path) -> list[dict[str, object]]:
     try:
         if path.stat().st_size > MAX_MODULES_BYTES:
             raise ValueError(f"{path.stat().st_size} bytes are too many")
@@ -181,11 +190,11 @@ def _read_modules(path: Path) -> list[dict[str, Any]]:
     return listing
 
 
-def _path_of(module: Mapping[str, Any]) -> str:
+def _path_of(module: Mapping[str, object]) -> str:
     return str(module.get("path", ""))
 
 
-def _kind_of(module: Mapping[str, Any], path: Path) -> str:
+def _kind_of(module: Mapping[str, object], path: Path) -> str:
     given = str(module.get("type", ""))
     kind = given.rpartition(".")[2]
     known = ("Transformer", "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
@@ -197,7 +206,7 @@ def _kind_of(module: Mapping[str, Any], path: Path) -> str:
     return kind
 
 
-def _read_pooling(values: Mapping[str, Any], path: Path, hidden_size: int) -> Pooling:
+def _read_pooling(values: Mapping[str, object], path: Path, hidden_size: int) -> Pooling:
     expected = values.get("embedding_dimension", values.get("word_embedding_dimension", hidden_size))
     if expected != hidden_size:
         raise WeightsMismatch(
@@ -215,7 +224,7 @@ def _read_pooling(values: Mapping[str, Any], path: Path, hidden_size: int) -> Po
     return Pooling(tuple(modes), include_prompt=values.get("include_prompt") is not False)
 
 
-def _read_dense(place: Path, values: Mapping[str, Any], size: int) -> Dense:
+def _read_dense(place: Path, values: Mapping[str, object], size: int) -> Dense:
     path = place / "config.json"
     for key in ("module_input_name", "module_output_name"):
         if values.get(key) not in (None, "sentence_embedding"):
@@ -261,23 +270,24 @@ def _tensor(tensors: Tensors, place: Path, name: str, shape: tuple[int | None, .
     return tensors.read(name).float()
 
 
-def _optional(path: Path) -> dict[str, Any]:
+def _optional(path: Path) -> Mapping[str, object]:
     return read_json_file(path) if path.is_file() else {}
 
 
-def _text_settings(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    length = values.get("max_seq_length")
-    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 3):
-        raise CheckpointError(f"{path}: max_seq_length is {length!r:.40}; it takes a whole number of at least 3.")
-    return {"max_length": length, "do_lower_case": values.get("do_lower_case") is True}
+def _whole_number(values: Mapping[str, object], key: str, path: Path, *, least: int) -> int | None:
+    value = values.get(key)
+    if value is None or is_whole(value, least):
+        return value
+    raise CheckpointError(f"{path}: {key} is {value!r:.40}; it takes a whole number of at least {least}.")
 
 
-def _shared_settings(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _with_shared_settings(settings: SentenceSettings, path: Path) -> SentenceSettings:
+    values = _optional(path)
     prompts = values.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise CheckpointError(f"{path}: prompts is not an object of names and texts.", "Correct or remove it.")
     default = values.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    if default is not None and (not isinstance(default, str) or default not in prompts):
         raise CheckpointError(
             f"{path}: default_prompt_name is {default!r:.60}, and the prompts are {', '.join(prompts) or 'none'}.",
             "Correct or remove it.",
@@ -287,12 +297,10 @@ def _shared_settings(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: similarity_fn_name is {similarity!r:.60}.", f"Known: {', '.join(SIMILARITIES)}."
         )
-    size = values.get("truncate_dim")
-    if size is not None and (not isinstance(size, int) or size < 1):
-        raise CheckpointError(f"{path}: truncate_dim is {size!r:.40}; it takes a whole number of at least 1.")
-    return {
-        "prompts": {name: text or "" for name, text in prompts.items()},
-        "default_prompt_name": default,
-        "similarity": similarity,
-        "truncate_dim": size,
-    }
+    return replace(
+        settings,
+        prompts={name: text or "" for name, text in prompts.items()},
+        default_prompt_name=default,
+        similarity=similarity,
+        truncate_dim=_whole_number(values, "truncate_dim", path, least=1),
+    )

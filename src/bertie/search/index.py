@@ -4,7 +4,7 @@
     for hit in index.search("how do birds find their way?", k=5):
         print(hit.score, hit.text)
 
-Building commits chunk by chunk (index_files.py). Killed and started again with the same rows, it goes on where it was;
+Building commits chunk by chunk (files.py). Killed and started again with the same rows, it goes on where it was;
 whether they are the same rows is checked by a hash over all that were indexed.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import overload
 
 import numpy as np
 import torch
@@ -25,31 +25,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.answers import Hit
+from bertie.arguments import one_of, whole_number
 from bertie.data import as_rows
 from bertie.data.lists import listed
 from bertie.errors import BertieError, DataError, InputError
-from bertie.model.pretrained import BertPreTrainedModel
-from bertie.running.inputs import described
-from bertie.running.open import Loaded, ModelLike
+from bertie.running.open import ModelLike, is_named
 from bertie.running.progress import with_progress
+from bertie.running.task import described
 from bertie.search.files import (
     MANIFEST,
     STORED,
+    IndexRows,
+    IndexSettings,
     Manifest,
     OpenPart,
     commit,
+    linked,
     read_manifest,
     remove_strays,
     write_manifest,
     writing,
 )
 from bertie.search.nearest import top_k
-from bertie.search.rows import IndexRows, linked
 from bertie.tasks.embed import Embedder, as_embedder
 from bertie.tasks.similarity import score_pairs, unit
 
 CHUNK_ROWS = 4096
-_EMBEDDER_SETTINGS = ("pooling", "normalize", "truncate_dim", "max_length")
 # A model is the index's own if it still gives these texts their vectors; other dtypes and devices round a little.
 _PROBES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -113,8 +114,11 @@ class Index:
                     f"{place} was built with a model object, which no file leads back to.",
                     "Give it: Index.open(folder, model=…).",
                 )
-            settings = {name: manifest.settings.get(name) for name in _EMBEDDER_SETTINGS}
-            return Embedder(source, **settings, device=device, dtype=dtype)
+            kept = manifest.settings
+            return Embedder(
+                source, device=device, dtype=dtype, pooling=kept.get("pooling"), normalize=kept.get("normalize"),
+                truncate_dim=kept.get("truncate_dim"), max_length=kept.get("max_length"),
+            )  # fmt: skip
 
         index = cls(place, manifest, open_embedder=open_embedder, partial=partial, verify=verify)
         if model is not None:
@@ -143,26 +147,25 @@ class Index:
     def search(self, query: list[str] | tuple[str, ...], k: int = ...) -> list[list[Hit]]: ...
 
     @overload
-    def search(self, query: NDArray[Any], k: int = ...) -> Any: ...
+    def search(self, query: NDArray[np.floating], k: int = ...) -> list[Hit] | list[list[Hit]]: ...
 
-    def search(self, query: str | Sequence[str] | NDArray[Any], k: int = 5) -> Any:
+    def search(self, query: str | Sequence[str] | NDArray[np.floating], k: int = 5) -> list[Hit] | list[list[Hit]]:
         """The k best hits, best first, of a query; a list of them for each of several. Queries may be vectors too."""
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise InputError(f"k={k!r}; it takes a whole number of at least 1.")
+        whole_number("k", k)
         vectors, single = self._query_vectors(query)
         longest = 1.01 if self.manifest.function == "cosine" else None  # unit vectors, also after rounding to float16
         found = top_k(self._vectors, vectors, min(k, max(len(self), 1)), longest=longest)
         answers = [self._hits(one) for one in found]
         return answers[0] if single else answers
 
-    def _query_vectors(self, query: str | Sequence[str] | NDArray[Any]) -> tuple[NDArray[np.float32], bool]:
+    def _query_vectors(self, query: str | Sequence[str] | NDArray[np.floating]) -> tuple[NDArray[np.float32], bool]:
         if isinstance(query, np.ndarray) and query.dtype.kind == "f":
             vectors, single = np.atleast_2d(query).astype(np.float32), query.ndim == 1
         else:
             if query is None or isinstance(query, int | float):
                 raise InputError(f"The query is {described(query)}.", "Give a text, a list of texts, or a vector.")
             single = isinstance(query, str)
-            texts = [cast(str, query)] if single else listed(query, "queries")
+            texts = [str(query)] if single else listed(query, "queries")
             settings = self.manifest.settings
             vectors = self.embedder.embed(texts, prompt_name=settings["query_prompt_name"], long=settings["long"])
         if vectors.shape[1] != self.manifest.dimension or not np.isfinite(vectors).all():
@@ -228,8 +231,7 @@ class Index:
         chunk_rows: int,
     ) -> None:
         """Rows number `begin` and on; those that the index holds already are passed over once they prove the same."""
-        if chunk_rows < 1:
-            raise InputError(f"chunk_rows={chunk_rows}; it takes a whole number of at least 1.")
+        whole_number("chunk_rows", chunk_rows)
         remove_strays(self.folder, self.manifest)
         held = self.manifest
         source = IndexRows(
@@ -329,8 +331,7 @@ def build_index(
     for documents and queries unless named. `store="float16"` halves the vectors' room. Vectors are saved every
     `chunk_rows` rows.
     """
-    if store not in STORED:
-        raise InputError(f"store={store!r} is not known.", f"Use one of {', '.join(STORED)}.")
+    one_of("store", store, STORED)
     embedder = as_embedder(
         model,
         device=device,
@@ -340,7 +341,6 @@ def build_index(
         truncate_dim=truncate_dim,
         max_length=max_length,
     )
-    given = embedder.arguments
     function = function or embedder.similarity_fn_name
     if function not in ("cosine", "dot"):
         raise InputError(f"An index cannot rank by {function!r}.", "Use function='cosine' or 'dot'.")
@@ -349,9 +349,12 @@ def build_index(
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{place} cannot be made a folder: {error.strerror}.", "Use another place.") from None
-    settings = {
-        **{name: given[name] for name in _EMBEDDER_SETTINGS},
-        "default_model": given["model"] is None,
+    settings: IndexSettings = {
+        "pooling": embedder.given.get("pooling"),
+        "normalize": embedder.given.get("normalize"),
+        "truncate_dim": embedder.given.get("truncate_dim"),
+        "max_length": embedder.given.get("max_length"),
+        "default_model": embedder.model is None,
         "prompt_name": prompt_name or embedder.document_prompt_name,
         "query_prompt_name": query_prompt_name or "query",
         "long": long,
@@ -365,7 +368,7 @@ def build_index(
             if manifest is None:
                 _check_empty(place)
             manifest = Manifest(
-                model=_model_name(given["model"]),
+                model=_model_name(embedder.model),
                 dimension=embedder.dimension,
                 function=function,
                 dtype=store,
@@ -380,18 +383,18 @@ def build_index(
 
 
 def _model_name(model: ModelLike | None) -> str | None:
-    if model is None or isinstance(model, Loaded | BertPreTrainedModel):
+    if model is None or not is_named(model):
         return None
     name = os.fspath(model)
     return os.path.abspath(name) if os.path.exists(name) else name
 
 
-def _probe(embedder: Embedder, settings: Mapping[str, Any]) -> list[list[float]]:
+def _probe(embedder: Embedder, settings: IndexSettings) -> list[list[float]]:
     vectors = embedder.embed(list(_PROBES), prompt_name=settings["prompt_name"], long=settings["long"], progress=False)
     return [[round(float(number), 6) for number in vector] for vector in vectors]
 
 
-def _check_same_settings(manifest: Manifest, wanted: Mapping[str, Any], folder: Path) -> None:
+def _check_same_settings(manifest: Manifest, wanted: Mapping[str, object], folder: Path) -> None:
     found = {"function": manifest.function, "store": manifest.dtype, **manifest.settings}
     changed = [name for name, value in wanted.items() if found.get(name) != value and name != "default_model"]
     if changed:

@@ -22,7 +22,7 @@ from bertie.checkpoint.read import open_checkpoint
 from bertie.errors import InputError
 from bertie.loading import model_class
 from bertie.running.batching import Row
-from bertie.running.open import Loaded, forget_models
+from bertie.running.open import OpenModel, forget_models
 from bertie.serve.failures import Refusal, unhealthy
 from bertie.serve.runners import EmbedRunner, LogitsRunner, Place, Runner
 from bertie.serve.scheduler import Device, Engine, device_failed
@@ -62,7 +62,7 @@ class ServedModel:
         return self.choice.name
 
     @property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> OpenModel:
         return next(iter(self.runners.values())).loaded
 
     @property
@@ -268,7 +268,7 @@ def chosen_tasks(choice: ModelChoice) -> tuple[str, tuple[str, ...]]:
 def open_runners(tasks: Sequence[str], source: str, place: Place) -> dict[str, Runner]:
     """What runs some tasks of one checkpoint; those that use the same head share one copy of the weights."""
     opened: dict[str, Runner] = {}
-    by_head: dict[str, Loaded] = {}
+    by_head: dict[str, OpenModel] = {}
     for name in tasks:
         task = TASKS[name]
         head = task.head or name

@@ -20,12 +20,9 @@ from torch import Tensor
 
 from bertie.model import BertForMaskedLM, BertForNextSentencePrediction, BertForSequenceClassification
 from bertie.running.batching import Row
-from bertie.running.cutting import Cutting
-from bertie.running.inputs import TextOrPair
-from bertie.running.long_texts import Cuts
-from bertie.running.open import Loaded, open_model
+from bertie.running.open import OpenModel, open_model
 from bertie.running.pooling import Pieces
-from bertie.running.rows import Sliding, split_text_or_pair, truncated_rows
+from bertie.running.rows import Cuts, Cutting, Sliding, TextOrPair, split_text_or_pair, truncated_rows
 from bertie.running.sentence_folder import Normalize
 from bertie.serve.failures import Refusal, invalid, too_large
 from bertie.serve.queues import Lane
@@ -36,7 +33,7 @@ from bertie.tasks.fill import MaskFiller
 from bertie.tasks.rerank import Reranker
 
 Floats = NDArray[np.float32]
-Source = str | Loaded
+Source = str | OpenModel
 Options = Mapping[str, Any]  # of a task, as its constructor takes them
 Judged = tuple[Tensor, list[int]]  # [windows, labels] logits of a text, and the windows' weights
 
@@ -57,7 +54,7 @@ class Runner(Protocol):
     """What the server asks of every runner."""
 
     @property
-    def loaded(self) -> Loaded: ...
+    def loaded(self) -> OpenModel: ...
 
     def warm_up(self) -> None:
         """What the first request would otherwise wait for, beside the first batches of the model."""
@@ -219,7 +216,7 @@ class SparseRunner:
     def _run(self, rows: list[Row]) -> list[tuple[NDArray[np.int64], Floats]]:
         """For every row the words that have a weight, and the weights."""
         answers = []
-        for part in Loaded.split(self.loaded.run(rows).logits, rows):
+        for part in OpenModel.split(self.loaded.run(rows).logits, rows):
             weights = part.float().amax(dim=0).relu().log1p()  # both grow with x, so max may come first
             found = weights.nonzero()[:, 0]
             answers.append((found.cpu().numpy(), weights[found].cpu().numpy()))
@@ -302,7 +299,7 @@ class RowRunner:
     def __init__(
         self,
         name: str,
-        loaded: Loaded,
+        loaded: OpenModel,
         make: Callable[..., RowTask],
         *,
         run: Callable[[list[Row]], Sequence[object]] | None = None,
@@ -363,7 +360,7 @@ class FillRunner:
         pass
 
 
-def cut_rows(loaded: Loaded, first: int, texts: Sequence[TextOrPair], cuts: Cuts, *, refuse: bool) -> list[Row]:
+def cut_rows(loaded: OpenModel, first: int, texts: Sequence[TextOrPair], cuts: Cuts, *, refuse: bool) -> list[Row]:
     """A row for each text, cut to the model's length and counted; or refused where it is longer."""
     limit = loaded.max_length
     rows = truncated_rows(loaded.tokenizer, texts, max_length=_WITHOUT_LIMIT if refuse else limit)

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 import msgspec
 
-from bertie.running.long_texts import Cuts
+from bertie.running.rows import Cuts
 from bertie.serve.bodies import INLINE_BYTES, encode, encode_answer, read_body
 from bertie.serve.failures import ClientLeft, empty, too_large, unhealthy
 from bertie.serve.metrics import Metrics

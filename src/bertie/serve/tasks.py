@@ -28,8 +28,8 @@ from bertie.answers import (
 from bertie.errors import BertieError
 from bertie.model import BertForSequenceClassification
 from bertie.running.batching import Row
-from bertie.running.inputs import TextOrPair
-from bertie.running.open import Loaded, open_model
+from bertie.running.open import OpenModel, open_model
+from bertie.running.rows import TextOrPair
 from bertie.running.scoring import row_logits
 from bertie.serve.failures import invalid
 from bertie.serve.runners import (
@@ -88,7 +88,7 @@ class ServedTask:
     open: Callable[[Source, Place], Runner]
     classes: tuple[str, ...] = ()
     head: str = ""
-    fits: Callable[[Loaded], bool] = lambda loaded: True
+    fits: Callable[[OpenModel], bool] = lambda loaded: True
     route: RowRoute[Any, Any] | None = None
 
 
@@ -156,7 +156,7 @@ def show_labels(one: Classification) -> list[Prediction]:
 
 def _open_tag(source: Source, place: Place) -> Runner:
     tagger = Tagger(source, device=place.device, dtype=place.dtype)
-    return RowRunner("tag", tagger.judge.loaded, Tagger, run=tagger.run, warm="warm up")
+    return RowRunner("tag", tagger.loaded, Tagger, run=tagger.run, warm="warm up")
 
 
 def _open_answer(source: Source, place: Place) -> Runner:
@@ -170,7 +170,7 @@ def _open_features(source: Source, place: Place) -> Runner:
 
 
 def _open_zero_shot(source: Source, place: Place) -> Runner:
-    def make(loaded: Loaded, *, labels: Sequence[str], **options: Any) -> ZeroShotClassifier:
+    def make(loaded: OpenModel, *, labels: Sequence[str], **options: Any) -> ZeroShotClassifier:
         return ZeroShotClassifier(labels, loaded, **options)
 
     loaded = open_model(source, BertForSequenceClassification, task="zero_shot", device=place.device, dtype=place.dtype)
@@ -178,7 +178,7 @@ def _open_zero_shot(source: Source, place: Place) -> Runner:
     return RowRunner("zero_shot", loaded, make, run=run, repeats=lambda options: len(options["labels"]))
 
 
-def _infers(loaded: Loaded) -> bool:
+def _infers(loaded: OpenModel) -> bool:
     try:
         inference_labels(loaded.model.config)
     except BertieError:

@@ -1,8 +1,7 @@
 """Tasks: texts in, typed answers out; each is one file.
 
-The road of one text: a task turns it into rows (running/rows.py: cut to the model's length, or windows of it), rows of
-many texts go through the model in batches by token budget (running/), and the task turns its part of the output into
-an answer of answers.py.
+The road of one text: a task turns it into rows (running/rows.py), which go through the model in batches of many texts
+(running/stream.py), and turns what the model says of them into an answer (`RowTask` in running/task.py).
 
 The classes below hold a model that is ready; names are imported when they are first used, and torch with them.
 """
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from bertie.tasks.embed import Embedder as Embedder
     from bertie.tasks.features import FeatureExtractor as FeatureExtractor
     from bertie.tasks.fill import MaskFiller as MaskFiller
-    from bertie.tasks.generate import Decoding as Decoding
     from bertie.tasks.generate import TextGenerator as TextGenerator
     from bertie.tasks.next_sentence import NextSentencePredictor as NextSentencePredictor
     from bertie.tasks.rerank import Reranker as Reranker
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 _WHERE = {
     "Answerer": "answer",
     "Classifier": "classify",
-    "Decoding": "generate",
     "Embedder": "embed",
     "FeatureExtractor": "features",
     "MaskFiller": "fill",

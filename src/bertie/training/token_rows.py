@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bertie.errors import DataError
-from bertie.running.batching import split_by_tokens
-from bertie.running.inputs import chunked
+from bertie.running.batching import chunked, split_by_tokens
 from bertie.text import BertTokenizer
 from bertie.training.contract import Batch, Examples, Objective
 

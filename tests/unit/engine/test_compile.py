@@ -14,6 +14,7 @@ import bertie
 from bertie.engine import FastBert
 from bertie.engine import compile as compile_model
 from bertie.engine.compile import Refused, dtype_name, with_runner
+from bertie.engine.fast import Runner
 from bertie.errors import InputError
 from bertie.ops.packing import Packing
 
@@ -27,7 +28,7 @@ HEADS = [
 ]
 
 
-class Reference:
+class Reference(Runner):
     """A runner that is the reference itself, and counts."""
 
     def __init__(self, model: Any) -> None:

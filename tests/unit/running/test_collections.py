@@ -10,7 +10,7 @@ import pytest
 import bertie
 from bertie.data.lists import listed
 from bertie.errors import InputError
-from bertie.running.open import Loaded
+from bertie.running.open import OpenModel
 from tiny_models import tiny, tokenizer
 
 TEXTS = ["the first text", "a second one", "and the third"]
@@ -87,13 +87,13 @@ def test_pairs_come_from_two_columns_that_are_named_as_a_pair(package: str) -> N
     pairs = list(zip(first, second, strict=True))
     assert bertie.next_sentence(table) == bertie.next_sentence(pairs)
     assert bertie.next_sentence(table["premise"], table["hypothesis"]) == bertie.next_sentence(pairs)
-    model = Loaded(tiny("BertForSequenceClassification"), tokenizer())
+    model = OpenModel(tiny("BertForSequenceClassification"), tokenizer())
     assert bertie.classify(table, model=model) == bertie.classify(pairs, model=model)
 
 
 def test_a_missing_text_is_refused_by_its_number() -> None:
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(InputError, match="Text number 1"):
+    with pytest.raises(InputError, match="Text 1 is "):
         bertie.embed(pandas.Series(["a", None]))
 
 

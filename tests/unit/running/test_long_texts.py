@@ -14,8 +14,8 @@ from rich.console import Console
 from bertie.cli.main import main
 from bertie.errors import InputError, TruncationWarning
 from bertie.running import progress
-from bertie.running.cutting import cut_ids
-from bertie.running.open import Loaded
+from bertie.running.open import OpenModel
+from bertie.running.rows import cut_ids
 from bertie.tasks.classify import Classifier
 from bertie.tasks.embed import Embedder
 from bertie.tasks.features import FeatureExtractor
@@ -28,8 +28,8 @@ SHORT, LONG = "the dog sleeps", "the quick brown fox " * 60
 NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
 
 
-def loaded(kind: str, **config: Any) -> Loaded:
-    return Loaded(tiny(kind, **config), tokenizer())
+def loaded(kind: str, **config: Any) -> OpenModel:
+    return OpenModel(tiny(kind, **config), tokenizer())
 
 
 def embed(long: str) -> Callable[[list[str]], Any]:
@@ -141,6 +141,6 @@ def test_one_long_text_shows_progress_by_its_tokens(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(progress, "_PATIENCE", 0.0)
     screen = io.StringIO()
     monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=screen, force_terminal=True, width=100))
-    model = Loaded(tiny("BertModel"), tokenizer(), budget=64)
+    model = OpenModel(tiny("BertModel"), tokenizer(), budget=64)
     Embedder(model).embed(LONG * 20, long="windows", progress=True)
     assert "tokens" in screen.getvalue()

@@ -21,7 +21,7 @@ from bertie.engine.cpu.library import load_library
 from bertie.engine.fast import FastBert
 from bertie.errors import CheckpointError, InputError
 from bertie.running.batching import Row
-from bertie.running.open import Loaded, open_model
+from bertie.running.open import OpenModel, open_model
 from bertie.tasks.embed import Embedder
 from tiny_models import SENTENCES, TEXTS, saved, tiny, tokenizer
 
@@ -153,7 +153,7 @@ def test_types_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_is_there_already_stays_what_it_is() -> None:
     model = tiny("BertModel")
-    loaded = Loaded(model, tokenizer())
+    loaded = OpenModel(model, tokenizer())
     for given in (model, loaded):
         same = open_model(given, BertModel, task="embed", tokenizer=tokenizer(), device="cpu", dtype="fp32")
         assert same.model is model

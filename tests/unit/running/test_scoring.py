@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
 import torch
+from torch import Tensor
 
 from bertie.errors import TokenizerError
-from bertie.running import scoring
-from bertie.running.batching import growing_chunks
-from bertie.running.inputs import TextOrPair
-from bertie.running.long_texts import Cuts
-from bertie.running.open import Loaded
-from bertie.running.scoring import classifier_logits
-from bertie.running.stream import Tokenizing
+from bertie.running import stream
+from bertie.running.batching import Row
+from bertie.running.open import OpenModel
+from bertie.running.rows import Cuts, TextOrPair
+from bertie.running.scoring import Reading, ScoringTask, averaged, logits_later, readings, row_logits
+from bertie.running.stream import Tokenizing, answered, run_groups
 from tiny_models import SENTENCES, TEXTS, tiny, tokenizer
 
 MIXED: list[TextOrPair] = [
@@ -26,12 +26,22 @@ MIXED: list[TextOrPair] = [
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return Loaded(tiny("BertForSequenceClassification", num_labels=3), tokenizer(), budget=100)
+def loaded() -> OpenModel:
+    return OpenModel(tiny("BertForSequenceClassification", num_labels=3), tokenizer(), budget=100)
 
 
-def cuts() -> Cuts:
-    return Cuts("truncate", 0)
+class Logits(ScoringTask[TextOrPair, Tensor, Tensor]):
+    """The logits themselves."""
+
+    def __init__(self, loaded: OpenModel) -> None:
+        self.loaded, self.long, self.stride = loaded, "truncate", 4
+
+    def start(self, rows: list[Row]) -> Callable[[], list[Tensor]]:
+        logits = logits_later(self.loaded, rows)
+        return lambda: list(logits().unbind(0))
+
+    def decode(self, context: Reading, judged: list[Tensor]) -> Tensor:
+        return averaged(torch.stack(judged), context.weights)
 
 
 def ours() -> set[str]:
@@ -39,50 +49,49 @@ def ours() -> set[str]:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_items_keep_their_order(loaded: Loaded, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "tokenizing_beside", lambda device: Tokenizing(texts=16, calls=4, threads=threads))
-    found = torch.cat(list(scoring.logit_blocks(loaded, MIXED, cuts=cuts())))
-    alone = torch.cat([torch.cat(list(scoring.logit_blocks(loaded, [item], cuts=cuts()))) for item in MIXED])
+def test_items_keep_their_order(loaded: OpenModel, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "tokenizing_beside", lambda device: Tokenizing(texts=16, calls=4, threads=threads))
+    found = torch.stack(list(Logits(loaded).stream(MIXED)))
+    alone = torch.stack([logits for item in MIXED for logits in Logits(loaded).stream([item])])
     assert found.shape == (len(MIXED), 3)
     assert torch.allclose(found, alone, atol=1e-5)
     assert len({tuple(row) for row in alone.tolist()}) > 20, "items differ, so that order shows"
-    one_by_one = torch.stack(list(classifier_logits(loaded, iter(MIXED), cuts=cuts(), stride=4)))
-    assert torch.equal(one_by_one, found)
+    assert torch.equal(torch.stack(list(Logits(loaded).stream(iter(MIXED)))), found)
     assert ours() == set()
 
 
-def test_nothing_gives_nothing(loaded: Loaded) -> None:
-    assert list(scoring.logit_blocks(loaded, [], cuts=cuts())) == []
+def test_nothing_gives_nothing(loaded: OpenModel) -> None:
+    assert list(Logits(loaded).stream([])) == []
 
 
-def test_whoever_stops_reading_leaves_no_thread(loaded: Loaded) -> None:
-    with closing(scoring.logit_blocks(loaded, iter(MIXED), cuts=cuts())) as blocks:
+def test_whoever_stops_reading_leaves_no_thread(loaded: OpenModel) -> None:
+    with closing(Logits(loaded).stream(iter(MIXED * 3))) as logits:  # type: ignore[type-var]
         while not ours():
-            next(blocks)
+            next(logits)
     assert ours() == set()
 
 
-def test_a_mistake_in_the_items_and_one_in_the_tokenizer_reach_the_caller(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_in_the_items_and_one_in_the_tokenizer_reach_the_caller(loaded: OpenModel) -> None:
     def items() -> Iterator[TextOrPair]:
         yield from MIXED[:90]
         raise ValueError("the file ends here")
 
     with pytest.raises(ValueError, match="the file ends here"):
-        list(scoring.logit_blocks(loaded, items(), cuts=cuts()))
+        list(Logits(loaded).stream(items()))
+
+    def only_first(some: list[TextOrPair]) -> list[tuple[Reading, list[Row]]]:
+        return list(readings(loaded, some, Cuts("truncate", 0), stride=4, strategy="only_first"))
+
+    wrong = [*MIXED[:90], ("the", "fox " * 500)]
     with pytest.raises(TokenizerError, match="cannot make a row"):
-        list(scoring.logit_blocks(loaded, [*MIXED[:90], ("the", "fox " * 500)], strategy="only_first", cuts=cuts()))
+        list(answered(loaded, wrong, only_first, lambda rows: row_logits(loaded, rows)))
     assert ours() == set()
 
 
-def test_windows_that_are_started_early_are_read_in_order(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_that_are_started_early_are_read_in_order(loaded: OpenModel) -> None:
     """As on a GPU: what is queued is read later, and nothing is lost at the end."""
-    wanted = torch.cat(list(scoring.logit_blocks(loaded, MIXED, cuts=cuts())))
-    rows = [
-        row
-        for chunk in growing_chunks(MIXED, 16)
-        for row in scoring.truncated_rows(loaded.tokenizer, chunk, max_length=loaded.max_length)
-    ]
-    started = [scoring._start(loaded, window) for window in scoring.windows(rows, budget=100, length=len)]
-    assert torch.allclose(torch.cat([scoring._read(one) for one in started]), wanted, atol=1e-5)
+    task = Logits(loaded)
+    wanted = torch.stack(list(task.stream(MIXED)))
+    rows = task.tokenized(MIXED, task.cuts())
+    found = [task.decode(*one) for one in run_groups(rows, task.start, budget=100, ahead=2)]
+    assert torch.equal(torch.stack(found), wanted)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from bertie.engine.fast import FastBert
+from bertie.engine.fast import FastBert, Runner
 from bertie.errors import InputError, TokenizerError
 from bertie.ops.packing import Packing
-from bertie.running.batching import growing, map_ahead, windows
-from bertie.running.cutting import filled, text_chunks
-from bertie.running.open import Loaded
+from bertie.running.batching import growing, windows
+from bertie.running.open import OpenModel
+from bertie.running.stream import filled, map_ahead, text_chunks
 from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
 from tiny_models import SENTENCES, TEXTS, tiny, tokenizer
@@ -25,7 +25,7 @@ from tiny_models import SENTENCES, TEXTS, tiny, tokenizer
 MANY = [f"{SENTENCES[number % 7]} {number}" for number in range(1500)]
 
 
-class Stub:
+class Stub(Runner):
     """A runner that asks the reference, and keeps count."""
 
     def __init__(self, model: Any) -> None:
@@ -51,7 +51,7 @@ def ours() -> set[str]:
 @pytest.fixture
 def fast() -> Embedder:
     model = tiny("BertModel")
-    return Embedder(Loaded(FastBert(model, lambda _: Stub(model)), tokenizer(), budget=400))
+    return Embedder(OpenModel(FastBert(model, lambda _: Stub(model)), tokenizer(), budget=400))
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_prompts_and_stages_go_the_same_way(fast: Embedder, plain: Embedder) -> 
 
 def test_ids_that_the_model_does_not_know_are_refused(fast: Embedder) -> None:
     grown = BertTokenizer([*tokenizer().get_vocab(), "zebra"])
-    strange = Embedder(Loaded(fast.loaded.model, grown))
+    strange = Embedder(OpenModel(fast.loaded.model, grown))
     with pytest.raises(InputError, match="input_ids holds 262"):
         strange.embed("a zebra")
     with pytest.raises(InputError, match="input_ids holds 262"):
@@ -105,7 +105,7 @@ def test_flat_ids_are_the_ids() -> None:
 
 def test_a_stream_answers_soon_however_large_the_budget() -> None:
     model = tiny("BertModel")
-    embedder = Embedder(Loaded(FastBert(model, lambda _: Stub(model)), tokenizer(), budget=1024))
+    embedder = Embedder(OpenModel(FastBert(model, lambda _: Stub(model)), tokenizer(), budget=1024))
     taken = 0
 
     def texts() -> Iterator[str]:
@@ -176,7 +176,7 @@ def test_one_chunk_starts_no_thread(fast: Embedder, monkeypatch: pytest.MonkeyPa
     def refuse(*args: Any, **settings: Any) -> None:
         raise AssertionError("a thread for a few texts")
 
-    monkeypatch.setattr("bertie.running.batching.ThreadPoolExecutor", refuse)
+    monkeypatch.setattr("bertie.running.stream.ThreadPoolExecutor", refuse)
     assert fast.embed("a dog").shape == (32,)
     assert fast.embed(SENTENCES).shape == (7, 32)
     assert len(list(fast.embed(iter(SENTENCES)))) == 7
@@ -239,7 +239,7 @@ def test_an_interrupt_in_the_model_ends_everything(plain: Embedder) -> None:
             return super().__call__(*args, **settings)
 
     model = plain.loaded.model
-    embedder = Embedder(Loaded(FastBert(model, lambda _: Interrupted(model)), tokenizer(), budget=400))
+    embedder = Embedder(OpenModel(FastBert(model, lambda _: Interrupted(model)), tokenizer(), budget=400))
     with pytest.raises(KeyboardInterrupt) as kept:  # with its traceback, which holds on to every frame
         embedder.embed(MANY)
     assert ours() == set()

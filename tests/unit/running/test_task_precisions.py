@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bertie.running.open import Loaded
+from bertie.running.open import OpenModel
 from bertie.tasks.classify import classify
 from bertie.tasks.features import features
 from bertie.tasks.fill import fill
@@ -22,7 +22,7 @@ from tiny_models import MAX_LENGTH, tiny, tokenizer
 TEXTS = ["", "dog", "dog " * (MAX_LENGTH - 2), "the dog and the fox " * 40]
 NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
 
-TASKS: dict[str, tuple[str, dict[str, Any], Callable[[Loaded], list[float]]]] = {
+TASKS: dict[str, tuple[str, dict[str, Any], Callable[[OpenModel], list[float]]]] = {
     "classify": (
         "BertForSequenceClassification",
         {},
@@ -70,6 +70,6 @@ def test_answers_are_finite(task: str, dtype: torch.dtype, backend: str) -> None
     name, config, run = TASKS[task]
     model = tiny(name, **config).to(dtype)
     model.set_attention_backend(backend)
-    found = run(Loaded(model, tokenizer()))
+    found = run(OpenModel(model, tokenizer()))
     assert found
     assert all(map(math.isfinite, found))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from bertie.data import read_rows
 from bertie.errors import BertieError, DataError, InputError
-from bertie.running.open import Loaded
+from bertie.running.open import OpenModel
 from bertie.search import files as index_files
 from bertie.search.index import Hit, Index, build_index
 from bertie.search.nearest import top_k
@@ -212,7 +212,7 @@ def fail_after(count: int) -> Iterator[str]:
 def test_what_broke_goes_on_where_it_was(model: str, tmp_path: Path) -> None:
     folder = tmp_path / "i"
     # A small budget, so that little is read ahead of what is stored.
-    embedder = Embedder(Loaded(tiny("BertModel"), tokenizer(), budget=32))
+    embedder = Embedder(OpenModel(tiny("BertModel"), tokenizer(), budget=32))
     with pytest.raises(RuntimeError, match="the source broke"):
         build_index(fail_after(890), folder, model=embedder, chunk_rows=16)
     with pytest.raises(DataError, match="is not finished: it holds"):
@@ -433,10 +433,10 @@ def test_mistakes_are_told_with_their_remedy(index: Index, model: str, tmp_path:
     (tmp_path / "full" / "thesis.tex").write_text("…")
     (tmp_path / "file").write_text("…")
     for call, told in (
-        (lambda: index.search("dog", k=0), "k=0"),
+        (lambda: index.search("dog", k=0), "k is 0; it takes a whole number of at least 1"),
         (lambda: index.search(np.ones(3, np.float32)), "32 finite numbers"),
         (lambda: index.search(np.full(32, np.nan, np.float32)), "32 finite numbers"),
-        (lambda: index.search(["dog", 3]), "Text number 1"),
+        (lambda: index.search(["dog", 3]), "Text 1 is int 3"),
         (lambda: index.search(None), "The query is None"),
         (lambda: index.search(5), "The query is int 5"),
         (lambda: Index.open(tmp_path / "file"), "file is not a folder"),
@@ -448,7 +448,7 @@ def test_mistakes_are_told_with_their_remedy(index: Index, model: str, tmp_path:
         (lambda: build_index(CORPUS, tmp_path / "x", model=model, function="manhattan"), "cannot rank by 'manhattan'"),
         (lambda: build_index("corpus.txt", tmp_path / "y", model=model), "is one string"),
         (lambda: build_index([{"text": "a"}, {"text": None}], tmp_path / "z", model=model), "item 2.*holds nothing"),
-        (lambda: build_index(CORPUS, tmp_path / "w", model=model, chunk_rows=0), "chunk_rows=0"),
+        (lambda: build_index(CORPUS, tmp_path / "w", model=model, chunk_rows=0), "chunk_rows is 0"),
     ):
         with pytest.raises((DataError, InputError), match=told) as caught:
             call()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.running.spans import Decoded, SpanRules, find_spans
+from bertie.tasks.answer import Decoded, SpanRules, find_spans
 from bertie.text import WindowedDocument, split_document
 from token_models import HARD_TEXTS, small_tokenizer
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
         Entity,
         Features,
         Filled,
-        Floats,
         Generated,
         Hit,
         NextSentence,
         Ranked,
     )
     from bertie.data import Question
+    from bertie.running.precision import Numbers
 
 Answer = TypeVar("Answer")
 _NUMBERS = 6  # of a vector on a terminal
@@ -37,7 +37,7 @@ class View(NamedTuple, Generic[Answer]):
     text: Callable[[Answer], RenderableType]
 
 
-def _vector(answer: tuple[str, Floats]) -> RenderableType:
+def _vector(answer: tuple[str, Numbers]) -> RenderableType:
     from rich.text import Text
 
     text, vector = answer
@@ -46,7 +46,7 @@ def _vector(answer: tuple[str, Floats]) -> RenderableType:
     return Text.assemble(clipped(text, style="bold"), f"\n{len(vector)} numbers  ", (shown + more, "cyan"))
 
 
-EMBEDDED: View[tuple[str, Floats]] = View(lambda answer: {"text": answer[0], "embedding": answer[1]}, _vector)
+EMBEDDED: View[tuple[str, Numbers]] = View(lambda answer: {"text": answer[0], "embedding": answer[1]}, _vector)
 
 
 def _label_row(answer: tuple[str | tuple[str, str], Classification]) -> Rows:

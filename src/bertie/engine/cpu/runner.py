@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from bertie.engine.compile import Options, Refused
 from bertie.engine.cpu.cores import check_threads, usable_cores
 from bertie.engine.cpu.library import address, load_library
+from bertie.engine.fast import Runner
 from bertie.errors import CalibrationWarning, InputError
 from bertie.model import BertLayer, BertModel
 from bertie.model.activations import activation
@@ -56,7 +57,7 @@ def padded(size: int) -> int:
     return -(-size // 16) * 16
 
 
-class CpuRunner:
+class CpuRunner(Runner):
     """All layers in float32, or in int8 where `smoothing` says so."""
 
     def __init__(self, model: BertModel, smoothing: Smoothing | None = None, *, threads: int | None = None) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from bertie.answers import TASK_ROUTES
 from bertie.running.batching import Row
-from bertie.running.inputs import TextOrPair
+from bertie.running.rows import TextOrPair
 from bertie.serve.bodies import encode_answer
 from bertie.serve.routes import Route
 from bertie.serve.runners import Options, RowRunner

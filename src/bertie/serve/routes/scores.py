@@ -13,8 +13,7 @@ import torch
 
 from bertie.answers import Classification, Prediction
 from bertie.running.batching import Row
-from bertie.running.inputs import TextOrPair
-from bertie.running.rows import Sliding
+from bertie.running.rows import Sliding, TextOrPair
 from bertie.running.scoring import averaged
 from bertie.serve import schemas
 from bertie.serve.failures import empty, invalid

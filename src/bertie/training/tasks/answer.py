@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from bertie.data.squad_scoring import best_threshold, score_squad
 from bertie.errors import InputError
 from bertie.model import BertForQuestionAnswering
-from bertie.running.batching import run_groups
-from bertie.running.spans import Floats, SpanRules, find_spans
+from bertie.running.stream import run_groups
+from bertie.tasks.answer import Floats, SpanRules, find_spans
 from bertie.text import BertTokenizer, Window, WindowedDocument, split_document
 from bertie.training.contract import Batch, Examples
 from bertie.training.tasks.answer_examples import AnswerExample, AnswerExamples

@@ -21,7 +21,7 @@ from bertie.data.source import COMPRESSIONS
 from bertie.data.tags import split_tag
 from bertie.errors import DataError
 from bertie.model.losses import IGNORED
-from bertie.running.inputs import chunked
+from bertie.running.batching import chunked
 from bertie.text import BertTokenizer
 from bertie.training.labels import LabelNumbers, label_numbers
 from bertie.training.sources import Columns, open_rows, several, source_label

@@ -22,7 +22,7 @@ from bertie.cli.support.texts import Given, beside
 from bertie.cli.support.views import EMBEDDED
 
 if TYPE_CHECKING:
-    from bertie.answers import Floats
+    from bertie.running.precision import Numbers
 
 EXAMPLES = """\b
 Examples:
@@ -77,7 +77,7 @@ def command(
         **chosen.settings, pooling=listed(pooling), normalize=normalize, truncate_dim=truncate_dim
     )
 
-    def vectors(texts: Iterator[str]) -> Iterable[Floats]:
+    def vectors(texts: Iterator[str]) -> Iterable[Numbers]:
         # The steps of int8 lie between the least and greatest values of all vectors.
         given = list(texts) if precision in ("int8", "uint8") else texts
         return embedder.embed(

@@ -57,9 +57,9 @@ def command(
     """Go on from every PROMPT, with a checkpoint that was trained as a decoder."""
     if sample and num_beams > 1:
         raise InputError("--sample and --num-beams were both given.", "Draw one text, or search for the likeliest.")
-    decoding = tasks.Decoding(
-        max_new_tokens=max_new_tokens, num_beams=num_beams, num_return_sequences=count, do_sample=sample,
-        temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
+    task = tasks.TextGenerator(
+        **chosen.required, max_new_tokens=max_new_tokens, num_beams=num_beams, num_return_sequences=count,
+        do_sample=sample, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
+        seed=seed, force=force,
     )  # fmt: skip
-    task = tasks.TextGenerator(**chosen.required, decoding=decoding, seed=seed, force=force)
     out.emit(task(given.read(), progress=out.progress), *GENERATED)
