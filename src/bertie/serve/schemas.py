@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from bertie.answers import Candidate, Filling
 
@@ -59,6 +59,11 @@ class Answer(Struct, Generic[R]):
     model: str
     results: list[R]
     usage: Usage
+
+
+def answer_of(task: str, kind: Any) -> type[Struct]:
+    """The same for the document, with a name that generators of code can use."""
+    return defstruct(f"{task.capitalize()}Answer", [("model", str), ("results", list[kind]), ("usage", Usage)])
 
 
 class EmbeddingsAnswer(Struct):

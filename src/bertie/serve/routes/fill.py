@@ -87,6 +87,7 @@ async def filled(
 
 
 ROUTES = [
-    Route("/v1/fill", fill, "Words for [MASK].", "Bertie", schemas.FillRequest, schemas.Answer[schemas.FilledOut],
-          timed=True, examples={"one": {"inputs": "He drank a cup of [MASK]."}}),
+    Route("/v1/fill", fill, "Words for [MASK].", "Bertie", schemas.FillRequest,
+          schemas.answer_of("fill", schemas.FilledOut), timed=True,
+          examples={"one": {"inputs": "He drank a cup of [MASK]."}}),
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from bertie.running.rows import TextOrPair
 from bertie.serve.bodies import encode_answer
 from bertie.serve.routes import Route
 from bertie.serve.runners import Options, RowRunner
-from bertie.serve.schemas import Answer, Request
+from bertie.serve.schemas import Answer, Request, answer_of
 from bertie.serve.service import Call, text_size
 from bertie.serve.tasks import TASKS, RowRoute
 
@@ -69,9 +69,8 @@ def make_route(task: str, declared: RowRoute[Request, Any]) -> Route[Request]:
         return run_rows(call, task, body.model, items, declared.options(body), declared.show, declared)
 
     handler.__name__ = task
-    sent: Any = where.sent
     return Route(
-        where.path, handler, declared.summary, "Bertie", declared.request, Answer[sent], timed=True,
+        where.path, handler, declared.summary, "Bertie", declared.request, answer_of(task, where.sent), timed=True,
         examples=declared.examples,
     )  # fmt: skip
 

@@ -263,10 +263,10 @@ ROUTES: list[Route[Any]] = [
           schemas.CohereRerankRequest, schemas.CohereRerankAnswer, timed=True, examples={
               "top 1": {"query": "capital of France", "documents": ["Paris.", {"text": "Rome."}], "top_n": 1}}),
     Route("/v1/classify", classify, "Labels for texts and pairs; your own with `labels`.", "Bertie",
-          schemas.ClassifyRequest, schemas.Answer[_LABELS], timed=True, examples={
+          schemas.ClassifyRequest, schemas.answer_of("classify", _LABELS), timed=True, examples={
               "texts": {"inputs": ["A fine film.", "Two hours I want back."], "top_k": 2},
               "your own labels": {"inputs": "Shares fell.", "labels": ["sports", "business"]}}),
     Route("/v1/next", next_sentence, "How likely one text is to follow another.", "Bertie", schemas.NextRequest,
-          schemas.Answer[schemas.NextOut], timed=True,
+          schemas.answer_of("next", schemas.NextOut), timed=True,
           examples={"one": {"inputs": [["She opened the door.", "It was dark."]]}}),
 ]  # fmt: skip
