@@ -56,13 +56,14 @@ def number(
     error: type[BertieError] = InputError,
 ) -> float:
     """A number inside its bounds; NaN is in none."""
+    infinite = value in (math.inf, -math.inf)  # whole numbers may be too large for math.isinf
     fits = (
-        (not finite or not math.isinf(value))
+        (not finite or not infinite)
         and (least is None or value >= least)
         and (above is None or value > above)
         and (most is None or value <= most)
         and (below is None or value < below)
-        and not math.isnan(value)
+        and value == value  # not NaN
     )
     if not fits:
         bounds = [
@@ -70,6 +71,6 @@ def number(
             for words, bound in (("at least", least), ("above", above), ("at most", most), ("below", below))
             if bound is not None
         ]
-        wanted = "a finite number" if finite and math.isinf(value) else " ".join(["a number", " and ".join(bounds)])
+        wanted = "a finite number" if finite and infinite else " ".join(["a number", " and ".join(bounds)])
         raise error(f"{{{name}:is}} it takes {wanted.strip()}.", **{name: value})
     return value

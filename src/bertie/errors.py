@@ -92,7 +92,7 @@ def _again(kind: type[Spoken], args: tuple[object, ...], state: dict[str, object
     return error
 
 
-_PLACE = re.compile(r"\{([a-z_]+)(:is)?\}")
+_PLACE = re.compile(r"\{([a-z_][a-z_0-9]*)(:is)?\}")
 
 
 class BertieError(Spoken):

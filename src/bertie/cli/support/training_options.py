@@ -173,7 +173,7 @@ def finished(context: click.Context, work: Callable[[], Result]) -> int:
 
     Under torchrun every process does, and one speaks: mistakes in what was asked are the same for all of a host.
     """
-    from bertie.training.run.outcome import Interrupted
+    from bertie.training import Interrupted
 
     first = os.environ.get("LOCAL_RANK", "0") == "0"
     try:

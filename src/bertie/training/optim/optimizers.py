@@ -46,6 +46,13 @@ class Group:
     exp_avg: list[Tensor] = field(default_factory=list)
     exp_avg_sq: list[Tensor] = field(default_factory=list)
 
+    def some(self, rows: list[int]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """`params`, `exp_avg` and `exp_avg_sq` of some of them."""
+        params, exp_avg, exp_avg_sq = (
+            [values[row] for row in rows] for values in (self.params, self.exp_avg, self.exp_avg_sq)
+        )
+        return params, exp_avg, exp_avg_sq
+
 
 def has_decay(name: str) -> bool:
     """Biases and LayerNorm are not decayed."""
@@ -75,6 +82,7 @@ class Optimizer:
     ) -> None:
         """`rounded` has copies of some parameters in bfloat16, by their id: a step can write them too."""
         self.settings = settings
+        self._eps = settings.eps
         self._rounded = rounded or {}
         self._own = _own_kernel(next(iter(parameters.values())).device) if parameters else None
         self._local = local
@@ -96,7 +104,10 @@ class Optimizer:
 
     def grads(self) -> list[Tensor]:
         """The gradients there are, in a fixed order."""
-        return [self._local(p.grad) for owners in self._owners for p in owners if p.grad is not None]
+        return [grad for owners in self._owners for grad in self._grads(owners)]
+
+    def _grads(self, owners: list[Tensor]) -> list[Tensor]:
+        return [self._local(owner.grad) for owner in owners if owner.grad is not None]
 
     def step(self, *, learning_rate: float, grad_scale: Tensor, found_inf: Tensor) -> bool:
         """One update with `gradient / grad_scale`, or none at all where `found_inf` is 1.
@@ -113,10 +124,8 @@ class Optimizer:
             if not rows:
                 continue
             group.step.add_(1 - found_inf)
-            params, exp_avg, exp_avg_sq = (
-                [values[row] for row in rows] for values in (group.params, group.exp_avg, group.exp_avg_sq)
-            )
-            grads: list[Tensor] = [self._local(owners[row].grad) for row in rows]  # type: ignore[arg-type]
+            params, exp_avg, exp_avg_sq = group.some(rows)
+            grads = self._grads([owners[row] for row in rows])
             if self._own is not None and self._own.step(
                 list(zip(params, grads, exp_avg, exp_avg_sq, strict=True)),
                 [self._rounded.get(id(owners[row])) for row in rows],
@@ -124,7 +133,7 @@ class Optimizer:
                 rate=learning_rate * group.rate,
                 betas=(self.settings.beta1, self.settings.beta2),
                 decay=group.decay,
-                eps=self.settings.eps,
+                eps=self._eps,
                 scale=grad_scale,
                 skip=found_inf,
             ):
@@ -142,7 +151,7 @@ class Optimizer:
                 beta1=self.settings.beta1,
                 beta2=self.settings.beta2,
                 weight_decay=group.decay,
-                eps=self.settings.eps,
+                eps=self._eps,
                 maximize=False,
                 grad_scale=grad_scale,
                 found_inf=found_inf,
@@ -156,10 +165,8 @@ class Optimizer:
             rows = [row for row, owner in enumerate(owners) if owner.grad is not None]
             if not rows:
                 continue
-            params, exp_avg, exp_avg_sq = (
-                [values[row] for row in rows] for values in (group.params, group.exp_avg, group.exp_avg_sq)
-            )
-            grads = torch._foreach_div([self._local(owners[row].grad) for row in rows], grad_scale)  # type: ignore[arg-type]
+            params, exp_avg, exp_avg_sq = group.some(rows)
+            grads = torch._foreach_div(self._grads([owners[row] for row in rows]), grad_scale)
             group.step.add_(1)
             torch._foreach_lerp_(exp_avg, grads, 1 - settings.beta1)
             torch._foreach_mul_(exp_avg_sq, settings.beta2)
@@ -167,7 +174,7 @@ class Optimizer:
             number = float(group.step)
             denominator = torch._foreach_sqrt(exp_avg_sq)
             torch._foreach_div_(denominator, (1 - settings.beta2**number) ** 0.5)
-            torch._foreach_add_(denominator, settings.eps)
+            torch._foreach_add_(denominator, self._eps)
             torch._foreach_mul_(denominator, 1 - settings.beta1**number)
             update = torch._foreach_div(exp_avg, denominator)
             if group.decay:

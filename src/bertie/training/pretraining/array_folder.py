@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bertie.checkpoint.atomic import sync, write_new
+from bertie.data.source import PathLike
 from bertie.errors import BertieError, DataError
+from bertie.training.contract import Json
+from bertie.training.metrics import Array
 
-Array = npt.NDArray[Any]
 _MANIFEST, _PROGRESS = "manifest.json", "progress.json"
 
 
@@ -36,12 +37,12 @@ class ArrayBuilder:
     `columns` maps names to numpy types, e.g. `{"ids": "<u2"}`.
     """
 
-    def __init__(self, folder: Path, key: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, key: Json, columns: Mapping[str, str]) -> None:
         self.folder = folder
         self.key = dict(key)
         self.columns = dict(columns)
         self.place = folder.with_name(f".{folder.name}.building")
-        progress = _read(self.place / _PROGRESS)
+        progress = read_object(self.place / _PROGRESS)
         if progress is None or progress.get("key") != self.key or progress.get("columns") != self.columns:
             shutil.rmtree(self.place, ignore_errors=True)
             self.place.mkdir(parents=True)
@@ -74,7 +75,7 @@ class ArrayBuilder:
         self.commit(self.done)
         self.close()
         files = {
-            name: {"dtype": kind, "count": self.counts[name], "sha256": _hash(self.place / f"{name}.bin")}
+            name: {"dtype": kind, "count": self.counts[name], "sha256": file_hash(self.place / f"{name}.bin")}
             for name, kind in self.columns.items()
         }
         _write(self.place / _MANIFEST, {"key": self.key, "files": files, "notes": self.notes})
@@ -95,16 +96,16 @@ class ArrayBuilder:
         self.close()
 
 
-def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Any]] | None:
+def open_arrays(folder: Path, key: Json) -> tuple[dict[str, Array], dict[str, Any]] | None:
     """The arrays of a finished folder and its notes; None where there is none, another key, or damage."""
-    manifest = _read(folder / _MANIFEST)
+    manifest = read_object(folder / _MANIFEST)
     if manifest is None or manifest.get("key") != dict(key):
         return None
     arrays: dict[str, Array] = {}
     for name, about in manifest["files"].items():
         path = folder / f"{name}.bin"
         size = about["count"] * np.dtype(about["dtype"]).itemsize
-        if not path.is_file() or path.stat().st_size != size or _hash(path) != about["sha256"]:
+        if not path.is_file() or path.stat().st_size != size or file_hash(path) != about["sha256"]:
             return None
         # As a plain array over the map: slicing a np.memmap itself costs ten times as much.
         mapped = np.memmap(path, dtype=about["dtype"], mode="r") if about["count"] else np.zeros(0, about["dtype"])
@@ -125,16 +126,17 @@ def locked(folder: Path) -> Iterator[None]:
 
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+    except BertieError:
+        raise
     except OSError as error:
-        if isinstance(error, BertieError):
-            raise
         raise DataError(
             f"{folder}: cannot be written: {error.strerror or error}.",
             "Free some space or name another folder; what is finished is kept, and the next call goes on from there.",
         ) from error
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object; None where there is none, or something else."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -142,13 +144,13 @@ def _read(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _write(path: Path, value: Any) -> None:
+def _write(path: Path, value: object) -> None:
     temporary = path.with_suffix(".new")
     write_new(temporary, json.dumps(value, indent=1, sort_keys=True))
     os.replace(temporary, path)
     sync(path.parent)
 
 
-def _hash(path: Path) -> str:
+def file_hash(path: PathLike) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,22 +5,22 @@
     documents    [documents + 1]    which sentence each document begins with
 
 Text comes a sentence to a line, as Google's pretraining takes it, or a paragraph to a line, which is split here; blank
-lines are between documents. Which of the two it is can be told, or is looked at (`lines="auto"`).
+lines are between documents. Which of the two it is can be said, or is looked at (`lines="auto"`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 
+from bertie.arguments import number, one_of
 from bertie.data import BadRows, Document, read_documents
 from bertie.data.source import PathLike, check_readable, is_regular
 from bertie.errors import DataError
@@ -28,7 +28,8 @@ from bertie.text import BertTokenizer
 from bertie.text.corpus.documents import TokenizedDocuments, text_size, tokenize_documents
 from bertie.text.corpus.processes import in_order, num_processes
 from bertie.text.corpus.sentences import looks_like_sentences
-from bertie.training.pretraining.array_folder import Array, ArrayBuilder, locked, open_arrays
+from bertie.training.metrics import Array
+from bertie.training.pretraining.array_folder import ArrayBuilder, file_hash, locked, open_arrays
 from bertie.training.token_rows import fingerprint
 
 Lines = Literal["auto", "sentences", "paragraphs"]
@@ -38,6 +39,17 @@ Progress = Callable[[int, int, float], None]
 LARGE = 20 << 20  # characters from which on several processes are worth their start
 _CHARACTERS_AT_ONCE = 8 << 20  # between two commits
 _CHARACTERS_IN_A_PIECE = 1 << 20  # of them, that a process gets at a time
+
+
+class CorpusKey(TypedDict):
+    """What the arrays are made of; the same key makes the same bytes."""
+
+    format: str
+    files: list[str]
+    tokenizer: str
+    lines: Lines
+    encoding: str
+    skip_bad: bool
 
 
 @dataclass(frozen=True)
@@ -66,8 +78,7 @@ class TokenizedCorpus:
 
     def split(self, share: float) -> tuple[TokenizedCorpus, TokenizedCorpus]:
         """Two corpora out of whole documents; the second are the last ones, and hold about this share of the tokens."""
-        if not 0 < share < 1:
-            raise DataError(f"dev_share is {share}; it takes a number between 0 and 1.")
+        number("dev_share", share, above=0, below=1, error=DataError)
         if self.num_documents < 4:
             raise DataError(
                 f"The corpus has {self.num_documents} documents, too few to hold some out.", "Give a development file."
@@ -105,9 +116,8 @@ def tokenize_corpus(
         check_readable(path)
         if not is_regular(path):
             raise DataError(f"{path}: a corpus is read more than once, so it cannot be a pipe.", "Save it to a file.")
-    if lines not in ("auto", "sentences", "paragraphs"):
-        raise DataError(f"lines={lines!r} is not known.", "Use 'auto', 'sentences' or 'paragraphs'.")
-    key = {
+    one_of("lines", lines, get_args(Lines), DataError)
+    key: CorpusKey = {
         "format": "bertie tokenized corpus 1",
         "files": [file_hash(path) for path in paths],
         "tokenizer": tokenizer_fingerprint(tokenizer),
@@ -134,7 +144,7 @@ def _build(
     paths: Sequence[PathLike],
     tokenizer: BertTokenizer,
     folder: Path,
-    key: dict[str, Any],
+    key: CorpusKey,
     progress: Progress | None,
     processes: int | None,
 ) -> None:
@@ -218,11 +228,6 @@ def _append(builder: ArrayBuilder, part: TokenizedDocuments) -> None:
 def _first_lines(paths: Sequence[PathLike], encoding: str) -> Iterator[str]:
     for document in read_documents(list(paths), encoding=encoding, skip_bad=True, max_lines=64):
         yield from document.lines
-
-
-def file_hash(path: PathLike) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def tokenizer_fingerprint(tokenizer: BertTokenizer) -> str:

@@ -16,11 +16,11 @@ way alone or in any batch, and keys of (seed, epoch, index) make the masking dyn
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bertie.arguments import number
 from bertie.errors import ConfigError, TokenizerError
 from bertie.text import BertTokenizer
 from bertie.text.corpus.sentence_pairs import example_key
@@ -67,12 +67,11 @@ class MaskRules:
         mask_share: float = 0.8,
         random_share: float = 0.1,
     ) -> MaskRules:
-        if not 0 < probability < 1:
-            raise ConfigError(f"The share of masked words is {probability}; it takes a number between 0 and 1.")
+        number("probability", probability, above=0, below=1, error=ConfigError)
         if mask_share < 0 or random_share < 0 or mask_share + random_share > 1:
             raise ConfigError(f"mask_share ({mask_share}) and random_share ({random_share}) exceed 1 together.")
-        if max_predictions is not None and max_predictions < 1:
-            raise ConfigError(f"max_predictions is {max_predictions}; it takes a whole number of at least 1.")
+        if max_predictions is not None:
+            number("max_predictions", max_predictions, least=1, error=ConfigError)
         if tokenizer.mask_token_id is None:
             raise TokenizerError("The vocabulary has no mask token.", "Add one: tokenizer.add_special_tokens.")
         vocabulary = tokenizer.get_vocab()
@@ -93,11 +92,6 @@ class MaskRules:
             mask_share,
             random_share,
         )
-
-    def settings(self) -> dict[str, Any]:
-        """What makes a difference to the data, for a fingerprint."""
-        names = ("probability", "max_predictions", "whole_words", "mask_share", "random_share", "vocab_size")
-        return {name: getattr(self, name) for name in names}
 
     def num_predictions(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """How many tokens of sequences of these lengths are predicted (fewer if there are not as many words)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,12 +14,14 @@ from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer
 from bertie.training import metrics
 from bertie.training.contract import Batch, Examples
+from bertie.training.objective import TextObjective, batches_of, evaluating, run_model
 from bertie.training.pretraining.masking import MaskRules, mask_tokens
 from bertie.training.pretraining.pairs import PretrainingExample
-from bertie.training.token_rows import batches_of, evaluating, pack, run_model
+from bertie.training.task import check_vocabulary_fits
+from bertie.training.token_rows import pack
 
 
-class Pretraining:
+class Pretraining(TextObjective[PretrainingExample]):
     """Units are masked words. The vocabulary is scored at those only.
 
     A `BertForPreTraining` learns next sentences as well. Its loss is the mean over masked words plus the mean over
@@ -29,8 +30,7 @@ class Pretraining:
     """
 
     name = "pretrain"
-    best_metric = "loss"
-    greater_is_better = False
+    evaluates_like_training = True
 
     def __init__(
         self,
@@ -40,19 +40,13 @@ class Pretraining:
         rules: MaskRules | None = None,
         words_per_pair: float | None = None,
     ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
+        super().__init__(model, tokenizer, best_metric="loss")
         self.rules = rules or MaskRules.of(tokenizer)
         self.pairs = isinstance(model, BertForPreTraining)
         if self.pairs and words_per_pair is None:
             raise InputError("BertForPreTraining was given without words_per_pair.", "Use average_predictions().")
         self.words_per_pair = words_per_pair or 0.0
-        if self.rules.vocab_size > model.config.vocab_size:
-            raise InputError(
-                f"The tokenizer knows {self.rules.vocab_size} tokens, the model's vocabulary has "
-                f"{model.config.vocab_size}.",
-                "They belong to different models, or tokens were added without resize_token_embeddings().",
-            )
+        check_vocabulary_fits(self.rules.vocab_size, model)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         tensors = pack([example.row for example in examples])
@@ -80,11 +74,11 @@ class Pretraining:
         """`[masked, vocabulary]`, and `[pairs, 2]` or None."""
         output = run_model(model, batch, masked_positions=batch.tensors["masked_positions"])
         if not self.pairs:
-            return output.logits, None
-        return output.prediction_logits, output.seq_relationship_logits.float()
+            return output["logits"], None
+        return output["prediction_logits"], output["seq_relationship_logits"].float()
 
     def evaluate(
-        self, model: nn.Module, examples: Examples, *, token_budget: int, device: torch.device | str
+        self, model: nn.Module, examples: Examples[PretrainingExample], *, token_budget: int, device: torch.device | str
     ) -> dict[str, float]:
         """Masks are those of epoch 0, so evaluations can be compared with each other."""
         sums: dict[str, float] = dict.fromkeys(("loss", "right", "words", "next_loss", "next_right", "pairs"), 0.0)
@@ -113,9 +107,6 @@ class Pretraining:
                 "nsp_accuracy": sums["next_right"] / pairs_seen,
             }
         return figures
-
-    def save_extras(self, folder: Path) -> None:
-        self.tokenizer.save_pretrained(folder)
 
 
 def word_loss(words: Tensor, labels: Tensor) -> Tensor:

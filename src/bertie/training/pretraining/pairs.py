@@ -3,7 +3,7 @@
 `make_pairs` makes the pairs of text/corpus/sentence_pairs.py, once, into a folder. A pair is two pieces of the
 corpus, so five numbers keep it; the ids stay where they are. Masking comes when a batch is made (masking.py):
 `masking="static"` masks an example the same way in every epoch, as Google's files do, "dynamic" anew each time.
-Chance is decided by (seed, pass, document) and (seed, epoch, index), so a build can be resumed, or dealt out to
+Chance is decided by (seed, pass, document) and (seed, epoch, index), so a build can be resumed, or shared by
 several processes, and the same seed makes the same bytes.
 """
 
@@ -23,7 +23,9 @@ from bertie.errors import ConfigError, DataError
 from bertie.text import BertTokenizer
 from bertie.text.corpus.processes import in_order, num_processes
 from bertie.text.corpus.sentence_pairs import COLUMNS, Bounds, PairRules, example_key, pairs_of_part
-from bertie.training.pretraining.array_folder import Array, ArrayBuilder, locked, open_arrays
+from bertie.training.contract import Examples, Numbers
+from bertie.training.metrics import Array
+from bertie.training.pretraining.array_folder import ArrayBuilder, locked, open_arrays
 from bertie.training.pretraining.corpus import LARGE, Progress, TokenizedCorpus
 from bertie.training.token_rows import TokenRow, fingerprint
 
@@ -42,7 +44,7 @@ class PretrainingExample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PairExamples:
+class PairExamples(Examples[PretrainingExample]):
     """`[CLS] A [SEP] B [SEP]` with a next-sentence label: 0 where B follows A, 1 where it is random."""
 
     corpus: TokenizedCorpus
@@ -58,7 +60,7 @@ class PairExamples:
     def length(self, index: int) -> int:
         return int(self.pairs["a_size"][index]) + int(self.pairs["b_size"][index]) + 3
 
-    def lengths(self) -> Array:
+    def lengths(self) -> Numbers:
         return np.asarray(self.pairs["a_size"].astype(np.int64) + self.pairs["b_size"] + 3)
 
     def get(self, index: int, epoch: int) -> PretrainingExample:
@@ -135,7 +137,7 @@ def _parts(start: int, total: int, sizes: Array) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class SequenceExamples:
+class SequenceExamples(Examples[PretrainingExample]):
     """`[CLS] tokens [SEP]`: every document cut into sequences of `max_length`, for masked words alone."""
 
     corpus: TokenizedCorpus
@@ -158,7 +160,7 @@ class SequenceExamples:
         masking: Masking = "dynamic",
     ) -> SequenceExamples:
         if max_length < 8:
-            raise ConfigError(f"max_length is {max_length}; a sequence needs at least 8.")
+            raise ConfigError("{max_length:is} a sequence needs at least 8.", max_length=max_length)
         room = max_length - 2
         bounds = corpus.document_bounds()
         sizes = np.diff(bounds)
@@ -175,7 +177,7 @@ class SequenceExamples:
     def length(self, index: int) -> int:
         return int(self.sizes[index]) + 2
 
-    def lengths(self) -> Array:
+    def lengths(self) -> Numbers:
         return np.asarray(self.sizes + 2)
 
     def get(self, index: int, epoch: int) -> PretrainingExample:

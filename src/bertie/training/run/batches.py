@@ -5,7 +5,7 @@
     micro-batch         a share of a global batch that fits into `micro_batch_tokens`
 
 The order and the global batches know nothing about processes or memory. So a run can be resumed with another number of
-processes, or with smaller micro-batches, and every step still sees the same examples. A global batch is dealt out so
+processes, or with smaller micro-batches, and every step still sees the same examples. A global batch is split so
 that every process gets as many micro-batches as any other, of nearly the same number of tokens.
 """
 
@@ -14,20 +14,19 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from bertie.errors import DataError, InputError
-from bertie.training.contract import Batch, Examples, Objective
+from bertie.training.contract import Batch, Examples, Item, Numbers, Objective
 from bertie.training.settings import Settings
 
-Numbers = npt.NDArray[np.int64]
-
-_AHEAD = 4  # steps that are prepared before they are needed
+_AHEAD = 4  # steps whose batches are made before they are needed
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Place:
     end: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Share:
     """What one process does in one step.
 
@@ -52,33 +51,23 @@ class Share:
     micro_batches: list[Batch]
     squares: int = 0  # Σ length², for counting what attention computes
 
-    @property
-    def units(self) -> float:
-        return sum(batch.units for batch in self.micro_batches)
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(batch.num_tokens for batch in self.micro_batches)
-
-    @property
-    def num_examples(self) -> int:
-        return sum(batch.num_examples for batch in self.micro_batches)
+    def __post_init__(self) -> None:
+        self.units = sum(batch.units for batch in self.micro_batches)
+        self.num_tokens = sum(batch.num_tokens for batch in self.micro_batches)
+        self.num_examples = sum(batch.num_examples for batch in self.micro_batches)
 
     def pin_memory(self) -> Share:
         return Share(self.place, [batch.pin_memory() for batch in self.micro_batches], self.squares)
 
 
 class DataOrder:
-    """The steps of a run over `examples`."""
+    """The steps of a run over examples, of which it knows the lengths."""
 
-    def __init__(self, examples: Examples, settings: Settings) -> None:
+    def __init__(self, examples: Examples[object], settings: Settings) -> None:
         if len(examples) == 0:
             raise DataError("There are no examples to train on.", "Check the training file and its columns.")
-        self.examples = examples
         self.seed = settings.seed
-        at_once = getattr(examples, "lengths", None)  # millions of sequences have their lengths in an array
-        each = at_once() if at_once is not None else [examples.length(i) for i in range(len(examples))]
-        self.lengths = np.asarray(each, dtype=np.int64)
+        self.lengths = np.asarray(examples.lengths(), dtype=np.int64)
         self._size, self._tokens = settings.batch_size, settings.batch_tokens
         self._epochs: dict[int, tuple[Numbers, Numbers]] = {}
         self._lock = threading.Lock()
@@ -108,7 +97,7 @@ class DataOrder:
         return self._epoch(epoch)[1]
 
     def _epoch(self, epoch: int) -> tuple[Numbers, Numbers]:
-        # The loop and the thread that prepares its batches ask at the same time, about neighbouring epochs.
+        # The loop and the thread that makes its batches ask at the same time, about neighbouring epochs.
         with self._lock:
             if epoch not in self._epochs:
                 while len(self._epochs) > 2:
@@ -117,7 +106,7 @@ class DataOrder:
             return self._epochs[epoch]
 
     def _make_epoch(self, epoch: int) -> tuple[Numbers, Numbers]:
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.lengths))
         if self._tokens is None:
             return order, np.append(np.arange(0, len(order), self._size), len(order))
         ends = np.cumsum(self.lengths[order])
@@ -142,35 +131,36 @@ class DataOrder:
         return self.order(place.epoch)[place.start : place.end]
 
 
-def deal(lengths: list[int], *, budget: int, num_processes: int) -> list[list[list[int]]]:
+def split_batch(lengths: list[int], *, budget: int, num_processes: int) -> list[list[list[int]]]:
     """`[process][micro-batch]` → rows of a global batch.
 
-    Rows go from the longest to the shortest, each to the emptiest hand, into as few hands as hold no more than `budget`
-    tokens (a row longer than that gets a hand of its own). Hands keep the order of the batch.
+    Rows go from the longest to the shortest, each to the emptiest part, into as few parts as hold no more than `budget`
+    tokens (a row longer than that gets a part of its own). Parts keep the order of the batch.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     each = max(1, -(-sum(lengths) // (budget * num_processes)))
     while True:
-        num_hands = each * num_processes
-        hands: list[list[int]] = [[] for _ in range(num_hands)]
-        filled = np.zeros(num_hands, dtype=np.int64)
+        num_parts = each * num_processes
+        parts: list[list[int]] = [[] for _ in range(num_parts)]
+        filled = np.zeros(num_parts, dtype=np.int64)
         for row in order:
             emptiest = int(filled.argmin())
-            hands[emptiest].append(row)
+            parts[emptiest].append(row)
             filled[emptiest] += lengths[row]
-        crowded = any(len(hand) > 1 and used > budget for hand, used in zip(hands, filled, strict=True))
+        crowded = any(len(part) > 1 and used > budget for part, used in zip(parts, filled, strict=True))
         if not crowded:
             break
         each += 1
-    return [[sorted(hands[k]) for k in range(p, num_hands, num_processes)] for p in range(num_processes)]
+    return [[sorted(parts[k]) for k in range(p, num_parts, num_processes)] for p in range(num_processes)]
 
 
 @dataclass
-class Preparer:
+class BatchMaker(Generic[Item]):
     """Makes a process's share of a step. `pieces` may be lowered while a run goes on: it cuts the share smaller."""
 
     order: DataOrder
-    objective: Objective
+    examples: Examples[Item]
+    objective: Objective[Item]
     budget: int
     process: int = 0
     num_processes: int = 1
@@ -181,20 +171,20 @@ class Preparer:
         place = self.order.place(step)
         rows = self.order.indices(place)
         lengths = [int(self.order.lengths[row]) for row in rows]
-        limit = sum(lengths) + 1 if needs_whole_batches(self.objective) else self.budget
-        hands = deal(lengths, budget=limit, num_processes=self.num_processes)[self.process]
-        if self.pieces is not None:  # after all processes were dealt their hands: each may cut its own as it must
-            hands = [piece for hand in hands for piece in self._cut(hand, lengths)]
-        batches = [self._batch([int(rows[k]) for k in hand or [0]], place.epoch, real=bool(hand)) for hand in hands]
+        limit = sum(lengths) + 1 if self.objective.whole_batches else self.budget
+        parts = split_batch(lengths, budget=limit, num_processes=self.num_processes)[self.process]
+        if self.pieces is not None:  # after all processes have their parts: each may cut its own as it must
+            parts = [piece for part in parts for piece in self._cut(part, lengths)]
+        batches = [self._batch([int(rows[k]) for k in part or [0]], place.epoch, real=bool(part)) for part in parts]
         return Share(place, batches, sum(_squares(batch) for batch in batches if batch.num_examples))
 
-    def _cut(self, hand: list[int], lengths: list[int]) -> list[list[int]]:
+    def _cut(self, part: list[int], lengths: list[int]) -> list[list[int]]:
         assert self.pieces is not None
-        cut = deal([lengths[row] for row in hand], budget=self.pieces, num_processes=1)[0]
-        return [[hand[k] for k in piece] for piece in cut]
+        cut = split_batch([lengths[row] for row in part], budget=self.pieces, num_processes=1)[0]
+        return [[part[k] for k in piece] for piece in cut]
 
     def _batch(self, indices: list[int], epoch: int, *, real: bool) -> Batch:
-        batch = self.objective.collate([self.order.examples.get(index, epoch) for index in indices])
+        batch = self.objective.collate([self.examples.get(index, epoch) for index in indices])
         ids = batch.tensors.get("input_ids")
         if self.vocab_size is not None and ids is not None and ids.numel():
             low, high = (int(x) for x in ids.aminmax())  # here, on the CPU: in the loop a GPU would have to wait
@@ -207,47 +197,38 @@ class Preparer:
         return batch if real else Batch(batch.tensors, 0.0, 0, 0)
 
 
-def needs_whole_batches(objective: Objective) -> bool:
-    """Losses that compare a batch's examples with each other cannot have it cut."""
-    return bool(getattr(objective, "whole_batches", False))
-
-
 def _squares(batch: Batch) -> int:
     ends = batch.tensors.get("cu_seqlens")
     return 0 if ends is None else int(ends.diff().double().square().sum())
 
 
-def prepared(make: Callable[[int], Share], steps: range, *, pin: bool = False) -> Iterator[Share]:
+def made_ahead(make: Callable[[int], Share], steps: range, *, pin: bool = False) -> Generator[Share, None, None]:
     """The shares of these steps, made in a thread a few steps ahead. Closing the iterator ends the thread."""
-    ready: queue.Queue[Share | BaseException | None] = queue.Queue(_AHEAD)
+    ready: queue.Queue[Future[Share]] = queue.Queue(_AHEAD)
     ended = threading.Event()
 
-    def put(item: Share | BaseException | None) -> bool:
-        while not ended.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
     def work() -> None:
-        try:
-            for step in steps:
+        for step in steps:
+            made: Future[Share] = Future()
+            try:
                 share = make(step)
-                if not put(share.pin_memory() if pin else share):
-                    return
-            put(None)
-        except BaseException as error:
-            put(error)
+                made.set_result(share.pin_memory() if pin else share)
+            except BaseException as error:
+                made.set_exception(error)
+            while not ended.is_set():
+                try:
+                    ready.put(made, timeout=0.1)
+                    break
+                except queue.Full:
+                    continue
+            if ended.is_set() or made.exception() is not None:
+                return
 
     thread = threading.Thread(target=work, name="bertie-batches", daemon=True)
     thread.start()
     try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+        for _ in steps:
+            yield ready.get().result()
     finally:
         ended.set()
         thread.join(timeout=10)
@@ -263,10 +244,10 @@ class _Steps(torch.utils.data.Dataset[Share]):
         return self.make(step)
 
 
-def prepared_by_processes(
+def made_by_processes(
     make: Callable[[int], Share], steps: range, *, workers: int, pin: bool = False
-) -> Iterator[Share]:
-    """The same from worker processes, for data whose preparation is slower than the device."""
+) -> Generator[Share, None, None]:
+    """The same from worker processes, for data that is made into batches more slowly than the device takes them."""
     loader = torch.utils.data.DataLoader(
         _Steps(make),
         sampler=steps,

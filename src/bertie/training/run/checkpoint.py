@@ -29,8 +29,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -46,13 +45,53 @@ _NAME = re.compile(r"step-(\d{8,})")
 Tensors = Mapping[str, torch.Tensor]
 
 
+class Best(TypedDict):
+    """The best evaluation so far; no step without one."""
+
+    step: int | None
+    metrics: dict[str, float]
+
+
+class RunState(TypedDict):
+    """state.json. Older checkpoints have no `deciding` and no `options`."""
+
+    step: int
+    num_steps: int
+    data: dict[str, int]
+    objective: str
+    fingerprint: str
+    settings: Mapping[str, object]
+    deciding: NotRequired[Mapping[str, object]]
+    options: NotRequired[Mapping[str, object]]
+    optimizer_steps: dict[str, float]
+    best: Best
+    without_better: int
+    skipped: int
+    skipped_in_row: int
+    halvings: int
+    pieces: int | None
+    processes: int
+    seconds: float
+    tokens: int
+    flops: float
+
+
+class RngState(TypedDict):
+    """The generators of one process, as JSON has them; torch's and CUDA's bytes in hexadecimal."""
+
+    python: list[Any]
+    numpy: list[Any]
+    torch: str
+    cuda: NotRequired[str]
+
+
 @dataclass(frozen=True)
 class Saved:
     """A checkpoint that was read and found whole."""
 
     folder: Path
-    state: dict[str, Any]
-    rng: list[dict[str, Any]]
+    state: RunState
+    rng: list[RngState]
 
     @classmethod
     def at(cls, folder: Path) -> Saved:
@@ -67,7 +106,7 @@ class Saved:
         return {name: file.tensor(name) for name in file.entries}
 
 
-class RunFolder:
+class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
     """A run's folder, held by this process alone while it is open."""
 
     def __init__(self, path: str | os.PathLike[str], *, keep: int = 2) -> None:
@@ -81,14 +120,10 @@ class RunFolder:
             raise
         except OSError as error:
             raise _cannot_write(self.path, error.strerror or str(error)) from error
-        _tidy(self.checkpoints)
+        for path in self.checkpoints.glob(".*"):  # what killed saves left: the lock says that nobody is saving now
+            shutil.rmtree(path, ignore_errors=True)
 
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -98,7 +133,7 @@ class RunFolder:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def save(self, step: int, files: Mapping[str, Tensors], state: Mapping[str, Any], rng: list[Any]) -> Path:
+    def save(self, step: int, files: Mapping[str, Tensors], state: RunState, rng: list[RngState]) -> Path:
         """Write a checkpoint and then let go of the oldest. When it fails, those before it are as they were."""
         target = self.checkpoints / f"step-{step:08d}"
         if target.exists():
@@ -112,13 +147,11 @@ class RunFolder:
             raise CheckpointError(
                 f"The checkpoint of step {step} could not be saved in {self.path}: {error.strerror or error}.",
                 how_to_go_on(self.path),
+                resume=True,
             ) from error
-        self._let_go()
-        return target
-
-    def _let_go(self) -> None:
         for folder in self.found()[self.keep :]:
             _remove(folder)
+        return target
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -155,8 +188,8 @@ class RunFolder:
         return None
 
 
-def _write(place: Path, files: Mapping[str, Tensors], state: Mapping[str, Any], rng: list[Any]) -> None:
-    def one(kind: str) -> tuple[str, dict[str, Any]]:
+def _write(place: Path, files: Mapping[str, Tensors], state: RunState, rng: list[RngState]) -> None:
+    def one(kind: str) -> tuple[str, dict[str, object]]:
         path = place / f"{kind}.safetensors"
         write_safetensors(path, files[kind])
         return path.name, _seal(path)
@@ -171,7 +204,7 @@ def _write(place: Path, files: Mapping[str, Tensors], state: Mapping[str, Any], 
     (place / "manifest.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _seal(path: Path) -> dict[str, Any]:
+def _seal(path: Path) -> dict[str, object]:
     with path.open("rb") as file:
         return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
@@ -199,13 +232,6 @@ def _damage(folder: Path) -> str | None:
 
 def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _tidy(folder: Path) -> None:
-    """Remove what killed saves left behind. The lock says that nobody is saving now."""
-    for path in folder.iterdir():
-        if path.name.startswith("."):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(folder: Path) -> None:
@@ -241,20 +267,9 @@ def _lock(folder: Path) -> int | None:
 def newest_step(path: str | os.PathLike[str]) -> int | None:
     """The step of a run's newest checkpoint, not looked into."""
     folder = Path(path) / "checkpoints"
-    names = (
-        [found[1] for entry in folder.iterdir() if (found := _NAME.fullmatch(entry.name))] if folder.is_dir() else []
-    )
-    return max(map(int, names), default=None)
-
-
-def has_checkpoints(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a run in this folder that could be resumed."""
-    return newest_step(path) is not None
-
-
-def was_started(path: str | os.PathLike[str]) -> bool:
-    """Whether a run was started in this folder, even if it was killed before its first save."""
-    return (Path(path) / ".lock").exists()
+    names = folder.iterdir() if folder.is_dir() else ()
+    steps = [int(found[1]) for entry in names if (found := _NAME.fullmatch(entry.name))]
+    return max(steps, default=None)
 
 
 def how_to_go_on(path: str | os.PathLike[str]) -> str:
@@ -263,7 +278,7 @@ def how_to_go_on(path: str | os.PathLike[str]) -> str:
     if step is None:
         return "Nothing was saved before it. Make room (or allow writing), then start the run again."
     kept = f"What was saved before it, at step {step}, is whole."
-    return f"{kept} Make room (or allow writing), then go on with resume=True."
+    return f"{kept} Make room (or allow writing), then go on with {{resume}}."
 
 
 def check_output(path: str | os.PathLike[str], *, resume: bool) -> None:
@@ -273,15 +288,20 @@ def check_output(path: str | os.PathLike[str], *, resume: bool) -> None:
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(
-            f"output is {str(folder)!r}, which is a file.", "Name a folder; it is made where there is none."
+            "{output:is} it is a file.", "Name a folder; it is made where there is none.", output=str(folder)
         )
-    if resume and not was_started(folder):
-        raise nothing_to_resume(folder)
-    if not resume and has_checkpoints(folder):
+    begun = newest_step(folder) is not None
+    if resume and not (folder / ".lock").exists():  # it is there even if the run was killed before its first save
+        raise CheckpointNotFound(
+            f"There is no run in {folder} to resume.", "Leave {resume} out to start the run.", resume=True
+        )
+    if not resume and begun:
         raise ConfigError(
-            f"There is a run in {folder} already.", "Go on with it with resume=True, or choose another folder."
+            f"There is a run in {folder} already.",
+            "Go on with it with {resume}, or choose another folder.",
+            resume=True,
         )
-    if not has_checkpoints(folder):
+    if not begun:
         there = next((name for name in _MODEL_FILES if (folder / name).exists()), None)
         if there is not None and resume:
             raise ConfigError(
@@ -311,21 +331,22 @@ def _cannot_write(folder: Path, why: str) -> CheckpointError:
     )
 
 
-def nothing_to_resume(path: Path) -> CheckpointNotFound:
-    return CheckpointNotFound(f"There is no run in {path} to resume.", "Leave resume=True out to start the run.")
-
-
 # -- random numbers --------------------------------------------------------------------------------------------------
 
 
-def rng_state(device: torch.device) -> dict[str, Any]:
+def rng_state(device: torch.device) -> RngState:
     """The state of every random number generator a run can draw from, as JSON has it."""
     version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()
-    assert not isinstance(keys, str)
-    state: dict[str, Any] = {
+    numpy = np.random.get_state(legacy=False)
+    state: RngState = {
         "python": [version, list(words), gauss],
-        "numpy": [str(name), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+        "numpy": [
+            str(numpy["bit_generator"]),
+            numpy["state"]["key"].tolist(),
+            int(numpy["state"]["pos"]),
+            int(numpy["has_gauss"]),
+            float(numpy["gauss"]),
+        ],
         "torch": torch.get_rng_state().numpy().tobytes().hex(),
     }
     if device.type == "cuda":
@@ -333,7 +354,7 @@ def rng_state(device: torch.device) -> dict[str, Any]:
     return state
 
 
-def set_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
+def set_rng_state(state: RngState, device: torch.device) -> None:
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]

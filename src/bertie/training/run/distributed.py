@@ -17,24 +17,31 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import os
 import platform
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # compiled, and missing in its types
 
 from bertie.errors import BertieError, InputError
 from bertie.model.pretrained import BertPreTrainedModel
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+Said = TypeVar("Said")
+Handler = Callable[[int, FrameType | None], object] | int | None  # what `signal.getsignal` gives
 
 _BUCKET = 2**25  # numbers in one all-reduce: 128 MB of float32
 _BEAT = 2.0  # seconds between two signs of life
@@ -93,19 +100,18 @@ class World:
             for parameter in model.parameters():
                 dist.broadcast(parameter.detach(), src=0)
 
-    def main_says(self, value: Any) -> Any:
+    def main_says(self, value: Said) -> Said:
         """What the main process has (a number, a string, a list, a dict of those), on all of them."""
         if self.size == 1:
             return value
-        import json
-
         text = json.dumps(value).encode() if self.is_main else b""
         length = self.sum(torch.tensor([len(text)], device=self.device))
         data = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
         if self.is_main:
             data.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         dist.broadcast(data, src=0)
-        return json.loads(bytes(data.cpu().numpy()))
+        said: Said = json.loads(bytes(data.cpu().numpy()))
+        return said
 
     def gathered(self, tensor: Tensor) -> list[Tensor]:
         """The same-sized tensors of all processes, on the CPU."""
@@ -124,33 +130,33 @@ class World:
 
     # -- whole tensors and this process's part of them ---------------------------------------------------------------
 
-    def whole(self, tensor: Tensor, like: Tensor | None = None) -> Tensor:
-        """A sharded tensor put together (every process must ask). `like` is the parameter a plain shard belongs to."""
+    def whole(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """A sharded tensor put together (every process must ask). `like` is the parameter it belongs to."""
         if not self.shard:
             return tensor
         from torch.distributed.tensor import DTensor
 
-        if not isinstance(tensor, DTensor) and isinstance(like, DTensor):
-            tensor = DTensor.from_local(
-                tensor, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-            )
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        sharded = cast(DTensor, like)
+        mesh, placements = sharded.device_mesh, sharded.placements
+        part = DTensor.from_local(
+            local(tensor), mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
+        )
+        return part.full_tensor()
 
     def fill(self, part: Tensor, whole: Tensor, like: Tensor) -> None:
         """Copy a whole tensor, or this process's part of it, into `part`; `like` is the parameter it belongs to."""
         if self.shard:
             from torch.distributed.tensor import DTensor, distribute_tensor
 
-            if isinstance(like, DTensor):
-                source = whole.to(like.device, like.dtype)
-                whole = distribute_tensor(source, like.device_mesh, like.placements, src_data_rank=None).to_local()
+            sharded, source = cast(DTensor, like), whole.to(like.device, like.dtype)
+            whole = distribute_tensor(source, sharded.device_mesh, sharded.placements, src_data_rank=None).to_local()
         local(part).copy_(whole)
 
 
 def local(tensor: Tensor) -> Tensor:
     """This process's part of a tensor: the tensor itself unless it is sharded."""
-    to_local = getattr(tensor, "_local_tensor", None)
-    return tensor if to_local is None else to_local
+    part: Tensor | None = getattr(tensor, "_local_tensor", None)
+    return tensor if part is None else part
 
 
 def _sum_bucket(bucket: list[Tensor]) -> None:
@@ -168,10 +174,11 @@ def parallel(model: BertPreTrainedModel, world: World) -> None:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(world.device.type, (world.size,))
-    blocks: list[Any] = [*model.base_model.encoder.layer, model]
-    for block in blocks:
-        fully_shard(block, mesh=mesh)
-    for block in blocks:  # sums, not means: the loop divides by the units of all processes
+    modules: list[nn.Module] = [*model.base_model.encoder.layer, model]
+    for module in modules:
+        fully_shard(module, mesh=mesh)
+    for module in modules:  # sums, not means: the loop divides by the units of all processes
+        block = cast("FSDPModule", module)  # that is what sharding made of it
         block.set_gradient_divide_factor(1.0)
         if world.device.type == "cpu" and hasattr(block, "set_force_sum_reduction_for_comms"):
             block.set_force_sum_reduction_for_comms(True)
@@ -180,13 +187,57 @@ def parallel(model: BertPreTrainedModel, world: World) -> None:
 def sync_gradients(model: nn.Module, world: World, on: bool) -> None:
     """With FSDP: whether the next backward adds gradients up over the processes (only the last of a step does)."""
     if world.shard:
-        model.set_requires_gradient_sync(on)  # type: ignore[operator]
+        cast("FSDPModule", model).set_requires_gradient_sync(on)
 
 
-def put_apart(model: nn.Module, world: World) -> None:
-    """With FSDP: let go of whole parameters that a forward pass has left together (those of the model itself)."""
+def reshard(model: nn.Module, world: World) -> None:
+    """With FSDP: free whole parameters that a forward pass has left together (those of the model itself)."""
     if world.shard:
-        model.reshard()  # type: ignore[operator]
+        cast("FSDPModule", model).reshard()
+
+
+# -- rows of all processes -------------------------------------------------------------------------------------------
+
+
+def several_processes() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def counts_of_all(number: int, device: torch.device) -> list[int]:
+    """How many rows each process has."""
+    counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
+    counts[dist.get_rank()] = number
+    dist.all_reduce(counts)
+    return [int(count) for count in counts]
+
+
+def rows_of_all(rows: Tensor, counts: list[int]) -> Tensor:
+    """`[n, …]` of this process → `[Σ n, …]` of all, in the order of the processes, with gradients. All must call it.
+
+    For losses that compare the examples of a whole batch: every process computes its own part of the loss from
+    everybody's rows, and the parts are added up. So the gradient of a row is the sum of what all processes say about
+    it, which is what `backward` gathers: the same gradient as one process on the whole batch.
+    """
+    gathered: Tensor = _Gathered.apply(rows, counts)  # type: ignore[no-untyped-call]  # torch has no types for it
+    return gathered
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, counts: list[int]) -> Tensor:
+        rank = dist.get_rank()
+        ctx.place = sum(counts[:rank]), counts[rank]
+        # Each puts its rows where they belong, among zeros; the sum has them all, whatever their numbers are.
+        whole = rows.new_zeros(sum(counts), *rows.shape[1:])
+        whole[ctx.place[0] : sum(ctx.place)] = rows
+        dist.all_reduce(whole)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        whole = grads[0].contiguous().clone()
+        dist.all_reduce(whole)
+        return whole[ctx.place[0] : sum(ctx.place)], None
 
 
 # -- starting and ending ---------------------------------------------------------------------------------------------
@@ -205,8 +256,9 @@ def world(*, device: str | None = None, shard: bool = False, timeout: float = 60
         return
     if "RANK" not in os.environ:
         raise InputError(
-            "shard=True splits a model over several processes, and this is one alone.",
+            "{shard} splits a model over several processes, and this is one alone.",
             "Start it with torchrun: torchrun --nproc-per-node 2 -m bertie …",
+            shard=True,
         )
     if place.type == "cuda":
         torch.cuda.set_device(place)
@@ -224,9 +276,8 @@ def world(*, device: str | None = None, shard: bool = False, timeout: float = 60
         well = True
     except RuntimeError as error:
         # A broken collective says which connection broke, not whose process is gone.
-        gone = watch.who_is_gone(wait=10.0) if watch is not None else []
-        if gone:
-            raise watch.lost(gone) from error  # type: ignore[union-attr]
+        if watch is not None and (gone := watch.who_is_gone(wait=10.0)):
+            raise watch.lost(gone) from error
         raise
     finally:
         if watch is not None:
@@ -294,7 +345,7 @@ class Watch:
             self._seen[rank] = (beat, now)
         return now - self._seen[rank][1] > _SILENT
 
-    def terminated(self, number: int, frame: FrameType | None, otherwise: Any) -> None:
+    def terminated(self, number: int, frame: FrameType | None, otherwise: Handler) -> None:
         """What SIGTERM does: leave when another process died, else whatever it did before."""
         if self.who_is_gone() or not callable(otherwise):
             self.leave()
@@ -311,7 +362,8 @@ class Watch:
         names = ", ".join(f"rank {rank} (process {self._names[rank][1]} on {self._names[rank][0]})" for rank in gone)
         return ProcessLost(
             f"{names} ended before the run did; rank {self.rank} stops too.",
-            "Nothing saved is lost: start the same command again with resume=True (--resume).",
+            "Nothing saved is lost: start the same command again with {resume}.",
+            resume=True,
         )
 
     def close(self, *, well: bool) -> None:

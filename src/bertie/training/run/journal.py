@@ -10,20 +10,92 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import operator
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bertie.checkpoint.atomic import write_new
 from bertie.errors import CheckpointError, MissingExtra
 from bertie.training.run.checkpoint import how_to_go_on
+from bertie.training.run.stopping import stop_if_signalled
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+    from torch.utils.tensorboard import SummaryWriter
+
+LoggedRow = dict[str, Any]  # a line of metrics.jsonl: "step", "kind", and numbers by name
 
 _LINE_EVERY = 2.0  # seconds: in a pipe or a file, lines come no faster than this
+_HIDDEN = ("epoch", "grad_norm", "seconds", "skipped", "examples")  # in metrics.jsonl alone
+_FORMATS = {"tokens_per_s": ",.0f", "lr": ".2e"}
+_STAGES = {"letters": "counting letters", "words": "counting words", "pieces": "merging pieces"}
+
+
+class Screen:
+    """A bar on a terminal, lines elsewhere, or nothing: `show` False is silence, None looks for a terminal."""
+
+    def __init__(self, show: bool | None, *, is_main: bool = True) -> None:
+        self.shown = is_main and show is not False
+        self.terminal = show if show is not None else sys.stderr.isatty()
+        self.bar: Progress | None = None
+        self._task: TaskID
+        self._last_line = 0.0
+
+    def start(self, what: str, *, total: float, completed: int = 0, counted: bool = True) -> None:
+        """Show a bar, where there is a terminal; `counted` shows steps, else a share and the time it took."""
+        if not (self.shown and self.terminal):
+            return
+        from rich import progress
+        from rich.console import Console
+
+        middle = progress.MofNCompleteColumn() if counted else None
+        columns = [
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            middle,
+            progress.TextColumn("{task.fields[numbers]}"),
+            None if counted else progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+        ]
+        shown = [column for column in columns if column is not None]
+        self.bar = progress.Progress(*shown, console=Console(stderr=True), transient=not counted)
+        self._task = self.bar.add_task(what, total=total, completed=completed, numbers="")
+        self.bar.start()
+
+    def move(self, completed: float | None, *, numbers: str | None = None, what: str | None = None) -> None:
+        if self.bar is None:
+            return
+        if completed is None:  # of what has no known end, the bar goes to and fro
+            self.bar.remove_task(self._task)
+            self._task = self.bar.add_task(what or "", total=None, numbers=numbers)
+            return
+        self.bar.update(self._task, completed=completed, description=what)
+        if numbers is not None:
+            self.bar.update(self._task, numbers=numbers)
+
+    def line(self, text: str, *, at_once: bool = False) -> None:
+        """A line where there is no bar, if the last one was long enough ago."""
+        if self.shown and self.bar is None and (at_once or time.monotonic() - self._last_line >= _LINE_EVERY):
+            self._last_line = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """One line for the reader, whatever there is."""
+        if self.shown and self.bar is not None:
+            self.bar.console.print(text, highlight=False, markup=False)
+        elif self.shown:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
 
 
 class Journal:
@@ -32,15 +104,11 @@ class Journal:
     def __init__(
         self, folder: Path | None, *, tensorboard: bool = False, show: bool | None = None, from_step: int = 0
     ) -> None:
-        self.folder = folder
         self._file: IO[str] | None = None
-        self._board: Any = None
-        self._bar: Any = None
-        self._task: Any = None
+        self._board: SummaryWriter | None = None
         self._total = 0
-        self._last_line = 0.0
-        self._show = folder is not None and (show is not False)
-        self._terminal = show if show is not None else sys.stderr.isatty()
+        self._screen = Screen(show, is_main=folder is not None)
+        self.say = self._screen.say
         if folder is None:
             return
         if tensorboard:
@@ -51,61 +119,36 @@ class Journal:
 
     def start(self, *, step: int, num_steps: int, what: str) -> None:
         self._total = num_steps
-        if not (self._show and self._terminal):
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._bar.add_task(what, total=num_steps, completed=step, numbers="")
-        self._bar.start()
+        self._screen.start(what, total=num_steps, completed=step)
 
     def at(self, step: int) -> None:
         """Steps done so far; moves the bar."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step)
+        self._screen.move(step)
 
     def log(self, step: int, values: Mapping[str, float], *, left: float | None = None) -> None:
         """Numbers of a logging step. `left` is the time left, in seconds."""
         self._write(step, "train", values)
         shown = _short(values)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step, numbers=shown)
-        elif self._show and (time.monotonic() - self._last_line >= _LINE_EVERY or step >= self._total):
-            self._last_line = time.monotonic()
-            remaining = f"  {duration(left)} left" if left is not None and left >= 1 else ""
-            print(f"step {step}/{self._total}  {shown}{remaining}", file=sys.stderr, flush=True)
+        self._screen.move(step, numbers=shown)
+        remaining = f"  {duration(left)} left" if left is not None and left >= 1 else ""
+        self._screen.line(f"step {step}/{self._total}  {shown}{remaining}", at_once=step >= self._total)
 
     def evaluated(self, step: int, metrics: Mapping[str, float], *, best: bool) -> None:
         self._write(step, "dev", metrics)
         self.say(f"step {step}  dev: {_short(metrics)}{'  (best so far)' if best else ''}")
 
-    def say(self, text: str) -> None:
-        """One line for the reader."""
-        if not self._show:
-            return
-        if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False)
-        else:
-            print(text, file=sys.stderr, flush=True)
-
     def _write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         if self._file is not None:
-            row = {"step": step, "kind": kind, **{name: finite(value) for name, value in values.items()}}
+            # JSON has no NaN and no infinity.
+            numbers = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
             try:
-                self._file.write(json.dumps(row) + "\n")
+                self._file.write(json.dumps({"step": step, "kind": kind, **numbers}) + "\n")
                 self._file.flush()
             except OSError as error:
                 raise CheckpointError(
                     f"{self._file.name} cannot be written: {error.strerror or error}.",
                     how_to_go_on(Path(self._file.name).parent).replace("before it", "before"),
+                    resume=True,
                 ) from error
         if self._board is not None:
             for name, value in values.items():
@@ -113,11 +156,9 @@ class Journal:
                     self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._screen.close()
         if self._file is not None:
-            with contextlib.suppress(OSError):  # a disk that refuses was told of when the line was written
+            with contextlib.suppress(OSError):  # a disk that refuses was reported when the line was written
                 self._file.flush()
                 os.fsync(self._file.fileno())
             with contextlib.suppress(OSError):
@@ -128,19 +169,69 @@ class Journal:
             self._board = None
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
+class Phase:
+    """One phase of making text ready for pretraining; `at` and `read` are given to whoever does the work.
+
+    A phase that has nothing to do (all is there already) shows nothing. At its end a line says what was made, and how
+    long it took.
+    """
+
+    def __init__(self, screen: Screen, what: str, done: str, made: str, *, size: int) -> None:
+        self.screen, self.what, self.counted, self.size = screen, what, (done, made), size
+        self.numbers: str | None = None  # nothing was done yet
+        self._began = time.monotonic()
+        screen.start(what, total=1.0, counted=False)
+
+    def at(self, done: int, made: int, share: float) -> None:
+        """So much is done, so much was made of it, and that is this share of all."""
+        self._show(self.what, f"{done:,} {self.counted[0]}, {made:,} {self.counted[1]}", share)
+
+    def read(self, stage: str, characters: int) -> None:
+        """A vocabulary's progress: the text is read twice, then its pieces are merged, of which no share is known."""
+        share = None
+        if stage != "pieces":
+            share = min(1.0, (characters / max(1, self.size) + (stage == "words")) / 2)
+        self._show(f"{self.what}: {_STAGES.get(stage, stage)}", f"{characters / 1e6:,.1f} MB read", share)
+
+    def end(self, made: str | None = None) -> None:
+        """Say what was made, if anything was."""
+        if self.numbers is not None:
+            self.screen.close()
+            self.screen.say(f"{self.what}: {made or self.numbers}, in {duration(time.monotonic() - self._began)}")
+        self.numbers = None
+
+    def _show(self, what: str, numbers: str, share: float | None) -> None:
+        stop_if_signalled()
+        self.numbers = numbers
+        self.screen.move(share, numbers=numbers if share is None else f"{share:4.0%}  {numbers}", what=what)
+        self.screen.line(f"{what}: {'' if share is None else f'{share:.0%}, '}{numbers}", at_once=share is None)
+
+
+@contextlib.contextmanager
+def phase(
+    what: str, done: str, made: str, *, size: int = 0, show: bool | None = None, is_main: bool = True
+) -> Iterator[Phase]:
+    """Show a phase: what is going on, and what is counted. `size` is the number of characters there are to read.
+
+    with phase("tokenizing", "documents", "tokens") as shown:
+        tokenize_corpus(…, progress=shown.at)
+    """
+    shown = Phase(Screen(show, is_main=is_main), what, done, made, size=size)
+    try:
+        yield shown
+        shown.end()
+    finally:
+        shown.screen.close()
+
+
+def read_metrics(folder: Path) -> list[LoggedRow]:
     """All rows of a run's metrics.jsonl; a line that a kill cut short is left out."""
     path = folder / "metrics.jsonl"
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+    rows: list[LoggedRow] = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # not JSON, not an object, or one without a step
             row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            rows.append(row)
+            rows.append({**row, "step": operator.index(row["step"])})
     return rows
 
 
@@ -164,40 +255,18 @@ def _keep_until(path: Path, step: int) -> None:
     os.replace(beside, path)
 
 
-def finite(value: float) -> float | None:
-    """JSON has no NaN and no infinity."""
-    return float(value) if math.isfinite(value) else None
-
-
 def _short(values: Mapping[str, float]) -> str:
-    return "  ".join(
-        f"{name} {_number(name, value)}" for name, value in values.items() if name in _SHOWN or _is_score(name)
-    )
-
-
-_SHOWN = ("loss", "lr", "tokens_per_s")
-_HIDDEN = ("epoch", "grad_norm", "seconds", "skipped", "examples")
-
-
-def _is_score(name: str) -> bool:
-    return name not in _SHOWN and name not in _HIDDEN
-
-
-def _number(name: str, value: float) -> str:
-    if name == "tokens_per_s":
-        return f"{value:,.0f}"
-    if name == "lr":
-        return f"{value:.2e}"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    shown = {name: value for name, value in values.items() if name not in _HIDDEN}
+    return "  ".join(f"{name} {value:{_FORMATS.get(name, '.4f')}}" for name, value in shown.items())
 
 
 def check_tensorboard() -> None:
-    """Say that it is missing before anything is prepared, and not when the first number is to be written."""
+    """Say that it is missing before anything is read, and not when the first number is to be written."""
     if find_spec("tensorboard") is None:
         raise MissingExtra("tensorboard", "train", "Writing TensorBoard files")
 
 
-def _summary_writer(folder: Path, *, purge_step: int) -> Any:
+def _summary_writer(folder: Path, *, purge_step: int) -> SummaryWriter:
     # The writer's own switch: without this module it imports all of TensorFlow, where that is installed.
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     try:

@@ -19,7 +19,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,19 +28,18 @@ import torch
 from torch import Tensor
 
 from bertie.errors import ConfigError, InputError
-from bertie.training.contract import Examples, Objective
+from bertie.training.contract import Diverged, Examples, Interrupted, Item, Json, Objective, Result
 from bertie.training.optim.averages import Average
 from bertie.training.optim.optimizers import Optimizer, global_norm
 from bertie.training.optim.schedules import make_schedule
-from bertie.training.run.batches import DataOrder, Preparer, Share, needs_whole_batches, prepared, prepared_by_processes
-from bertie.training.run.checkpoint import RunFolder, check_output, seed_everything
-from bertie.training.run.compiling import compile_layers, fuse_layers
-from bertie.training.run.distributed import World, local, parallel, put_apart, sync_gradients
+from bertie.training.run.batches import BatchMaker, DataOrder, Share, made_ahead, made_by_processes
+from bertie.training.run.checkpoint import Best, RunFolder, check_output, seed_everything
+from bertie.training.run.device import compile_layers, fuse_layers, step_flops
+from bertie.training.run.distributed import World, local, parallel, reshard, sync_gradients
+from bertie.training.run.distributed import world as started_world
 from bertie.training.run.journal import Journal
-from bertie.training.run.outcome import MOST_SKIPPED, Diverged, Interrupted, Result
-from bertie.training.run.state import best_folder, let_go_of_bests, resume_run, save_model, save_run
+from bertie.training.run.state import MOST_SKIPPED, best_folder, remove_old_bests, resume_run, save_model, save_run
 from bertie.training.run.stopping import StopRequest
-from bertie.training.run.utilisation import step_flops
 from bertie.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,26 +55,33 @@ class Tally:
     loss: Tensor
     counts: Tensor  # [units, tokens, examples, Σ length², stop] as float64, on the CPU or (many processes) the device
     since: float = field(default_factory=time.perf_counter)
-    extras: dict[str, Any] = field(default_factory=dict)
+    extras: dict[str, float] = field(default_factory=dict)
 
 
 def train(
-    objective: Objective,
-    examples: Examples,
-    dev: Examples | None,
+    objective: Objective[Item],
+    examples: Examples[Item],
+    dev: Examples[Item] | None,
     settings: Settings,
     output: str | os.PathLike[str],
     *,
-    world: World,
+    world: World | None = None,
     resume: bool = False,
     show: bool | None = None,
     notes: Sequence[str] = (),
-    options: Mapping[str, Any] | None = None,
+    options: Json | None = None,
 ) -> Result:
     """Train `objective.model` on `examples`; the best model on `dev` (or the last one) ends up in `output`.
 
-    `options`, which JSON can hold, decide the run's numbers besides `settings`: it is not resumed under others.
+    `world` are the processes that train, by default those that torchrun started, or this one. `options`, which JSON can
+    hold, decide the run's numbers besides `settings`: it is not resumed under others.
     """
+    if world is None:
+        with started_world(shard=settings.shard) as here:
+            return train(
+                objective, examples, dev, settings, output,
+                world=here, resume=resume, show=show, notes=notes, options=options,
+            )  # fmt: skip
     folder = Path(output)
     if world.is_main:
         check_output(folder, resume=resume)
@@ -97,9 +103,9 @@ class Training:
 
     def __init__(
         self,
-        objective: Objective,
-        examples: Examples,
-        dev: Examples | None,
+        objective: Objective[Any],
+        examples: Examples[Any],
+        dev: Examples[Any] | None,
         settings: Settings,
         output: Path,
         *,
@@ -107,7 +113,7 @@ class Training:
         run: RunFolder | None,
         resume: bool,
         show: bool | None,
-        options: Mapping[str, Any] | None = None,
+        options: Json | None = None,
     ) -> None:
         self.options = dict(options or {})
         self.objective, self.dev, self.settings, self.output = objective, dev, settings, output
@@ -140,18 +146,14 @@ class Training:
             rounded=self._fusion.rounded if self._fusion is not None else {},
         )
         self.average = Average(self.parameters, settings.ema) if settings.ema else None
-        self.preparer = Preparer(
-            self.order,
-            objective,
-            settings.micro_batch_tokens,
-            world.rank,
-            world.size,
-            vocab_size=model.get_input_embeddings().num_embeddings,
+        vocab_size = model.get_input_embeddings().num_embeddings
+        self.batches = BatchMaker(
+            self.order, examples, objective, settings.micro_batch_tokens, world.rank, world.size, vocab_size=vocab_size
         )
 
         # What a checkpoint holds besides tensors.
         self.step = 0
-        self.best: dict[str, Any] = {"step": None, "metrics": {}}
+        self.best: Best = {"step": None, "metrics": {}}
         self.without_better = 0
         self.skipped, self.halvings = 0, 0
         self.seconds, self.tokens, self.flops = 0.0, 0, 0.0
@@ -163,12 +165,8 @@ class Training:
         seed_everything(settings.seed + 1000003 * world.rank)
         if resume:
             resume_run(self)
-        self.journal = Journal(
-            output if world.is_main else None,
-            tensorboard=settings.tensorboard,
-            show=show,
-            from_step=self.step,
-        )
+        place = output if world.is_main else None
+        self.journal = Journal(place, tensorboard=settings.tensorboard, show=show, from_step=self.step)
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +198,8 @@ class Training:
                     if stop and not last and not early:
                         raise Interrupted(
                             f"Stopped at step {self.step} of {num_steps}; everything is saved in {self.output}.",
-                            "Go on with the same command and resume=True.",
+                            "Go on with the same command and {resume}.",
+                            resume=True,
                         )
             return self._finish(early)
         finally:
@@ -209,11 +208,11 @@ class Training:
             if self._fusion is not None:
                 self._fusion.undo()
 
-    def _feed(self) -> Any:
+    def _feed(self) -> Generator[Share, None, None]:
         steps, pin = range(self.step, self.order.num_steps), self.device.type == "cuda"
         if self.settings.workers:
-            return prepared_by_processes(self.preparer.share, steps, workers=self.settings.workers, pin=pin)
-        return prepared(self.preparer.share, steps, pin=pin)
+            return made_by_processes(self.batches.share, steps, workers=self.settings.workers, pin=pin)
+        return made_ahead(self.batches.share, steps, pin=pin)
 
     def _due(self, every: int | None) -> bool:
         return self.order.ends_epoch(self.step - 1) if every is None else self.step % every == 0
@@ -227,29 +226,35 @@ class Training:
             tally.loss = loss_before
             self._free()
             largest = max(batch.num_tokens for batch in share.micro_batches)
-            longest = max(int(self.order.lengths[row]) for row in self.order.indices(share.place))
-            if self.world.shard:
-                raise InputError(
-                    f"Rank {self.world.rank} ran out of memory with micro-batches of {largest} tokens.",
-                    f"Use micro_batch_tokens={max(longest, largest // 2)}, or gradient_checkpointing=True.",
-                ) from error
-            if needs_whole_batches(self.objective):
-                raise InputError(
-                    f"A batch of {largest} tokens does not fit into the memory of {self.device}, and its loss compares "
-                    "all examples of a batch, which cannot be cut.",
-                    "Use a smaller batch_size, gradient_checkpointing=True or a smaller max_length.",
-                ) from error
-            if all(batch.num_examples <= 1 for batch in share.micro_batches):
-                raise InputError(
-                    f"One example of {largest} tokens does not fit into the memory of {self.device}.",
-                    "Use gradient_checkpointing=True, a smaller max_length or a smaller model.",
-                ) from error
+            self._refuse_to_halve(share, largest, error)
             self.halvings += 1
-            self.preparer.pieces = max(1, min(self.preparer.pieces or largest, largest) // 2)
-            self.journal.say(f"out of memory: micro-batches are {self.preparer.pieces} tokens from here on")
+            self.batches.pieces = max(1, min(self.batches.pieces or largest, largest) // 2)
+            self.journal.say(f"out of memory: micro-batches are {self.batches.pieces} tokens from here on")
             return False
         self._update(share, tally)
         return True
+
+    def _refuse_to_halve(self, share: Share, largest: int, error: torch.OutOfMemoryError) -> None:
+        """Where memory did not suffice, and smaller micro-batches are no help."""
+        settings: dict[str, object] = {"gradient_checkpointing": True, "max_length": ...}
+        if self.world.shard:
+            longest = max(int(self.order.lengths[row]) for row in self.order.indices(share.place))
+            cause = f"Rank {self.world.rank} ran out of memory with micro-batches of {largest} tokens."
+            remedy = "Use {micro_batch_tokens}, or {gradient_checkpointing}."
+            settings["micro_batch_tokens"] = max(longest, largest // 2)
+        elif self.objective.whole_batches:
+            cause = (
+                f"A batch of {largest} tokens does not fit into the memory of {self.device}, and its loss compares "
+                "all examples of a batch, which cannot be cut."
+            )
+            remedy = "Use a smaller {batch_size}, {gradient_checkpointing} or a smaller {max_length}."
+            settings["batch_size"] = ...
+        elif all(batch.num_examples <= 1 for batch in share.micro_batches):
+            cause = f"One example of {largest} tokens does not fit into the memory of {self.device}."
+            remedy = "Use {gradient_checkpointing}, a smaller {max_length} or a smaller model."
+        else:
+            return
+        raise InputError(cause, remedy, **settings) from error
 
     def _forward_and_backward(self, share: Share, tally: Tally) -> None:
         for number, batch in enumerate(share.micro_batches):
@@ -259,7 +264,7 @@ class Training:
                 loss, extras = self.objective.loss(self.model, moved)
             if not batch.num_examples:
                 loss = loss * 0.0
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss)
             tally.loss += loss.detach().to(tally.loss.dtype)
             tally.extras = extras or tally.extras
 
@@ -294,13 +299,10 @@ class Training:
         if self.average is not None:
             self.average.update(keep=bad)
 
-    @contextlib.contextmanager
-    def _precision(self) -> Iterator[None]:
-        if self.uses_bfloat16:
-            with torch.autocast(self.device.type, dtype=torch.bfloat16):
-                yield
-        else:
-            yield
+    def _precision(self, as_set: bool = True) -> contextlib.AbstractContextManager[object]:
+        if as_set and self.uses_bfloat16:
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
 
     @property
     def uses_bfloat16(self) -> bool:
@@ -318,18 +320,18 @@ class Training:
 
     def _fresh_tally(self) -> Tally:
         where = self.device if self.world.size > 1 else torch.device("cpu")
-        return Tally(
-            loss=torch.zeros(
-                (), dtype=torch.float64 if self.device.type == "cpu" else torch.float32, device=self.device
-            ),
-            counts=torch.zeros(5, dtype=torch.float64, device=where),
-        )
+        exact = torch.float64 if self.device.type == "cpu" else torch.float32
+        loss = torch.zeros((), dtype=exact, device=self.device)
+        return Tally(loss, torch.zeros(5, dtype=torch.float64, device=where))
 
     def _log(self, tally: Tally) -> Tally:
         loss = float(self.world.sum(tally.loss))
         units, tokens, examples, squares, _ = tally.counts.tolist()
         seconds = time.perf_counter() - tally.since
-        self._add_up(seconds, tokens, squares, units)
+        self.seconds += seconds
+        self.tokens += int(tokens)
+        predicted = units if self.model.get_output_embeddings() is not None else 0.0
+        self.flops += step_flops(self.model.config, tokens=tokens, squares=squares, predicted=predicted)
         place = self.order.place(self.step - 1)
         epoch = place.epoch + place.end / len(self.order.lengths)
         values = {
@@ -346,12 +348,6 @@ class Training:
         per_step = self.seconds / max(1, self.step)
         self.journal.log(self.step, values, left=per_step * (self.order.num_steps - self.step))
         return self._fresh_tally()
-
-    def _add_up(self, seconds: float, tokens: float, squares: float, units: float) -> None:
-        self.seconds += seconds
-        self.tokens += int(tokens)
-        predicted = units if self.model.get_output_embeddings() is not None else 0.0
-        self.flops += step_flops(self.model.config, tokens=tokens, squares=squares, predicted=predicted)
 
     def _paused(self, tally: Tally, work: Callable[[], None]) -> Tally:
         """Do something that is no training, and leave its time out."""
@@ -370,8 +366,10 @@ class Training:
             save_run(self)
             raise Diverged(
                 f"The gradient was not finite {MOST_SKIPPED} times in a row, up to step {self.step}.",
-                f"The last good weights are saved in {self.output}. Try a lower learning_rate, more warmup or "
-                "precision='float32'.",
+                f"The last good weights are saved in {self.output}. Try a lower {{learning_rate}}, more warmup or "
+                "{precision}.",
+                learning_rate=...,
+                precision="float32",
             )
         if self.world.size == 1:
             return self.stop.asked
@@ -382,7 +380,7 @@ class Training:
 
     def _evaluate(self) -> None:
         assert self.dev is not None
-        with self._averaged(), self._precision() if self.objective.name == "pretrain" else contextlib.nullcontext():
+        with self._averaged(), self._precision(self.objective.evaluates_like_training):
             self.model.eval()
             try:
                 metrics = self.objective.evaluate(
@@ -390,7 +388,7 @@ class Training:
                 )
             finally:
                 self.model.train()
-                put_apart(self.model, self.world)
+                reshard(self.model, self.world)
         metrics = self.world.main_says({name: float(value) for name, value in metrics.items()})
         better = self._compared(metrics)
         self.without_better = 0 if better > 0 else self.without_better + 1
@@ -399,7 +397,7 @@ class Training:
         if kept:
             self.best = {"step": self.step, "metrics": metrics}
             save_model(self, best_folder(self))
-            let_go_of_bests(self)
+            remove_old_bests(self)
         self.journal.evaluated(self.step, metrics, best=kept)
 
     def _compared(self, metrics: Mapping[str, float]) -> int:
@@ -465,6 +463,3 @@ class Training:
             flops=self.flops,
             oom_halvings=self.halvings,
         )
-
-
-__all__ = ["Diverged", "Interrupted", "Result", "Training", "train"]

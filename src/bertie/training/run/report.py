@@ -6,19 +6,18 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from bertie import __version__
+import bertie
+from bertie.training.contract import Json, Result
+from bertie.training.run.device import peak_flops
 from bertie.training.run.distributed import World
-from bertie.training.run.journal import duration, finite, read_metrics
-from bertie.training.run.loop import Result
-from bertie.training.run.utilisation import peak_flops
+from bertie.training.run.journal import LoggedRow, duration, read_metrics
 from bertie.training.settings import Settings
 
 _PACKAGES = ("torch", "tokenizers", "safetensors", "numpy")
@@ -36,7 +35,7 @@ class Subject:
     best_metric: str
     command: str
     notes: Sequence[str] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)  # besides the settings
+    options: Json = field(default_factory=dict)  # besides the settings
 
 
 def write_report(result: Result, subject: Subject, settings: Settings, world: World) -> Path:
@@ -45,64 +44,38 @@ def write_report(result: Result, subject: Subject, settings: Settings, world: Wo
     picture = draw_curves(rows, result.output / "curves.png", best_metric=subject.best_metric)
     environment = environment_of(world)
     chosen = {**asdict(settings), **subject.options}
-    lines = [
-        f"# {subject.task}: {result.output.resolve().name}",
-        "",
-        *_outcome(result, subject),
-        "",
-        *(_table(["metric (dev)", "value"], [(k, f"{v:.4f}") for k, v in result.metrics.items()])),
-        "",
-        "![curves](curves.png)" if picture else "No picture: `pip install 'bertie[train]'` brings matplotlib.",
-        "",
-        "## Speed",
-        "",
-        *_table(["", ""], speed_of(result, rows, world)),
-        "",
-        "## Command",
-        "",
-        "```",
-        subject.command,
-        "```",
-        "",
-        "## Data and model",
-        "",
-        *_table(
-            ["", ""],
-            [
-                ("model", subject.model),
-                ("parameters", f"{subject.num_parameters:,}"),
-                ("training examples", f"{subject.num_train:,}"),
-                ("dev examples", f"{subject.num_dev:,}"),
-            ],
-        ),
-        "",
-        *(f"- {note}" for note in subject.notes),
-        "",
-        "## Settings",
-        "",
-        *_table(["setting", "value"], [(name, str(value)) for name, value in chosen.items()]),
-        "",
-        "## Machine",
-        "",
-        *_table(["", ""], list(environment.items())),
-        "",
+    about = [
+        ("model", subject.model),
+        ("parameters", f"{subject.num_parameters:,}"),
+        ("training examples", f"{subject.num_train:,}"),
+        ("dev examples", f"{subject.num_dev:,}"),
     ]
+    sections: dict[str, list[str]] = {
+        "Speed": _table(speed_of(result, rows, world)),
+        "Command": ["```", subject.command, "```"],
+        "Data and model": [*_table(about), "", *(f"- {note}" for note in subject.notes)],
+        "Settings": _table([(name, str(value)) for name, value in chosen.items()], "setting", "value"),
+        "Machine": _table(list(environment.items())),
+    }
+    figures = _table([(name, f"{value:.4f}") for name, value in result.metrics.items()], "metric (dev)", "value")
+    no_picture = "No picture: `pip install 'bertie[train]'` brings matplotlib."
+    lines = [f"# {subject.task}: {result.output.resolve().name}", "", *_outcome(result, subject), "", *figures, ""]
+    lines += ["![curves](curves.png)" if picture else no_picture, ""]
+    for title, section in sections.items():
+        lines += [f"## {title}", "", *section, ""]
     path = result.output / "report.md"
     path.write_text("\n".join(lines), encoding="utf-8")
     facts = {
-        "task": subject.task, "command": subject.command, "settings": _as_json(chosen),
-        "metrics": _as_json(result.metrics), "best_step": result.best_step, "steps": result.steps,
+        "task": subject.task, "command": subject.command, "settings": chosen,
+        "metrics": result.metrics, "best_step": result.best_step, "steps": result.steps,
         "seconds": result.seconds, "tokens": result.tokens, "environment": environment,
     }  # fmt: skip
+    facts = json.loads(json.dumps(facts), parse_constant=lambda constant: None)  # JSON has no NaN and no infinity
     (result.output / "run.json").write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return path
 
 
-def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: finite(value) if isinstance(value, float) else value for name, value in values.items()}
-
-
-def speed_of(result: Result, rows: Sequence[Mapping[str, Any]], world: World) -> list[tuple[str, str]]:
+def speed_of(result: Result, rows: Sequence[LoggedRow], world: World) -> list[tuple[str, str]]:
     """Tokens per second, and the share of the device's peak where that is known."""
     speeds = [row["tokens_per_s"] for row in rows if row["kind"] == "train" and row.get("tokens_per_s")]
     found = [("training time", duration(result.seconds)), ("tokens", f"{result.tokens:,}")]
@@ -121,7 +94,7 @@ def speed_of(result: Result, rows: Sequence[Mapping[str, Any]], world: World) ->
 def environment_of(world: World) -> dict[str, str]:
     """Processor or GPU, processes, versions."""
     place = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else _processor()
-    versions = {"bertie": __version__, "Python": platform.python_version()}
+    versions = {"bertie": bertie.__version__, "Python": platform.python_version()}
     for name in _PACKAGES:
         try:
             versions[name] = version(name)
@@ -136,7 +109,7 @@ def environment_of(world: World) -> dict[str, str]:
     }
 
 
-def draw_curves(rows: Sequence[Mapping[str, Any]], path: Path, *, best_metric: str) -> bool:
+def draw_curves(rows: Sequence[LoggedRow], path: Path, *, best_metric: str) -> bool:
     """Loss and learning rate, and the dev figures where there are any; False without matplotlib or numbers."""
     try:
         import matplotlib as mpl
@@ -182,10 +155,10 @@ def _outcome(result: Result, subject: Subject) -> list[str]:
     return said
 
 
-def _table(head: Sequence[str], rows: Sequence[tuple[str, str]]) -> list[str]:
+def _table(rows: Sequence[tuple[str, str]], first: str = "", second: str = "") -> list[str]:
     if not rows:
         return []
-    return [f"| {' | '.join(head)} |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+    return [f"| {first} | {second} |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
 
 
 def _processor() -> str:

@@ -10,18 +10,29 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bertie.checkpoint.save import save_tensors
-from bertie.errors import BertieError, CheckpointError, ConfigError
-from bertie.training.run.checkpoint import Saved, how_to_go_on, rng_state, seed_everything, set_rng_state
-from bertie.training.run.outcome import MOST_SKIPPED
+from bertie.errors import CheckpointError, ConfigError
+from bertie.training.contract import Json
+from bertie.training.run.checkpoint import (
+    RngState,
+    RunState,
+    Saved,
+    how_to_go_on,
+    rng_state,
+    seed_everything,
+    set_rng_state,
+)
+from bertie.training.settings import refuse_changes
 
 if TYPE_CHECKING:
     from bertie.training.run.loop import Training
+
+MOST_SKIPPED = 10  # steps in a row without a finite gradient that end a run
 
 
 def _collected(training: Training, tensors: Iterator[tuple[str, Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -57,14 +68,14 @@ def save_run(training: Training) -> None:
         files["ema"] = _collected(training, ((name, tensor, training.parameters[name]) for name, tensor in averages))
     rng = _all_rng(training)
     place = training.order.place(min(training.step, training.order.num_steps - 1))
-    state = {
+    state: RunState = {
         "step": training.step,
         "num_steps": training.order.num_steps,
         "data": {"seed": training.settings.seed, "epoch": place.epoch, "position": place.start},
         "objective": training.objective.name,
         "fingerprint": training.fingerprint,
         "settings": training.settings.deciding(),
-        "deciding": _deciding(training),
+        "deciding": dict(training.objective.deciding),
         "options": training.options,
         "optimizer_steps": training.optimizer.steps(),
         "best": training.best,
@@ -72,7 +83,7 @@ def save_run(training: Training) -> None:
         "skipped": int(training.num_bad),
         "skipped_in_row": int(training.in_row),
         "halvings": training.halvings,
-        "pieces": training.preparer.pieces,
+        "pieces": training.batches.pieces,
         "processes": training.world.size,
         "seconds": training.seconds,
         "tokens": training.tokens,
@@ -80,11 +91,11 @@ def save_run(training: Training) -> None:
     }
     if training.folder is not None:
         training.folder.save(training.step, files, state, rng)
-        let_go_of_bests(training)
+        remove_old_bests(training)
     training.saved_step = training.step
 
 
-def _all_rng(training: Training) -> list[Any]:
+def _all_rng(training: Training) -> list[RngState]:
     text = json.dumps(rng_state(training.device)).encode()
     room = torch.full((1 << 16,), 32, dtype=torch.uint8)  # spaces; JSON does not mind them
     room[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -102,14 +113,14 @@ def resume_run(training: Training) -> None:
     if saved is None:
         saved = Saved.at(Path(where))
     state = saved.state
-    training.settings.refuse_others(state["settings"])
+    refuse_changes("settings", state["settings"], training.settings.deciding())
     if state["fingerprint"] != training.fingerprint or state["objective"] != training.objective.name:
         raise ConfigError(
             "The run was started with other data, or with other settings of it.",
             "Resume with the same files and settings, or start a new run in another folder.",
         )
-    _refuse_another_teacher(state.get("deciding"), _deciding(training))
-    _refuse_other_options(state.get("options", {}), training.options)
+    _refuse_another_teacher(state.get("deciding"), dict(training.objective.deciding))
+    refuse_changes("options", state.get("options", {}), training.options)
     parameters = dict(training.model.named_parameters())
     _fill(training, parameters, saved.tensors("model"), parameters)
     states = list(_optimizer_tensors(training))
@@ -120,13 +131,13 @@ def resume_run(training: Training) -> None:
     training.optimizer.load_steps(state["optimizer_steps"])
     training.step, training.best, training.without_better = state["step"], state["best"], state["without_better"]
     training.skipped, training.halvings = state["skipped"], state["halvings"]
-    training.preparer.pieces = state["pieces"]
+    training.batches.pieces = state["pieces"]
     training.num_bad.fill_(state["skipped"])
     training.in_row.fill_(0 if state["skipped_in_row"] >= MOST_SKIPPED else state["skipped_in_row"])
     training.seconds, training.tokens, training.flops = state["seconds"], state["tokens"], state["flops"]
     training.saved_step = training.step
     _refuse_without_best(training)
-    let_go_of_bests(training)
+    remove_old_bests(training)
     if len(saved.rng) == training.world.size:
         set_rng_state(saved.rng[training.world.rank], training.device)
     else:  # another number of processes: no generator can go on where it was
@@ -142,7 +153,7 @@ def best_folder(training: Training) -> Path:
     return training.output / "best" / f"step-{step:08d}"
 
 
-def let_go_of_bests(training: Training) -> None:
+def remove_old_bests(training: Training) -> None:
     """Remove the models that are neither the best now nor that of a checkpoint."""
     folder = training.output / "best"
     if training.folder is None or not folder.is_dir():
@@ -164,12 +175,7 @@ def _refuse_without_best(training: Training) -> None:
         )
 
 
-def _deciding(training: Training) -> dict[str, Any]:
-    """What an objective itself says decides the run's numbers: a teacher, where there is one."""
-    return dict(getattr(training.objective, "deciding", {}))
-
-
-def _refuse_another_teacher(before: dict[str, Any] | None, now: dict[str, Any]) -> None:
+def _refuse_another_teacher(before: Json | None, now: Json) -> None:
     """`before` is None in checkpoints that do not know."""
     if before is None or before == now:
         return
@@ -181,16 +187,6 @@ def _refuse_another_teacher(before: dict[str, Any] | None, now: dict[str, Any]) 
         raise ConfigError("The run was started with another teacher: its configuration or weights differ.", remedy)
     name = next(name for name in (*before, *now) if before.get(name) != now.get(name))
     raise ConfigError(f"The run was started with {name} {before.get(name)}; now it is {now.get(name)}.", remedy)
-
-
-def _refuse_other_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Options of a task that decide its numbers. Older checkpoints know fewer of them."""
-    for name in before:
-        if name in now and before[name] != now[name]:
-            raise ConfigError(
-                f"The run was started with {name}={before[name]!r}; now it is {now[name]!r}.",
-                "Resume with the same options, or start a new run in another folder.",
-            )
 
 
 def _fill(
@@ -218,10 +214,12 @@ def save_model(training: Training, folder: Path) -> None:
     tensors = _model_tensors(training)
     if not training.world.is_main:
         return
+    remedy = how_to_go_on(training.output).replace("before it", "before")
     config = training.model.config.to_diff_dict() | {"architectures": [training.architecture]}
     try:
         save_tensors(tensors, folder, config | {"dtype": "float32", "torch_dtype": "float32"})
         training.objective.save_extras(folder)
+    except CheckpointError as error:
+        raise CheckpointError(error.cause, remedy, resume=True) from error
     except OSError as error:
-        cause = error.cause if isinstance(error, BertieError) else f"{folder}: {error.strerror or error}."
-        raise CheckpointError(cause, how_to_go_on(training.output).replace("before it", "before")) from error
+        raise CheckpointError(f"{folder}: {error.strerror or error}.", remedy, resume=True) from error

@@ -1,6 +1,6 @@
 """Being asked to stop: SIGINT (Ctrl-C) and SIGTERM.
 
-In the loop they end a run after the step it is in, saved. Everywhere else (while data is prepared, a model is loaded, a
+In the loop they end a run after the step it is in, saved. Everywhere else (while data is read, a model is loaded, a
 report is written) they end it at once, and `Interrupted` says what there is to go on from.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 
 from bertie.errors import BertieError
+from bertie.training.contract import Interrupted
 from bertie.training.run.checkpoint import newest_step
-from bertie.training.run.outcome import Interrupted
 
 _SECOND = 2.0  # seconds after which another Ctrl-C is a second one, and not torchrun's echo of the first
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -58,14 +58,14 @@ def explained(output: Path) -> Iterator[None]:
             stopped_at.append(time.monotonic())
             raise KeyboardInterrupt
 
-    with _handling(stop), _noticed_elsewhere():
+    with _handling(stop), _waking():
         try:
             yield
         except KeyboardInterrupt:
-            told = interruption(output)
-            if not existed and not told.kept:
+            stopped = interruption(output)
+            if not existed and not stopped.kept:
                 _remove_empty(output)
-            raise told from None
+            raise stopped from None
         except BertieError:
             if not existed:
                 _remove_empty(output)
@@ -76,7 +76,7 @@ _awake: list[int] = []  # where a byte can be read for every signal that came, w
 
 
 @contextlib.contextmanager
-def _noticed_elsewhere() -> Iterator[None]:
+def _waking() -> Iterator[None]:
     """Python hears of a signal when its main thread is back from whatever it called, which may be minutes of Rust."""
     if threading.current_thread() is not threading.main_thread() or os.name != "posix":
         yield
@@ -95,7 +95,7 @@ def _noticed_elsewhere() -> Iterator[None]:
         os.close(pythons)
 
 
-def look_elsewhere() -> None:
+def stop_if_signalled() -> None:
     """Called back by such work in another thread: ends it when a signal came meanwhile."""
     if _awake and threading.current_thread() is not threading.main_thread():
         with contextlib.suppress(BlockingIOError):
@@ -104,14 +104,15 @@ def look_elsewhere() -> None:
 
 
 def interruption(output: Path) -> Interrupted:
-    """What is told about a run that was stopped outside of its loop."""
+    """What there is to say about a run that was stopped outside of its loop."""
     step = newest_step(output)
     if step is not None:
         return Interrupted(
             f"Stopped. What was saved at step {step} is whole in {output}.",
-            "Go on with the same command and resume=True.",
+            "Go on with the same command and {resume}.",
+            resume=True,
         )
-    kept = prepared_parts(output / "data")
+    kept = data_parts(output / "data")
     if kept:
         return Interrupted(
             f"Stopped before the first step. What is prepared stays in {output / 'data'} and is used again: "
@@ -127,7 +128,7 @@ def interruption(output: Path) -> Interrupted:
     )
 
 
-def prepared_parts(data: Path) -> list[str]:
+def data_parts(data: Path) -> list[str]:
     """What of pretraining's data a killed or stopped run has left, in words."""
     parts = ["the vocabulary"] if (data / "vocabulary" / "vocab.txt").exists() else []
     for name in ("train-ids", "dev-ids", "train-pairs", "dev-pairs"):
@@ -159,9 +160,7 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
     def handle(number: int, frame: FrameType | None) -> None:
         if os.getpid() == here:
             handler(number, frame)
-        elif (
-            number == signal.SIGTERM
-        ):  # a fork that makes batches: it ends when it is told to, and Ctrl-C is not for it
+        elif number == signal.SIGTERM:  # a fork that makes batches: Ctrl-C is not for it
             os._exit(0)
 
     old = {number: signal.signal(number, handle) for number in _SIGNALS}

@@ -64,7 +64,7 @@ SHOWN = {
 _CLASSES = ("classify", "pairs", "tag", "choice")
 _OWN_LENGTH = "the model's"
 _LENGTHS = {"answer": "384"}
-# The default of --metric, which is what a task is judged by; all there are: see training/run/judging.py.
+# The default of --metric, which is what a task is judged by; all there are: see training/tasks.
 _JUDGED = {"regress": "spearman", "tag": "f1", "answer": "f1", "embed": "mrr, with scores spearman"}
 
 
@@ -169,8 +169,7 @@ def _folded(line: str) -> str:
 
 
 def _finetune(task: str, values: dict[str, Any]) -> Result:
-    from bertie.training import TaskOptions, finetune
-    from bertie.training.registry import Columns
+    from bertie.training import Columns, TaskOptions, finetune
 
     settings = settings_of(values)
     train, dev = list(values.pop("train")), list(values.pop("dev"))
