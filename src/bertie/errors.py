@@ -24,7 +24,9 @@ Settings are spelled differently by different users: `resume=True` in Python is 
                      resume=True, output=...)
 
 `{name}` is the setting with its value, or its name alone where the value is `...`; `{name:is}` begins a sentence that
-judges the value. `said(speller)` gives both sentences as another user has them.
+judges the value; `{name=value}` is a value that the sentence itself proposes, as in `{long=windows}` or `{resume=True}`,
+and `{column=}` leaves it to the user.
+`said(speller)` gives both sentences as another user has them.
 
     TruncationWarning      (UserWarning)  texts were longer than the model, and only a part of each was read
     CalibrationWarning     (UserWarning)  texts were unlike those that int8 was fitted on, and may lose more than those
@@ -70,8 +72,12 @@ class Spoken(Exception):
         """Cause and remedy, with every setting as `speller` writes it."""
 
         def spelled(found: re.Match[str]) -> str:
-            name = found[1]
-            return speller(name, self.settings[name], judged=bool(found[2])) if name in self.settings else found[0]
+            name, proposed = found["name"], found["value"]
+            if proposed == "":
+                return speller(name, ..., judged=False) + ("=" if speller is in_python else "")
+            if proposed is not None:
+                return speller(name, _CONSTANTS.get(proposed, proposed), judged=False)
+            return speller(name, self.settings[name], judged=bool(found["is"])) if name in self.settings else found[0]
 
         cause, remedy = self.sentences
         return _PLACE.sub(spelled, cause), None if remedy is None else _PLACE.sub(spelled, remedy)
@@ -92,7 +98,8 @@ def _again(kind: type[Spoken], args: tuple[object, ...], state: dict[str, object
     return error
 
 
-_PLACE = re.compile(r"\{([a-z_][a-z_0-9]*)(:is)?\}")
+_PLACE = re.compile(r"\{(?P<name>[a-z][a-z_0-9]*)(?:=(?P<value>[\w.-]*)|(?P<is>:is))?\}")
+_CONSTANTS: dict[str, object] = {"True": True, "False": False, "None": None}
 
 
 class BertieError(Spoken):

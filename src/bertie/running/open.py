@@ -223,7 +223,7 @@ def open_model(
         device = "cuda" if torch.cuda.is_available() and given != "int8" else "cpu"
     _check_device(str(device))
     if given in _ENGINE_TYPES and engine == "reference":
-        raise InputError(f"The reference has no {given}.", "Use engine='auto', or a dtype like float32.")
+        raise InputError(f"The reference has no {given}.", "Use {engine=auto}, or a dtype like float32.")
     name = name_of(source)
     arguments = (name, _stamp(name), kind, task, str(device), given, engine, tuple(sorted(construct.items())))
     loaded = _from_files(*arguments)  # type: ignore[arg-type]  # a class hashes, whatever its instances do
@@ -284,16 +284,18 @@ def _check_same(model: OpenModel, device: torch.device | str | None, dtype: torc
         wanted = torch.device(device)
         if wanted.type != model.device.type or wanted.index not in (None, model.device.index):
             raise InputError(
-                f"device={str(device)!r} was given with a model that is on {model.device}.",
+                f"{{device}} was given with a model that is on {model.device}.",
                 f"Move it first: model.to({str(device)!r}); or name its folder instead.",
+                device=str(device),
             )
     given = _type_name(dtype)
     if given is None:
         return
     if given not in ("auto", model.dtype):
         raise InputError(
-            f"dtype={given!r} was given with a model that is {model.dtype}.",
+            f"{{dtype}} was given with a model that is {model.dtype}.",
             "Convert it first: model.to(torch.bfloat16) or bertie.compile(…); or name its folder instead.",
+            dtype=given,
         )
 
 

@@ -68,7 +68,7 @@ class Cuts:
         raise InputError(
             f"The {what} that begins with {shown if len(shown) <= _QUOTED else shown[:_QUOTED] + '…'} has more than "
             f"{self.limit} tokens.",
-            "Shorten it, or pass long='windows' to read all of it or long='truncate' to read its beginning.",
+            "Shorten it, or pass {long=windows} to read all of it or {long=truncate} to read its beginning.",
         )
 
     @contextmanager
@@ -85,12 +85,9 @@ class Cuts:
         if not self.cut:
             return
         texts = "1 text was" if self.cut == 1 else f"{self.cut} of {self.seen} texts were"
-        remedy = " Pass long='windows' to read all of each, or long='error' to refuse such texts."
-        warnings.warn(
-            f"{texts} longer than the model's {self.limit} tokens and cut." + (remedy if self.choices else ""),
-            TruncationWarning,
-            stacklevel=3,
-        )
+        remedy = " Pass {long=windows} to read all of each, or {long=error} to refuse such texts."
+        said = f"{texts} longer than the model's {self.limit} tokens and cut." + (remedy if self.choices else "")
+        warnings.warn(TruncationWarning(said), stacklevel=3)
 
 
 def both(item: TextOrPair) -> tuple[str, str | None]:

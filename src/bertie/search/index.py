@@ -102,7 +102,7 @@ class Index:
         if manifest.is_unfinished and not manifest.num_finished and not partial:
             raise DataError(
                 f"{place} is not finished: it holds {manifest.count} rows, and more were on the way.",
-                "Run the same indexing again, which goes on where it was; or open it with partial=True.",
+                "Run the same indexing again, which goes on where it was; or open it with {partial=True}.",
             )
 
         def open_embedder() -> Embedder:
@@ -343,7 +343,7 @@ def build_index(
     )
     function = function or embedder.similarity_fn_name
     if function not in ("cosine", "dot"):
-        raise InputError(f"An index cannot rank by {function!r}.", "Use function='cosine' or 'dot'.")
+        raise InputError(f"An index cannot rank by {function!r}.", "Use {function=cosine} or 'dot'.")
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)

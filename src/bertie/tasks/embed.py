@@ -128,7 +128,7 @@ class Embedder(TextTask[Vectors]):
             raise InputError(
                 f"{{pooling}} gives {hidden_size * len(self.pooling.modes)} numbers; the checkpoint's dense layer "
                 f"takes {self.settings.dense_inputs}.",
-                "Leave out pooling= to use the checkpoint's own.",
+                "Leave out {pooling=} to use the checkpoint's own.",
                 pooling=list(self.pooling.modes),
             )
         self._full = self.settings.dimension(hidden_size, self.pooling)
@@ -288,7 +288,7 @@ class Embedder(TextTask[Vectors]):
         if name not in self.prompts:
             raise InputError(
                 f"There is no prompt called {name!r}.",
-                f"The model has: {', '.join(self.prompts)}; or give the text itself with prompt=.",
+                f"The model has: {', '.join(self.prompts)}; or give the text itself with {{prompt=}}.",
             )
         return self.prompts[name]
 

@@ -118,7 +118,9 @@ class FeatureExtractor(RowTask[TextOrPair, Tokens, Floats, Features], PairTask[F
         room = self.max_length - tokenizer.num_special_tokens_to_add(pair=b is not None)
         if room < 0:
             raise InputError(
-                f"max_length is {self.max_length}: the special tokens alone do not fit.", "Allow for more tokens."
+                "{max_length:is} the special tokens alone do not fit.",
+                "Allow for more tokens.",
+                max_length=self.max_length,
             )
         num_a, num_b = google_pair_sizes(len(a), 0 if b is None else len(b), room)
         is_cut = num_a < len(a) or (b is not None and num_b < len(b))

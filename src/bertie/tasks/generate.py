@@ -86,9 +86,9 @@ class TextGenerator(TextTask[Generated]):
         self.room = self.loaded.max_length - max_new_tokens
         if self.room < 1:
             raise InputError(
-                f"max_new_tokens is {max_new_tokens}, and the model has room for {self.loaded.max_length} tokens, "
-                "prompt and all.",
+                f"{{max_new_tokens:is}} the model has room for {self.loaded.max_length} tokens, prompt and all.",
                 f"Ask for at most {self.loaded.max_length - 1}.",
+                max_new_tokens=max_new_tokens,
             )
         assert isinstance(self.loaded.model, BertLMHeadModel)
         self._generate = partial(
@@ -163,7 +163,7 @@ def _open_decoder(
         if not force and open_checkpoint(model).config.get("is_decoder") is not True:
             raise InputError(
                 f"generate needs a decoder; {os.fspath(model)} was not trained as one (config.is_decoder is not true).",
-                "Use a checkpoint trained to predict the next word, or force=True to see what this one writes.",
+                "Use a checkpoint trained to predict the next word, or {force=True} to see what this one writes.",
             )
         return open_model(
             model,

@@ -96,7 +96,8 @@ class Reranker:
             raise InputError(
                 f"{self.loaded.name or 'The model'} is a classifier with the labels {shown}; none of them means that "
                 "a document is relevant.",
-                f"Use a reranker (a cross-encoder), or name the label to rank by: relevant={names[-1]!r}.",
+                "Use a reranker (a cross-encoder), or name the label to rank by: {relevant}.",
+                relevant=names[-1],
             )
         self.label = found
         self.function = function or default_function(self.loaded)
