@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertie.checkpoint.atomic import new_files
 from bertie.checkpoint.read import open_checkpoint
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.shards import leads_out
 from bertie.checkpoint.tensorflow import save_tf_checkpoint
 from bertie.config import BertConfig
 from bertie.errors import CheckpointError, WeightsMismatch
+from bertie.files import new_files
 from bertie.loading import load, model_class
 
 # Small files that belong to a model and are the same in every format.

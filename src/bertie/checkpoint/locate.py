@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertie.checkpoint.atomic import read_whole
 from bertie.checkpoint.folder import (
     WeightFiles,
     check_model_type,
@@ -27,6 +26,7 @@ from bertie.checkpoint.shards import below
 from bertie.checkpoint.shipped import HUB_NAMES, SHIPPED, installed, shipped_folder
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
+from bertie.files import read_whole
 
 Result = TypeVar("Result")
 logger = logging.getLogger("bertie.checkpoint")

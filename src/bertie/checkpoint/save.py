@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertie.checkpoint.atomic import new_files
 from bertie.checkpoint.fill import named_dtype, named_tensors
 from bertie.checkpoint.folder import with_variant
 from bertie.checkpoint.safe import stored_dtype, write_safetensors
 from bertie.errors import CheckpointError, ConfigError
+from bertie.files import new_files
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B)\s*", re.IGNORECASE)
@@ -33,7 +33,7 @@ def save_model(
     dtype: torch.dtype | str | None = None,
     **options: Any,
 ) -> None:
-    """Write a model's weights, tied ones once, and its configuration. What a crash leaves is told in atomic.py."""
+    """Write a model's weights, tied ones once, and its configuration. What a crash leaves is told in files.py."""
     tensors = stored_once(model, state_dict)
     first = next((tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()), torch.float32)
     wanted = first if dtype is None else named_dtype(dtype, "dtype")

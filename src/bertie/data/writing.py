@@ -1,11 +1,9 @@
 """Rows out: jsonl, json, csv, tsv, txt and parquet, to a file or to standard output.
 
-A file appears whole or not at all: it is written without a name, synced, and put in its place when the writer closes
-without an error; where the system has no files without names, it is a `.NAME.….part` beside its place, which the next
-run removes if this one is killed. Standard output is flushed row by row; when its reader has gone (`| head`),
-`reader_gone` says so and the rest is dropped without noise. NumPy and torch values become plain ones, NaN and
-infinities null (JSON has no word for them); in csv and tsv, lists are JSON strings. tsv and txt have no way to hold a
-tab or line break, so these become spaces.
+A file appears whole or not at all, when the writer closes without an error. Standard output is flushed row by row; when
+its reader has gone (`| head`), `reader_gone` says so and the rest is dropped without noise. NumPy and torch values
+become plain ones, NaN and infinities null (JSON has no word for them); in csv and tsv, lists are JSON strings. tsv and
+txt have no way to hold a tab or line break, so these become spaces.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ import lzma
 import math
 import os
 import re
-import secrets
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,9 +28,9 @@ from bertie.data.arrow import ParquetRows
 from bertie.data.rows import FORMATS, known_format
 from bertie.data.source import PathLike
 from bertie.errors import DataError
+from bertie.files import NewFile
 
 STANDARD_OUTPUT = "-"
-_OPEN_FILES = "/proc/self/fd"  # by number, as links that a file without a name can be reached by
 _QUOTABLE = re.compile(r'[",\r\n]')
 WRITABLE = tuple(name for name in FORMATS if name != "arrow")
 
@@ -190,12 +186,12 @@ class RowWriter:
 
 
 class _Place:
-    """Where bytes go: a new file beside its final place, a pipe or device as it is, or standard output."""
+    """Where bytes go: a new file for its final place, a pipe or device as it is, or standard output."""
 
     def __init__(self, path: PathLike) -> None:
         self.reader_gone = False
         self.closed = False
-        self._temporary: Path | None = None
+        self._new: NewFile | None = None
         self._standard = os.fspath(path) == STANDARD_OUTPUT
         self._name = "standard output" if self._standard else os.fspath(path)
         self._packed: IO[bytes] | None = None
@@ -235,22 +231,14 @@ class _Place:
     def keep(self) -> None:
         self.closed = True
         try:
-            if self._standard:
-                if not self.reader_gone:
-                    self._file.flush()
-                return
             if self._packed is not None:
                 self._packed.close()
-            self._file.flush()
-            if self._temporary is not None:
-                os.fsync(self._file.fileno())
-                if not self._temporary.exists():
-                    _name(self._file, self._temporary)
-                if os.name == "nt":  # an open file cannot be renamed there
-                    self._file.close()
-                os.replace(self._temporary, self._final)
-                _sync_folder(self._final.parent)
-            self._file.close()
+            if self._new is not None:
+                self._new.keep()
+            elif not self.reader_gone:
+                self._file.flush()
+            if not self._standard:
+                self._file.close()
         except BrokenPipeError:
             self._leave()
         except OSError as error:
@@ -260,38 +248,31 @@ class _Place:
     def discard(self) -> None:
         """Forget what was written; the file that was there before stays."""
         self.closed = True
-        if self._standard:
-            return
-        with suppress(OSError):
-            self._file.close()
-        if self._temporary is not None:
+        if self._new is not None:
+            self._new.discard()
+        elif not self._standard:
             with suppress(OSError):
-                self._temporary.unlink()
+                self._file.close()
 
     def _create(self) -> IO[bytes]:
         try:
-            if self._final.exists() and not stat.S_ISREG(self._final.stat().st_mode):
+            if self._final.exists() and not self._final.is_file():
                 if self._final.is_dir():
                     raise DataError(f"{self._name}: a folder.", "Give the name of a file in it.")
                 return open(self._final, "wb")
-            _remove_stale_parts(self._final)
-            self._temporary = _part_of(self._final)
-            if hasattr(os, "O_TMPFILE") and os.path.isdir(_OPEN_FILES):
-                with suppress(OSError):  # this file system has none
-                    return os.fdopen(os.open(self._final.parent, os.O_TMPFILE | os.O_RDWR, 0o666), "wb")
-            file, self._temporary = _locked_part(self._final)
-            return file
+            self._new = NewFile(self._final)
+            return self._new.stream
+        except DataError:
+            raise
         except (OSError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> DataError:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         if isinstance(error, FileNotFoundError):
             return DataError(f"{self._name}: there is no folder {self._final.parent}.", "Make it first: mkdir -p.")
         if isinstance(error, PermissionError):
             return DataError(f"{self._name}: permission denied.", "Write somewhere else, or make the folder writable.")
+        reason = getattr(error, "strerror", None) or str(error)
         return DataError(f"{self._name}: cannot be written: {reason}.", "Check the disk; what was there is unchanged.")
 
     def _leave(self) -> None:
@@ -303,51 +284,6 @@ class _Place:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self._file.fileno())
             os.close(nothing)
-
-
-# -- files that have no name yet, or only a part's -------------------------------------------------------------------
-
-
-def _part_of(final: Path) -> Path:
-    return final.with_name(f".{final.name[:100]}.{secrets.token_hex(6)}.part")
-
-
-def _name(file: IO[bytes], path: Path) -> None:
-    """Give a file without a name one. Locked, so that no other run takes it for a dead one's part."""
-    _lock(file)
-    # With a dir_fd, which does not matter here, Python uses the one system call that follows the link.
-    os.link(f"{_OPEN_FILES}/{file.fileno()}", path, src_dir_fd=file.fileno())
-
-
-def _locked_part(final: Path) -> tuple[IO[bytes], Path]:
-    """A new part, locked while its process lives. Before that, another run may take it for a dead one's."""
-    while True:
-        path = _part_of(final)
-        file = open(path, "xb")  # noqa: SIM115  # handed on open
-        if not _lock(file) or (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
-            return file, path
-        file.close()
-
-
-def _remove_stale_parts(final: Path) -> None:
-    """Parts of this file that killed runs left behind."""
-    pattern = re.compile(re.escape(f".{final.name[:100]}.") + r"[0-9a-f]{12}\.part")
-    with suppress(OSError):
-        for name in filter(pattern.fullmatch, os.listdir(final.parent)):
-            with suppress(OSError), open(final.with_name(name), "rb") as file:
-                if _lock(file):
-                    os.unlink(file.name)
-
-
-def _lock(file: IO[bytes]) -> bool:
-    """Whether the file is now locked, until it is closed or this process ends."""
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):
-        return False
-    return True
 
 
 def _writable_format(path: PathLike, given: str | None) -> str:
@@ -372,15 +308,6 @@ def _compressor(suffix: str, file: IO[bytes]) -> IO[bytes] | None:
     if suffix == ".bz2":
         return bz2.BZ2File(file, "wb")
     return None
-
-
-def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 _Lines = Callable[[Mapping[str, Any], Sequence[str]], str]

@@ -25,11 +25,11 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from bertie.checkpoint.atomic import sync
 from bertie.checkpoint.safe import SafeFile, write_safetensors
 from bertie.checkpoint.shards import inside
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, ConfigError, DataError
+from bertie.files import sync
 
 MANIFEST = "manifest.json"
 FORMAT = "bertie-index"

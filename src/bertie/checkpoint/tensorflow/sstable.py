@@ -7,9 +7,9 @@ TensorFlow's table library is leveldb's (https://github.com/google/leveldb/blob/
 A block is a run of entries, each `shared, unshared, value length` (varints), the key's last `unshared` bytes and the
 value; the first `shared` bytes of a key are those of the key before it. Then come the offsets of the restart points
 (entries with shared = 0; one in sixteen), their count (all u32 little-endian), and a trailer: one byte of compression
-(0 none, 1 snappy) and the masked crc32c of everything before the crc. The index block holds one entry per data block:
-a key not below the block's last, and the block's handle (offset and size, varints). The footer holds the handles of the
-meta-index and the index, zero padding, and the magic number.
+(0 none; 1, snappy, is in the format, and TensorFlow never writes it) and the masked crc32c of everything before the
+crc. The index block holds one entry per data block: a key not below the block's last, and the block's handle (offset
+and size, varints). The footer holds the handles of the meta-index and the index, zero padding, and the magic number.
 
 Everything read is bounded by the file: handles must lie inside it, in order and apart, and the decoded keys and values
 may not outgrow it by more than a small factor (shared prefixes can otherwise make gigabytes of a megabyte).
@@ -20,7 +20,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
-from bertie.checkpoint.tensorflow import snappy
 from bertie.checkpoint.tensorflow.crc32c import crc32c, mask, masked_crc32c
 from bertie.checkpoint.tensorflow.wire import Buffer, MalformedError, read_varint, write_varint
 
@@ -55,16 +54,16 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     view = memoryview(data)
     meta_handle, index_handle = _read_footer(view)
     budget = _Budget(len(data))
-    _read_block(view, *meta_handle, budget)  # checkpoints put nothing in it; its checksum is worth a look all the same
+    _read_block(view, *meta_handle)  # checkpoints put nothing in it; its checksum is worth a look all the same
     pairs: list[tuple[bytes, bytes]] = []
     free = 0
     previous_key: bytes | None = None
-    for separator, value in _block_entries(_read_block(view, *index_handle, budget), budget):
+    for separator, value in _block_entries(_read_block(view, *index_handle), budget):
         (offset, size), _ = _read_handle(value)
         if offset < free:
             raise MalformedError(f"the data block at {offset} overlaps the one before it, which ends at {free}")
         free = offset + size + _TRAILER_BYTES
-        for key, item in _block_entries(_read_block(view, offset, size, budget), budget):
+        for key, item in _block_entries(_read_block(view, offset, size), budget):
             if previous_key is not None and key <= previous_key:
                 raise MalformedError(f"the keys are out of order: {key!r} after {previous_key!r}")
             previous_key = key
@@ -95,7 +94,7 @@ def _read_handle(data: Buffer, position: int = 0) -> tuple[tuple[int, int], int]
     return (offset, size), position
 
 
-def _read_block(view: memoryview, offset: int, size: int, budget: _Budget) -> Buffer:
+def _read_block(view: memoryview, offset: int, size: int) -> Buffer:
     room = len(view) - FOOTER_BYTES - _TRAILER_BYTES
     if offset > room or size > room - offset:
         raise MalformedError(
@@ -107,13 +106,13 @@ def _read_block(view: memoryview, offset: int, size: int, budget: _Budget) -> Bu
         raise MalformedError(f"the block at {offset} has crc32c {actual:#010x}, stored is {stored:#010x}")
     kind = view[offset + size]
     block = view[offset : offset + size]
-    if kind == _NO_COMPRESSION:
-        return block
     if kind == _SNAPPY:
-        plain = snappy.decompress(block)
-        budget.spend(len(plain))
-        return plain
-    raise MalformedError(f"the block at {offset} has the compression type {kind}; 0 (none) and 1 (snappy) are known")
+        raise MalformedError(
+            f"the block at {offset} is compressed with snappy, which no release of TensorFlow writes into an index"
+        )
+    if kind != _NO_COMPRESSION:
+        raise MalformedError(f"the block at {offset} has the compression type {kind}; 0 (none) is what is written")
+    return block
 
 
 def _block_entries(block: Buffer, budget: _Budget) -> Iterator[tuple[bytes, bytes]]:

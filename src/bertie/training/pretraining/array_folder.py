@@ -23,8 +23,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertie.checkpoint.atomic import sync
 from bertie.errors import BertieError, DataError
+from bertie.files import sync
 
 Array = npt.NDArray[Any]
 _MANIFEST, _PROGRESS = "manifest.json", "progress.json"

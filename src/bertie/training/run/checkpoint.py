@@ -35,9 +35,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertie.checkpoint.atomic import new_files
 from bertie.checkpoint.safe import SafeFile, write_safetensors
 from bertie.errors import CheckpointError, CheckpointNotFound, ConfigError, CorruptCheckpoint
+from bertie.files import new_files
 
 logger = logging.getLogger("bertie.training")
 

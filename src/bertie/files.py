@@ -1,7 +1,12 @@
-"""Putting a set of files into a folder so that a crash at any moment leaves the old set or the new one, whole.
+"""Files that are written whole or not at all: every room that keeps something on a disk keeps it through this one.
 
-A folder that does not exist is built beside its place and renamed into being. A folder that exists stays that folder:
-programs sit in it (their working directory), watch it, mount it, and keep other files there. It gets new files so:
+    replace_file   one small file, in one step          NewFile     one file that is written piece by piece
+    new_files      a set of files in a folder           read_whole  such a set, all of it from one save
+    Lock           the right to write somewhere         sha256, sync
+
+A set is put into a folder so that a crash at any moment leaves the old set or the new one. A folder that does not exist
+is built beside its place and renamed into being. A folder that exists stays that folder: programs sit in it (their
+working directory), watch it, mount it, and keep other files there. It gets new files so:
 
     1. The new files are written into FOLDER/.saving-… and flushed to the disk.
     2. That folder is renamed to FOLDER/.replacing. The name is free or taken, so one save at a time goes on from here.
@@ -13,36 +18,209 @@ Killed before 3, a save has changed nothing. Killed later, whoever comes next, a
 program that knows nothing of this finds a folder without config.json meanwhile, and refuses it: it cannot load one
 save's configuration with another's weights. Where a single file changes, one rename does it without a journal.
 
-`read_whole` is the other side: what it reads is of one save. A save holds a lock on its own folder, by which others
-know that it lives; what dead ones leave is removed by the next save.
+Whoever writes holds a lock on what it writes, by which others know that it lives; what dead ones leave is removed by
+the next. Where the system has no locks, the living cannot be told from the dead, and their remains stay.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import platform
+import re
+import secrets
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from bertie.errors import BertieError, CheckpointError
 
 try:
-    import fcntl
-except ImportError:  # not on this system: saves cannot be told dead or alive, and their remains stay
-    fcntl = None  # type: ignore[assignment]
+    from fcntl import LOCK_EX, LOCK_NB, flock
+except ImportError:
+    _HAS_LOCKS = False
+else:
+    _HAS_LOCKS = True
 
 _SAVING, _REPLACING, _JOURNAL, _OLD = ".saving-", ".replacing", "journal.json", ".old"
 _GATE = "config.json"  # the file without which nobody loads the others
 _WAIT = 60.0  # seconds for another save to exchange its files, which takes milliseconds
 _TRIES = 100
 _MAX_JOURNAL = 1 << 20
+_OPEN_FILES = "/proc/self/fd"  # by number, as links that a file without a name can be reached by
 Result = TypeVar("Result")
+
+
+# -- one file --------------------------------------------------------------------------------------------------------
+
+
+def sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a folder to the disk."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot open folders
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have nothing to flush
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a small file in one step. One writer at a time: who may write there is for a `Lock` to say."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        sync(new)
+        os.replace(new, path)
+        sync(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+
+
+class NewFile:
+    """A file that is written piece by piece, to its `stream`, and appears at its place when it is kept.
+
+    Until then it has no name at all; where the system has no such files, it is a `.NAME.….part` beside its place.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        _remove_stale_parts(place)
+        self._part = _part_of(place)
+        self.stream = self._without_name() or self._locked_part()
+
+    def keep(self) -> None:
+        """Put the file in its place, flushed to the disk."""
+        self.flush()
+        if not self._part.exists():
+            # Locked, so that no other run takes it for a dead one's part.
+            _lock(self.stream.fileno())
+            # With a dir_fd, which does not matter here, Python uses the one system call that follows the link.
+            os.link(f"{_OPEN_FILES}/{self.stream.fileno()}", self._part, src_dir_fd=self.stream.fileno())
+        if os.name == "nt":  # an open file cannot be renamed there
+            self.stream.close()
+        os.replace(self._part, self.place)
+        with contextlib.suppress(OSError):
+            sync(self.place.parent)
+        self.stream.close()
+
+    def flush(self) -> None:
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+
+    def discard(self) -> None:
+        """Forget what was written; the file that was there before stays."""
+        with contextlib.suppress(OSError):  # closing flushes, and the disk may be full
+            self.stream.close()
+        with contextlib.suppress(OSError):
+            self._part.unlink()
+
+    def _without_name(self) -> IO[bytes] | None:
+        if hasattr(os, "O_TMPFILE") and os.path.isdir(_OPEN_FILES):
+            with contextlib.suppress(OSError):  # this file system has none
+                return os.fdopen(os.open(self.place.parent, os.O_TMPFILE | os.O_RDWR, 0o666), "wb")
+        return None
+
+    def _locked_part(self) -> IO[bytes]:
+        """A new part, locked while its process lives. Before that, another run may take it for a dead one's."""
+        while True:
+            file = open(self._part, "xb")  # noqa: SIM115  # handed on open
+            if not _lock(file.fileno()) or _is_at(file.fileno(), self._part):
+                return file
+            file.close()
+            self._part = _part_of(self.place)
+
+
+def _part_of(place: Path) -> Path:
+    return place.with_name(f".{place.name[:100]}.{secrets.token_hex(6)}.part")
+
+
+def _remove_stale_parts(place: Path) -> None:
+    """Parts of this file that killed runs left behind."""
+    pattern = re.compile(re.escape(f".{place.name[:100]}.") + r"[0-9a-f]{12}\.part")
+    with contextlib.suppress(OSError):
+        for name in filter(pattern.fullmatch, os.listdir(place.parent)):
+            with contextlib.suppress(OSError), open(place.with_name(name), "rb") as file:
+                if _lock(file.fileno()):
+                    os.unlink(file.name)
+
+
+# -- locks -----------------------------------------------------------------------------------------------------------
+
+
+class Busy(Exception):
+    """Another process has the lock; `holder` says which, where that is known."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(holder)
+        self.holder = holder or "unknown"
+
+
+class Lock:
+    """The right to write, of one process at a time; it ends with `close`, or with the process.
+
+    It lies on a folder that is there, or on a file made for it, which then says who has it. `wait` waits for whoever
+    has it; otherwise that is a `Busy`.
+    """
+
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
+        folder = path.is_dir()
+        self._descriptor: int | None = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o644)
+        if _HAS_LOCKS and not _lock(self._descriptor, wait=wait):
+            holder = "" if folder else os.read(self._descriptor, 100).decode(errors="replace").strip()
+            self.close()
+            raise Busy(holder)
+        if not folder:
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, f"process {os.getpid()} on {platform.node()}\n".encode())
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _lock(descriptor: int, *, wait: bool = False) -> bool:
+    """Whether the file is now locked, until it is closed or this process ends."""
+    if not _HAS_LOCKS:
+        return False
+    try:
+        flock(descriptor, LOCK_EX if wait else LOCK_EX | LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file or folder is still the one of that name."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
+
+
+# -- a set of files --------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -104,7 +282,7 @@ def finish(folder: Path) -> None:
         if lock is None and time.monotonic() < end:
             time.sleep(0.002)
             continue
-        if lock is None and fcntl is not None:
+        if lock is None and _HAS_LOCKS:
             raise CheckpointError(f"Another process has been saving in {folder} for {_WAIT:.0f} s.", "Wait for it.")
         try:
             if lock is not None and not _is_at(lock, claimed):
@@ -122,20 +300,6 @@ def finish(folder: Path) -> None:
         finally:
             if lock is not None:
                 os.close(lock)
-
-
-def sync(path: Path) -> None:
-    """Flush a file or a folder to the disk."""
-    if path.is_dir() and os.name == "nt":
-        return  # Windows cannot open folders
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have nothing to flush
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _replace(place: Path, target: Path, obsolete: Callable[[str], bool]) -> None:
@@ -156,7 +320,9 @@ def _replace(place: Path, target: Path, obsolete: Callable[[str], bool]) -> None
             sync(target)
         elif changed or old:
             there = [name for name in new if os.path.lexists(target / name)]
-            _write_journal(claimed, {"out": sorted([*there, *old], key=_gate_last)[::-1], "in": new})
+            (claimed / _OLD).mkdir()
+            journal = {"out": sorted([*there, *old], key=_gate_last)[::-1], "in": new}
+            replace_file(claimed / _JOURNAL, json.dumps(journal))
             _exchange(claimed, target)
     except BaseException:
         if (claimed / _JOURNAL).is_file() and os.listdir(claimed / _OLD):
@@ -165,15 +331,6 @@ def _replace(place: Path, target: Path, obsolete: Callable[[str], bool]) -> None
         raise
     with contextlib.suppress(OSError):  # what is left has nothing to do
         _release(claimed)
-
-
-def _write_journal(claimed: Path, journal: dict[str, list[str]]) -> None:
-    (claimed / _OLD).mkdir()
-    unfinished = claimed / f"{_JOURNAL}.new"
-    unfinished.write_text(json.dumps(journal), encoding="utf-8")
-    sync(unfinished)
-    os.rename(unfinished, claimed / _JOURNAL)
-    sync(claimed)
 
 
 def _read_journal(path: Path) -> tuple[list[str], list[str]]:
@@ -266,7 +423,7 @@ def _new_place(parent: Path, prefix: str) -> tuple[Path, int | None]:
         place = parent / f"{prefix}{uuid.uuid4().hex}"
         place.mkdir()
         lock = _locked(place)
-        if (lock is not None and _is_at(lock, place)) or fcntl is None:
+        if (lock is not None and _is_at(lock, place)) or not _HAS_LOCKS:
             return place, lock
         if lock is not None:
             os.close(lock)
@@ -285,22 +442,11 @@ def _remove_leftovers(parent: Path, prefix: str) -> None:
 
 def _locked(folder: Path) -> int | None:
     """A lock on a folder that ends with this process; None when another process holds it or there are no locks."""
-    if fcntl is None:
-        return None
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open folder is still the one of that name."""
-    with contextlib.suppress(OSError):
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    return False
+    if _lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
