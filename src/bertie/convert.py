@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertie.checkpoint.hostile.paths import leads_out
 from bertie.checkpoint.read import open_checkpoint
 from bertie.checkpoint.report import listed
-from bertie.checkpoint.shards import leads_out
 from bertie.checkpoint.tensorflow import save_tf_checkpoint
 from bertie.config import BertConfig
 from bertie.errors import CheckpointError, WeightsMismatch

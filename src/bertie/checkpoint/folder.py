@@ -7,6 +7,7 @@ In order of preference:
     pytorch_model.bin, pytorch_model.bin.index.json
     bert_model.ckpt.index + .data  a TensorFlow checkpoint (Google's folders; configuration in bert_config.json)
 
+An index says which tensor is in which file: `{"metadata": …, "weight_map": {"tensor name": "file name", …}}`.
 `variant="fp16"` looks for `model.fp16.safetensors` and so on. A sentence-transformers folder keeps the model either in
 the root or in the folder its modules.json names, such as `0_Transformer`.
 """
@@ -21,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.checkpoint.report import listed
-from bertie.checkpoint.shards import inside, read_index
-from bertie.errors import CheckpointError, CheckpointNotFound
+from bertie.checkpoint.tensorflow_files import find_bundle
+from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
 
 CONFIG_NAMES = ("config.json", "bert_config.json")
 WEIGHT_NAMES = (
@@ -33,6 +35,7 @@ WEIGHT_NAMES = (
     "pytorch_model.bin.index.json",
 )
 MAX_MODULES_BYTES = 1 << 20
+MAX_FILES = 10_000  # more than a BERT has tensors
 _VARIANT = re.compile(r"[\w\-]+(\.[\w\-]+)*")
 _SIZES = {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
 
@@ -78,8 +81,6 @@ def find_weights(folder: Path, *, variant: str | None = None) -> WeightFiles:
         if path.is_file():
             return weights_at(path)
     if variant is None and any(name.endswith(".index") for name in os.listdir(folder)):
-        from bertie.checkpoint.tensorflow import find_bundle
-
         return WeightFiles("tensorflow", (Path(find_bundle(folder)),))
     raise _no_weights(folder, variant)
 
@@ -99,6 +100,26 @@ def weights_at(path: Path) -> WeightFiles:
         f"{path} is {foreign}, which is not read here." if foreign else f"{path} is not a known kind of weights file.",
         "Read are .safetensors, .bin, their .index.json, and TensorFlow checkpoints.",
     )
+
+
+def read_index(path: Path) -> dict[str, list[str]]:
+    """The index's files, each with the tensors it should hold. Every file is there, inside the index's folder."""
+    values = read_json_file(path)
+    weight_map = values.get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise CorruptCheckpoint(f"{path} has no weight_map of tensor names to file names.", "Fetch the file again.")
+    files: dict[str, list[str]] = {}
+    for name, file in weight_map.items():
+        files.setdefault(file, []).append(name)
+    if len(files) > MAX_FILES:
+        raise CorruptCheckpoint(f"{path} names {len(files)} files; no model has more than {MAX_FILES}.")
+    missing = [file for file in files if not inside(path.parent, file, named_by=path).is_file()]
+    if missing:
+        raise CheckpointNotFound(
+            f"{path.parent} lacks {len(missing)} of the {len(files)} files that {path.name} names: {listed(missing)}.",
+            "Fetch the missing files; a checkpoint in pieces needs all of them.",
+        )
+    return files
 
 
 def find_config(folder: Path) -> Path | None:

@@ -19,13 +19,14 @@ from urllib.parse import urlsplit
 
 from bertie.checkpoint.folder import (
     CONFIG_NAMES,
+    MAX_FILES,
     MAX_MODULES_BYTES,
     WEIGHT_NAMES,
     check_model_type,
     transformer_module,
     with_variant,
 )
-from bertie.checkpoint.shards import MAX_FILES, inside, read_json_file
+from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.checkpoint.shipped import SHIPPED, installed
 from bertie.errors import CheckpointError, CheckpointNotFound, MissingExtra
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from bertie.checkpoint.folder import WeightFiles
-from bertie.checkpoint.headers import open_weights, read_header
+from bertie.checkpoint.hostile.paths import open_weights
+from bertie.checkpoint.hostile.safetensors_header import read_header
+from bertie.checkpoint.hostile.torch_file import read_torch_headers
 from bertie.checkpoint.locate import Located, read_located
 from bertie.checkpoint.names import common_wrapper, modern, num_layers
 from bertie.checkpoint.report import listed
-from bertie.checkpoint.torch_headers import read_torch_headers
 from bertie.config import BertConfig
 from bertie.errors import BertieError
 
@@ -161,8 +162,7 @@ def _headers(weights: WeightFiles, config: dict[str, Any]) -> list[TensorHeader]
             for name, entry in read_header(file)[0].items()
         ]
     if weights.format == "tensorflow":
-        from bertie.checkpoint.tensorflow.bundle import BundleReader
-        from bertie.checkpoint.tensorflow.names import to_hub
+        from bertie.checkpoint.tensorflow import BundleReader, to_hub
 
         with BundleReader(weights.files[0]) as bundle:
             plan = to_hub(bundle.shapes())

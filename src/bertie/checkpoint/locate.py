@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bertie.checkpoint import hub
 from bertie.checkpoint.folder import (
     WeightFiles,
     check_model_type,
@@ -21,9 +22,10 @@ from bertie.checkpoint.folder import (
     model_folder,
     weights_at,
 )
+from bertie.checkpoint.hostile.paths import below
 from bertie.checkpoint.report import listed
-from bertie.checkpoint.shards import below
 from bertie.checkpoint.shipped import HUB_NAMES, SHIPPED, installed, shipped_folder
+from bertie.checkpoint.tensorflow_files import find_bundle
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
 from bertie.files import read_whole
@@ -98,8 +100,6 @@ def read_config(source: str | os.PathLike[str], *, subfolder: str = "", **hub_op
         return read_whole(folder, lambda: read_json_object(find_config(folder) or folder / "config.json"))
     if _looks_like_a_path(given, path):
         raise _no_such_path(path)
-    from bertie.checkpoint import hub
-
     shipped = find_shipped(given, wanted=hub.MODEL, **hub_options)
     if shipped is not None:
         return read_config(shipped, subfolder=subfolder)
@@ -125,14 +125,10 @@ def _found_at(
             return path.parent, None
         return path.parent, weights_at(path)
     if os.path.isfile(f"{path}.index") or path.is_file():
-        from bertie.checkpoint.tensorflow import find_bundle
-
         prefix = Path(find_bundle(path))
         return prefix.parent, WeightFiles("tensorflow", (prefix,))
     if _looks_like_a_path(given, path):
         raise _no_such_path(path)
-    from bertie.checkpoint import hub
-
     shipped = find_shipped(given, wanted=hub.MODEL, **hub_options)
     if shipped is not None:
         return model_folder(below(shipped, subfolder)), None
@@ -150,8 +146,6 @@ def find_shipped(given: str, *, wanted: tuple[str, ...], **hub_options: Any) -> 
     name = HUB_NAMES.get(given)
     if name is None or name not in installed():
         return None
-    from bertie.checkpoint import hub
-
     if hub.has_any(given, wanted, **hub_options):
         return None
     logger.info("%s: not on the hub or in its cache; the installed %s is used", given, name)
@@ -174,8 +168,6 @@ def _holds_bundles(folder: Path) -> bool:
 def _no_such_path(path: Path) -> CheckpointError:
     parent = path.parent
     if path.suffix not in (".safetensors", ".bin", ".pt", ".pth", ".json") and _holds_bundles(parent):
-        from bertie.checkpoint.tensorflow import find_bundle
-
         try:
             find_bundle(path)
         except CheckpointError as error:

@@ -16,11 +16,10 @@ from typing import Any
 
 import torch
 
-from bertie.checkpoint.folder import WeightFiles
+from bertie.checkpoint.folder import WeightFiles, read_index
 from bertie.checkpoint.locate import Located, read_config, read_located
 from bertie.checkpoint.report import listed
-from bertie.checkpoint.safe import SafeFile
-from bertie.checkpoint.shards import read_index
+from bertie.checkpoint.safetensors import SafeFile
 from bertie.checkpoint.torch_bin import BinFile
 from bertie.errors import CorruptCheckpoint
 

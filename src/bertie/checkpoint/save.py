@@ -16,7 +16,7 @@ from torch import nn
 
 from bertie.checkpoint.fill import named_dtype, named_tensors
 from bertie.checkpoint.folder import with_variant
-from bertie.checkpoint.safe import stored_dtype, write_safetensors
+from bertie.checkpoint.safetensors import stored_dtype, write_safetensors
 from bertie.errors import CheckpointError, ConfigError
 from bertie.files import new_files
 

@@ -1,8 +1,8 @@
 """`.bin` files: what `torch.save` wrote, as tensors, without running anything in them.
 
-torch_headers.py says which tensor lies where, and has checked that it does. Like safetensors, tensors are views of a
-private mapping of the file (see safe.py); only storages that begin at odd places, as in the files of
-old versions, are copied.
+hostile/torch_file.py says which tensor lies where, and has checked that it does. Like safetensors, tensors are views of
+a private mapping of the file (see safetensors.py); only storages that begin at odd places, as in the files of old
+versions, are copied.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 
 import torch
 
-from bertie.checkpoint.headers import open_weights
-from bertie.checkpoint.torch_headers import read_torch_headers
-from bertie.checkpoint.torch_pickle import ITEM_BYTES, StorageNote
+from bertie.checkpoint.dtypes import ITEM_BYTES
+from bertie.checkpoint.hostile.paths import open_weights
+from bertie.checkpoint.hostile.torch_file import read_torch_headers
+from bertie.checkpoint.hostile.torch_pickle import StorageNote
 
 _ALIGNMENT = 16  # bytes of the widest item; torch itself begins storages at multiples of 64
 

@@ -6,12 +6,12 @@ SWAG (Zellers et al. 2018) begins a second sentence, and each of its endings com
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bertie.data.objects import as_rows
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.lists import as_rows
+from bertie.data.reading import SKIP_REMEDY, Reader, converted
 from bertie.data.rows import Row, read_rows
 from bertie.data.source import PathLike
 from bertie.errors import DataError
@@ -42,24 +42,22 @@ def choice_rows(rows: object) -> Reader[ChoiceQuestion]:
     >>> next(iter(choice_rows(rows))).answer
     1
     """
-    reader = as_rows(rows)
 
-    def read(bad: BadRows) -> Iterator[ChoiceQuestion]:
-        count: int | None = None
-        for row in reader.reading(bad):
-            try:
-                question = _question(row)
-                if count is not None and len(question.choices) != count:
-                    raise DataError(
-                        f"{row.where}: {len(question.choices)} choices; the rows before have {count}.", SKIP_REMEDY
-                    )
-            except DataError as error:
-                bad.report(error)
-                continue
+    def begin(first: Row) -> Callable[[Row], ChoiceQuestion]:
+        wanted: int | None = None
+
+        def checked(row: Row) -> ChoiceQuestion:
+            nonlocal wanted
+            question = _question(row)
             count = len(question.choices)
-            yield question
+            if count != (wanted or count):
+                raise DataError(f"{row.where}: {count} choices; the rows before have {wanted}.", SKIP_REMEDY)
+            wanted = count
+            return question
 
-    return Reader(reader.name, read, skip_bad=reader.skip_bad, once=reader.once)
+        return checked
+
+    return converted(as_rows(rows), begin)
 
 
 def _question(row: Row) -> ChoiceQuestion:
@@ -82,7 +80,7 @@ def _question(row: Row) -> ChoiceQuestion:
     return ChoiceQuestion(identity, question, texts, labels, _answer(values, labels, row))
 
 
-def _choices(raw: Any, row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _choices(raw: object, row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(raw, Mapping):  # as `datasets` has it: {"label": [...], "text": [...]}
         texts, labels = list(raw.get("text") or ()), list(raw.get("label") or ())
     elif isinstance(raw, list | tuple):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bertie.data.columns import Example, label_of, text_of
 from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
 from bertie.data.rows import Row, rows_of
-from bertie.data.source import Opened, PathLike, check_readable, is_regular, opened, source_name
+from bertie.data.source import Opened, PathLike, read_source
 from bertie.errors import DataError
 
 
@@ -59,22 +59,20 @@ def glue_task(name: str) -> GlueTask:
 def read_glue(task: str, path: PathLike, *, encoding: str = "utf-8", skip_bad: bool = False) -> Reader[Example]:
     """Read one file of a task. Labels stay the file's strings (`"entailment"`, `"1"`); STS-B's scores are floats."""
     chosen = glue_task(task)
-    check_readable(path)
 
-    def read(bad: BadRows) -> Iterator[Example]:
-        name = source_name(path)
-        split = re.split(r"[^a-z]", name.replace("\\", "/").rsplit("/", 1)[-1].lower())[0] or chosen.name.lower()
-        with opened(path) as source:
-            for count, row in enumerate(_rows(chosen, source, bad, encoding)):
-                _check_columns(chosen, row, name)
-                try:
-                    example = _example(chosen, row, f"{split}-{row.values.get('index', count)}")
-                except DataError as error:
-                    bad.report(error)
-                    continue
-                yield example
+    def read(source: Opened, bad: BadRows) -> Iterator[Example]:
+        file = source.name.replace("\\", "/").rsplit("/", 1)[-1].lower()
+        split = re.split(r"[^a-z]", file)[0] or chosen.name.lower()
+        for count, row in enumerate(_rows(chosen, source, bad, encoding)):
+            _check_columns(chosen, row, source.name)
+            try:
+                example = _example(chosen, row, f"{split}-{row.values.get('index', count)}")
+            except DataError as error:
+                bad.report(error)
+                continue
+            yield example
 
-    return Reader(source_name(path), read, skip_bad=skip_bad, once=not is_regular(path))
+    return read_source(path, read, skip_bad=skip_bad)
 
 
 def _fold(name: str) -> str:

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from bertie.data.source import (
     PathLike,
     check_readable,
     is_regular,
-    opened,
+    read_source,
     source_name,
     text_lines,
     whole_text,
@@ -37,21 +38,9 @@ from bertie.errors import DataError
 FORMATS = ("txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow")
 MAX_JSON_BYTES = 2**30
 
-_EXTENSIONS = {
-    ".txt": "txt",
-    ".text": "txt",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-}
+_EXTENSIONS = {f".{name}": name for name in FORMATS} | {
+    ".text": "txt", ".ndjson": "jsonl", ".tab": "tsv", ".pq": "parquet", ".feather": "arrow", ".ipc": "arrow",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +85,15 @@ def read_rows(
     by something else than commas.
     """
     check_readable(path)
-    name = source_name(path)
-    known = known_format(path, format)
-
-    def read(bad: BadRows) -> Iterator[Row]:
-        with opened(path) as source:
-            yield from rows_of(
-                source, bad, format=known, path=path, encoding=encoding, columns=columns, delimiter=delimiter
-            )
-
-    return RowReader(name, read, skip_bad=skip_bad, once=not is_regular(path))
+    read = partial(
+        rows_of,
+        format=known_format(path, format),
+        path=path,
+        encoding=encoding,
+        columns=columns,
+        delimiter=delimiter,
+    )
+    return read_source(path, read, skip_bad=skip_bad)
 
 
 def joined_rows(readers: Sequence[RowReader]) -> RowReader:

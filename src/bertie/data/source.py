@@ -17,19 +17,20 @@ import os
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar, cast
 
-from bertie.data.reading import SKIP_REMEDY, BadRows
+from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
 from bertie.errors import DataError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 PathLike = str | os.PathLike[str]
+T = TypeVar("T")
 
 STANDARD_INPUT = "-"
 MAX_LINE_BYTES = 64 * 2**20
@@ -96,6 +97,17 @@ def opened(path: PathLike) -> Iterator[Opened]:
     finally:
         if not is_standard_input(path):
             file.close()
+
+
+def read_source(path: PathLike, read: Callable[[Opened, BadRows], Iterator[T]], *, skip_bad: bool = False) -> Reader[T]:
+    """A reader of a file that is opened anew for each iteration. What cannot be opened is said at once."""
+    check_readable(path)
+
+    def opening(bad: BadRows) -> Iterator[T]:
+        with opened(path) as source:
+            yield from read(source, bad)
+
+    return Reader(source_name(path), opening, skip_bad=skip_bad, once=not is_regular(path))
 
 
 def text_lines(
@@ -264,7 +276,7 @@ def _check_suffix(name: str, head: bytes, kind: str | None) -> None:
 
 def _decompressor(kind: str, stream: IO[bytes]) -> IO[bytes]:
     if kind == "gzip":
-        return gzip.GzipFile(fileobj=stream, mode="rb")  # type: ignore[return-value]
+        return cast(IO[bytes], gzip.GzipFile(fileobj=stream, mode="rb"))
     if kind == "xz":
         return lzma.LZMAFile(stream, "rb")
     return bz2.BZ2File(stream, "rb")

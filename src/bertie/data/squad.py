@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bertie.data.objects import as_rows
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.lists import as_rows
+from bertie.data.reading import SKIP_REMEDY, BadRows, Reader, converted
 from bertie.data.rows import MAX_JSON_BYTES, Row, known_format, parse_json, read_rows
-from bertie.data.source import PathLike, check_readable, is_regular, opened, source_name, whole_text
+from bertie.data.source import Opened, PathLike, check_readable, is_regular, read_source, whole_text
 from bertie.errors import DataError
 
 
@@ -59,22 +59,16 @@ def read_squad(
     The format is told by the extension, or by the caller.
     """
     check_readable(path)
-    name = source_name(path)
-    regular = is_regular(path)
-    known = known_format(path, format) if regular or format is not None else None
+    known = known_format(path, format) if is_regular(path) or format is not None else None
     if known not in ("json", None):
         rows = read_rows(path, format=known, encoding=encoding, skip_bad=skip_bad, delimiter=delimiter)
         return question_rows(rows, repair=repair)
 
-    def read(bad: BadRows) -> Iterator[Question]:
-        reader.repaired = reader.dropped = 0
-        with opened(path) as source:
-            document = parse_json(whole_text(source, encoding=encoding, limit=MAX_JSON_BYTES), name)
-        placed = _flat(document, name) if isinstance(document, list) else _nested(document, name)
-        yield from _questions(placed, reader, bad, repair)
+    def placed(source: Opened, bad: BadRows) -> Iterator[_Placed]:
+        document = parse_json(whole_text(source, encoding=encoding, limit=MAX_JSON_BYTES), source.name)
+        yield from _flat(document, source.name) if isinstance(document, list) else _nested(document, source.name)
 
-    reader = QuestionReader(name, read, skip_bad=skip_bad, once=not regular)
-    return reader
+    return _question_reader(read_source(path, placed, skip_bad=skip_bad), repair)
 
 
 def question_rows(rows: object, *, repair: bool = False) -> QuestionReader:
@@ -82,44 +76,45 @@ def question_rows(rows: object, *, repair: bool = False) -> QuestionReader:
 
     `answers` is a list of `{"text", "answer_start"}`, or, as `datasets` has it, `{"text": […], "answer_start": […]}`.
     """
-    given = as_rows(rows)
+    placed = converted(as_rows(rows), lambda first: _placed_row)
+    return _question_reader(placed, repair)
 
-    def read(bad: BadRows) -> Iterator[Question]:
-        reader.repaired = reader.dropped = 0
-        placed: Iterator[_Placed] = ((row.where, {"id": str(row.line), **row.values}, {}) for row in given.reading(bad))
-        yield from _questions(placed, reader, bad, repair)
 
-    reader = QuestionReader(given.name, read, skip_bad=given.skip_bad, once=given.once)
-    return reader
+def _placed_row(row: Row) -> _Placed:
+    return row.where, {"id": str(row.line), **row.values}, {}
 
 
 # Where a question is, the question itself, and what it has from its paragraph and article.
 _Placed = tuple[str, Mapping[str, Any], Mapping[str, Any]]
 
 
-def _questions(placed: Iterator[_Placed], reader: QuestionReader, bad: BadRows, repair: bool) -> Iterator[Question]:
-    seen: set[str] = set()
-    for where, raw, shared in placed:
-        try:
-            question, moved, dropped = _question(where, raw, shared, repair)
-            if question.id in seen:
-                raise DataError(f"{where}: a second question with the id {question.id!r}.", SKIP_REMEDY)
-        except DataError as error:
-            bad.report(error)
-            continue
-        seen.add(question.id)
-        reader.repaired += moved
-        reader.dropped += dropped
-        yield question
+def _question_reader(placed: Reader[_Placed], repair: bool) -> QuestionReader:
+    def read(bad: BadRows) -> Iterator[Question]:
+        reader.repaired = reader.dropped = 0
+        seen: set[str] = set()
+        for where, raw, shared in placed.reading(bad):
+            try:
+                question, moved, dropped = _question(where, raw, shared, repair)
+                if question.id in seen:
+                    raise DataError(f"{where}: a second question with the id {question.id!r}.", SKIP_REMEDY)
+            except DataError as error:
+                bad.report(error)
+                continue
+            seen.add(question.id)
+            reader.repaired += moved
+            reader.dropped += dropped
+            yield question
+
+    reader = QuestionReader(placed.name, read, skip_bad=placed.skip_bad, once=placed.once)
+    return reader
 
 
 def _flat(document: list[Any], name: str) -> Iterator[_Placed]:
     for number, raw in enumerate(document, start=1):
-        row = Row(raw if isinstance(raw, dict) else {}, number, name, "item")
-        yield row.where, {"id": str(number), **row.values}, {}
+        yield _placed_row(Row(raw if isinstance(raw, dict) else {}, number, name, "item"))
 
 
-def _nested(document: Any, name: str) -> Iterator[_Placed]:
+def _nested(document: object, name: str) -> Iterator[_Placed]:
     articles = _list(document, "data", name, "a SQuAD file")
     for a, article in enumerate(articles):
         paragraphs = _list(article, "paragraphs", f"{name}, data[{a}]", "an article")
@@ -130,7 +125,7 @@ def _nested(document: Any, name: str) -> Iterator[_Placed]:
                 yield f"{where}.qas[{q}]", raw if isinstance(raw, dict) else {}, shared
 
 
-def _list(value: Any, key: str, where: str, what: str) -> list[Any]:
+def _list(value: object, key: str, where: str, what: str) -> list[Any]:
     found = value.get(key) if isinstance(value, dict) else None
     if isinstance(found, list):
         return found
@@ -172,7 +167,7 @@ def _question(where: str, raw: Mapping[str, Any], shared: Mapping[str, Any], rep
     return question, moved, len(lost)
 
 
-def _answers(raw: Any, where: str) -> list[tuple[str, int]]:
+def _answers(raw: object, where: str) -> list[tuple[str, int]]:
     if raw is None:
         return []
     if isinstance(raw, dict):

@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertie.checkpoint.folder import find_weights
+from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.checkpoint.read import SafeTensors, Tensors, TorchTensors
-from bertie.checkpoint.shards import inside, read_json_file
 from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint, WeightsMismatch
 from bertie.running.pooling import DEFAULT_POOLING, POOLING_MODES, Pooling
 

@@ -25,8 +25,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from bertie.checkpoint.safe import SafeFile, write_safetensors
-from bertie.checkpoint.shards import inside
+from bertie.checkpoint.hostile.paths import inside
+from bertie.checkpoint.safetensors import SafeFile, write_safetensors
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, ConfigError, DataError
 from bertie.files import sync

@@ -11,8 +11,7 @@ value; the first `shared` bytes of a key are those of the key before it. Then co
 crc. The index block holds one entry per data block: a key not below the block's last, and the block's handle (offset
 and size, varints). The footer holds the handles of the meta-index and the index, zero padding, and the magic number.
 
-Everything read is bounded by the file: handles must lie inside it, in order and apart, and the decoded keys and values
-may not outgrow it by more than a small factor (shared prefixes can otherwise make gigabytes of a megabyte).
+Everything read is bounded by the file: handles must lie inside it, in order and apart.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
+from bertie.checkpoint.hostile.tensorflow_index import MAX_PAIRS, DecodedBytes
 from bertie.checkpoint.tensorflow.crc32c import crc32c, mask, masked_crc32c
 from bertie.checkpoint.tensorflow.wire import Buffer, MalformedError, read_varint, write_varint
 
@@ -28,47 +28,27 @@ FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
 _NO_COMPRESSION, _SNAPPY = 0, 1
 
-# Decoded bytes allowed: this much, and this many times the file. Real indexes need about five times their size,
-# counting what Python itself needs to hold one pair.
-_FREE_BYTES = 16 << 20
-_EXPANSION = 8
-_PAIR_BYTES = 160
-
-_MAX_PAIRS = 30_000  # bert-large with its optimizer has 1,200
-
-
-class _Budget:
-    """Counts decoded bytes, so that a crafted table cannot fill the memory."""
-
-    def __init__(self, file_bytes: int) -> None:
-        self.left = self.limit = _FREE_BYTES + _EXPANSION * file_bytes
-
-    def spend(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise MalformedError(f"the table decodes to more than {self.limit} bytes")
-
 
 def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     """All (key, value) pairs of a table, in key order. Raises MalformedError for anything that is not one."""
     view = memoryview(data)
     meta_handle, index_handle = _read_footer(view)
-    budget = _Budget(len(data))
+    decoded = DecodedBytes(len(data))
     _read_block(view, *meta_handle)  # checkpoints put nothing in it; its checksum is worth a look all the same
     pairs: list[tuple[bytes, bytes]] = []
     free = 0
     previous_key: bytes | None = None
-    for separator, value in _block_entries(_read_block(view, *index_handle), budget):
+    for separator, value in _block_entries(_read_block(view, *index_handle), decoded):
         (offset, size), _ = _read_handle(value)
         if offset < free:
             raise MalformedError(f"the data block at {offset} overlaps the one before it, which ends at {free}")
         free = offset + size + _TRAILER_BYTES
-        for key, item in _block_entries(_read_block(view, offset, size), budget):
+        for key, item in _block_entries(_read_block(view, offset, size), decoded):
             if previous_key is not None and key <= previous_key:
                 raise MalformedError(f"the keys are out of order: {key!r} after {previous_key!r}")
             previous_key = key
-            if len(pairs) == _MAX_PAIRS:
-                raise MalformedError(f"the table has more than {_MAX_PAIRS} entries; no checkpoint of a BERT has")
+            if len(pairs) == MAX_PAIRS:
+                raise MalformedError(f"the table has more than {MAX_PAIRS} entries; no checkpoint of a BERT has")
             pairs.append((key, item))
         if previous_key is not None and previous_key > separator:
             raise MalformedError(f"the key {previous_key!r} is above its block's index key {separator!r}")
@@ -115,7 +95,7 @@ def _read_block(view: memoryview, offset: int, size: int) -> Buffer:
     return block
 
 
-def _block_entries(block: Buffer, budget: _Budget) -> Iterator[tuple[bytes, bytes]]:
+def _block_entries(block: Buffer, decoded: DecodedBytes) -> Iterator[tuple[bytes, bytes]]:
     if len(block) < 4:
         raise MalformedError(f"a block has {len(block)} bytes, too few for its restart count")
     (num_restarts,) = struct.unpack("<I", block[-4:])
@@ -132,7 +112,7 @@ def _block_entries(block: Buffer, budget: _Budget) -> Iterator[tuple[bytes, byte
             raise MalformedError(f"a key shares {shared} bytes with the one before it, which has {len(key)}")
         if unshared > end - position or length > end - position - unshared:
             raise MalformedError(f"an entry of {unshared} + {length} bytes reaches past the end of its block")
-        budget.spend(shared + unshared + length + _PAIR_BYTES)
+        decoded.count_pair(shared + unshared + length)
         key = key[:shared] + bytes(block[position : position + unshared])
         position += unshared
         yield key, bytes(block[position : position + length])

@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from bertie.checkpoint.tensorflow import dtypes, wire
 from bertie.checkpoint.tensorflow.crc32c import crc32c, mask
@@ -69,7 +69,7 @@ class BundleWriter:
         plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         # Flat by as_strided: a single element may be contiguous with any stride, and view() minds that.
         flat = plain.as_strided((plain.numel(),), (1,))
-        data: Any = flat.view(torch.uint8).numpy() if plain.numel() else b""
+        data = flat.view(torch.uint8).numpy().data if plain.numel() else b""
         self._append(name, dtype.number, tuple(tensor.shape), shard, [data], mask(crc32c(data)))
 
     def add_strings(self, name: str, values: Sequence[bytes], *, shape: tuple[int, ...] = (), shard: int = 0) -> None:
@@ -127,7 +127,9 @@ class BundleWriter:
         else:
             self.abort()
 
-    def _append(self, name: str, dtype: int, shape: tuple[int, ...], shard: int, pieces: list[Any], crc: int) -> None:
+    def _append(
+        self, name: str, dtype: int, shape: tuple[int, ...], shard: int, pieces: Sequence[bytes | memoryview], crc: int
+    ) -> None:
         if self._done:
             raise InputError(f"{name}: the bundle {self.prefix} is finished.", "Add every tensor before finish().")
         if not name or name.startswith("\x00"):

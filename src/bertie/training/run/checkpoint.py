@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertie.checkpoint.safe import SafeFile, write_safetensors
+from bertie.checkpoint.safetensors import SafeFile, write_safetensors
 from bertie.errors import CheckpointError, CheckpointNotFound, ConfigError, CorruptCheckpoint
 from bertie.files import new_files
 

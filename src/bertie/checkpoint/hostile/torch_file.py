@@ -20,12 +20,11 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from bertie.checkpoint.report import listed
-from bertie.checkpoint.torch_archive import DamagedArchive, Member, read_members
-from bertie.checkpoint.torch_pickle import (
-    ITEM_BYTES,
+from bertie.checkpoint.dtypes import ITEM_BYTES
+from bertie.checkpoint.hostile.torch_archive import DamagedArchive, Member, read_members
+from bertie.checkpoint.hostile.torch_pickle import (
     MAX_PICKLE_BYTES,
     DamagedPickle,
     ForeignPickle,
@@ -34,6 +33,7 @@ from bertie.checkpoint.torch_pickle import (
     kind_of,
     read_pickle,
 )
+from bertie.checkpoint.report import listed
 from bertie.errors import CheckpointError, CorruptCheckpoint
 
 REMEDY = "Fetch the file again; if it is whole, save it as safetensors with the program that made it."
@@ -149,7 +149,7 @@ def _read_old(path: Path, file: BinaryIO, size: int) -> TorchFile:
     return TorchFile(tensors, places, "little")  # that is how every machine wrote them
 
 
-def _tensors_in(path: Path, content: Any) -> dict[str, TensorNote]:
+def _tensors_in(path: Path, content: object) -> dict[str, TensorNote]:
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{path} holds a {kind_of(content)}, not a dictionary of tensors.", "Save model.state_dict()."
