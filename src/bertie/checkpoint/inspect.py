@@ -18,6 +18,7 @@ from bertie.checkpoint.names import common_wrapper, modern, num_layers
 from bertie.checkpoint.report import listed
 from bertie.config import BertConfig
 from bertie.errors import BertieError
+from bertie.json_values import fields, items
 
 # How a name betrays the part it belongs to, and what that part does.
 _PARTS = (
@@ -55,8 +56,8 @@ class Summary:
 
     @property
     def title(self) -> str:
-        named = self.config.get("architectures")
-        return f"{', '.join(map(str, named)) if isinstance(named, list) and named else 'BERT'} in {self.source}"
+        named = ", ".join(map(str, items(self.config.get("architectures")) or ()))
+        return f"{named or 'BERT'} in {self.source}"
 
     @property
     def names(self) -> dict[str, TensorHeader]:
@@ -112,14 +113,14 @@ class Summary:
         ]  # fmt: skip
         if self.vocabulary is not None:
             rows.append(("vocabulary", f"{self.vocabulary[1]:,} tokens in {self.vocabulary[0]}"))
-        labels = config.get("id2label")
-        if isinstance(labels, dict) and any(not str(label).startswith("LABEL_") for label in labels.values()):
-            rows.append(("labels", listed([str(label) for label in labels.values()])))
+        labels = [str(label) for label in fields(config.get("id2label")).values()]
+        if not all(label.startswith("LABEL_") for label in labels):
+            rows.append(("labels", listed(labels)))
         rows += [(f"parameters: {part}", f"{count:,}") for part, count in self.parameters.items()]
         return rows
 
-    def as_dict(self, *, with_tensors: bool = False) -> dict[str, Any]:
-        values: dict[str, Any] = {
+    def as_dict(self, *, with_tensors: bool = False) -> dict[str, object]:
+        values: dict[str, object] = {
             "source": self.source,
             "format": self.format,
             "files": [{"name": name, "bytes": size} for name, size in self.files],
@@ -147,14 +148,14 @@ def _summary(source: str, found: Located) -> Summary:
         format=found.weights.format,
         files=_files(found.weights),
         config=found.config,
-        tensors=_headers(found.weights, found.config),
+        tensors=_headers(found.weights),
         vocabulary=_vocabulary(found.folder),
     )
     summary.notes = list(_notes(summary))
     return summary
 
 
-def _headers(weights: WeightFiles, config: dict[str, Any]) -> list[TensorHeader]:
+def _headers(weights: WeightFiles) -> list[TensorHeader]:
     if weights.format == "safetensors":
         return [
             TensorHeader(name, entry.shape, entry.dtype)
@@ -217,8 +218,5 @@ def _notes(summary: Summary) -> Iterable[str]:
 
 
 def _bytes(size: int) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000  # type: ignore[assignment]
-    return ""
+    power = next((power for power in (1, 2) if size < 1000 ** (power + 1)), 3)
+    return f"{size} bytes" if size < 1000 else f"{size / 1000**power:.1f} {('kB', 'MB', 'GB')[power - 1]}"

@@ -14,7 +14,6 @@ import os
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -24,18 +23,9 @@ from bertie.checkpoint.hostile.paths import open_weights
 from bertie.checkpoint.hostile.safetensors_header import header_of
 from bertie.errors import CheckpointError
 
-CODES: dict[torch.dtype, str] = {getattr(torch, name): code for code, name in SAFETENSORS.items()}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in SAFETENSORS.values()}
+CODES = {DTYPES[name]: code for code, name in SAFETENSORS.items()}
 CACHE_LINE = 64  # bytes; what torch aligns its own memory to
-
-
-@dataclass(frozen=True)
-class SafeEntry:
-    """One tensor's place: `start` and `end` count from the beginning of the file."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    start: int
-    end: int
 
 
 class SafeFile:
@@ -44,22 +34,21 @@ class SafeFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         with open_weights(self.path) as file:
-            headers, self.metadata = header_of(self.path, file)
-            self.entries = {n: SafeEntry(getattr(torch, h.dtype), h.shape, h.start, h.end) for n, h in headers.items()}
+            self.entries, self.metadata = header_of(self.path, file)
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def tensor(self, name: str) -> torch.Tensor:
         """A view of the file's bytes; a copy only where the file did not align them."""
         entry = self.entries[name]
-        count = math.prod(entry.shape)
+        count, dtype = math.prod(entry.shape), DTYPES[entry.dtype]
         if count == 0:
-            return torch.empty(entry.shape, dtype=entry.dtype)
+            return torch.empty(entry.shape, dtype=dtype)
         if sys.byteorder == "big":
             raise CheckpointError(f"{self.path} is little-endian, this machine is not.")
-        if entry.start % entry.dtype.itemsize:
+        if entry.start % dtype.itemsize:
             raw = torch.frombuffer(self._map, dtype=torch.uint8, count=entry.end - entry.start, offset=entry.start)
-            return raw.clone().view(entry.dtype).view(entry.shape)
-        return torch.frombuffer(self._map, dtype=entry.dtype, count=count, offset=entry.start).view(entry.shape)
+            return raw.clone().view(dtype).view(entry.shape)
+        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=entry.start).view(entry.shape)
 
     def release(self, name: str) -> None:
         """Let go of a tensor's pages after it was copied. They are the file's: a later use reads them again."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from bertie.data.lists import as_rows
 from bertie.data.reading import SKIP_REMEDY, Reader, converted
 from bertie.data.rows import Row, read_rows
 from bertie.data.source import PathLike
 from bertie.errors import DataError
+from bertie.json_values import fields, items, text, texts
 
 _ENDING = re.compile(r"ending\d+")
 
@@ -61,40 +61,41 @@ def choice_rows(rows: object) -> Reader[ChoiceQuestion]:
 
 
 def _question(row: Row) -> ChoiceQuestion:
-    values = dict(row.values)
-    if isinstance(values.get("question"), Mapping):  # CommonsenseQA
-        inner = values.pop("question")
+    values: dict[str, object] = dict(row.values)
+    if inner := fields(values.get("question")):  # CommonsenseQA
+        del values["question"]
         values = {**inner, "question": inner.get("stem"), **values}
     if "sent1" in values and "ending0" in values:  # SWAG
         endings = sorted((name for name in values if _ENDING.fullmatch(name)), key=lambda name: int(name[6:]))
         values["question"] = values["sent1"]
         values["choices"] = [f"{values.get('sent2') or ''} {values[name]}".strip() for name in endings]
-    question = values.get("question")
-    if not isinstance(question, str):
+    question = text(values.get("question"))
+    if question is None:
         raise DataError(
             f"{row.where}: no question; there are: {', '.join(row.values)}.",
             'A row is {"question": …, "choices": […], "answer": …}.',
         )
-    texts, labels = _choices(values.get("choices"), row)
+    choices, labels = _choices(values.get("choices"), row)
     identity = str(values.get("id", row.line))
-    return ChoiceQuestion(identity, question, texts, labels, _answer(values, labels, row))
+    return ChoiceQuestion(identity, question, choices, labels, _answer(values, labels, row))
 
 
 def _choices(raw: object, row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if isinstance(raw, Mapping):  # as `datasets` has it: {"label": [...], "text": [...]}
-        texts, labels = list(raw.get("text") or ()), list(raw.get("label") or ())
-    elif isinstance(raw, list | tuple):
-        nested = all(isinstance(choice, Mapping) for choice in raw)
-        texts = [choice.get("text") for choice in raw] if nested else list(raw)
-        labels = [choice.get("label") for choice in raw] if nested else [str(index) for index in range(len(raw))]
+    given = fields(raw)
+    if given:  # as `datasets` has it: {"label": [...], "text": [...]}
+        found, labels = texts(given.get("text")), texts(given.get("label"))
+    elif all(map(fields, items(raw) or ())):  # CommonsenseQA's, an object to a choice
+        found = texts([fields(choice).get("text") for choice in items(raw) or ()])
+        labels = texts([fields(choice).get("label") for choice in items(raw) or ()])
     else:
-        texts, labels = [], []
-    if len(texts) < 2 or len(labels) != len(texts) or not all(isinstance(text, str) for text in (*texts, *labels)):
+        found = texts(raw)
+        labels = [str(index) for index in range(len(items(raw) or ()))]
+    if found is None or labels is None or len(found) < 2 or len(labels) != len(found):
         raise DataError(f"{row.where}: 'choices' should be two texts or more, and is {raw!r:.60}.", SKIP_REMEDY)
-    return tuple(texts), tuple(labels)
+    return tuple(found), tuple(labels)
 
 
-def _answer(values: Mapping[str, Any], labels: tuple[str, ...], row: Row) -> int | None:
+def _answer(values: Mapping[str, object], labels: tuple[str, ...], row: Row) -> int | None:
     key = next((name for name in ("answerKey", "answer", "label") if values.get(name) not in (None, "")), None)
     if key is None:
         return None

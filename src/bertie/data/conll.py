@@ -16,6 +16,7 @@ from bertie.data.rows import Row
 from bertie.data.source import Opened, PathLike, read_source, text_lines
 from bertie.data.tags import Sentence, split_tag
 from bertie.errors import DataError
+from bertie.json_values import items
 
 _DOCUMENT_START = "-DOCSTART-"
 # Not `str.split()`, which also splits at characters that occur as tokens, such as U+00A0.
@@ -124,7 +125,8 @@ def _strings(row: Row, columns: tuple[str, ...]) -> tuple[str, ...]:
     if column is None:
         wanted = " or ".join(map(repr, columns))
         raise DataError(f"{row.where}: no column {wanted}; there are: {', '.join(row.values)}.", SKIP_REMEDY)
-    value = row.values[column]
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str | int) for each in value):
+    given = items(row.values[column])
+    found = [each for each in given or () if isinstance(each, str | int)]
+    if given is None or len(found) != len(given):
         raise DataError(f"{row.where}: the column {column!r} should be a list of strings.", SKIP_REMEDY)
-    return tuple(map(str, value))
+    return tuple(map(str, found))

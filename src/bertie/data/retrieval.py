@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from bertie.data.rows import MAX_JSON_BYTES, parse_json
 from bertie.data.source import PathLike, opened, source_name, whole_text
 from bertie.errors import DataError
+from bertie.json_values import fields, items, texts, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +24,24 @@ def read_answer_retrieval(path: PathLike, *, encoding: str = "utf-8") -> AnswerR
     name = source_name(path)
     with opened(path) as source:
         document = parse_json(whole_text(source, encoding=encoding, limit=MAX_JSON_BYTES), name)
-    fields: dict[str, object] = document if isinstance(document, dict) else {}
-    questions = fields.get("questions")
-    candidates = fields.get("candidates", fields.get("answers"))
-    if not _texts(questions) or not _texts(candidates):
+    values = fields(document)
+    questions, candidates = texts(values.get("questions")), texts(values.get("candidates", values.get("answers")))
+    if questions is None or candidates is None:
         raise DataError(
-            f"{name}: wanted lists of texts, 'questions' and 'candidates' or 'answers'; got: {', '.join(fields)}.",
+            f"{name}: wanted lists of texts, 'questions' and 'candidates' or 'answers'; got: {', '.join(values)}.",
             "Check that this is a ReQA file.",
         )
-    relevant = fields.get("ground_truths", [[index] for index in range(len(candidates))])
-    count = len(relevant) if isinstance(relevant, list) else 0
-    if not isinstance(relevant, list) or count != len(questions):
-        raise DataError(f"{name}: {len(questions)} questions, and the answers of {count}.", "Write it again.")
-    for question, indices in enumerate(relevant):
-        if not isinstance(indices, list) or not all(type(i) is int and 0 <= i < len(candidates) for i in indices):
+    relevant = items(values.get("ground_truths", [[index] for index in range(len(candidates))])) or []
+    if len(relevant) != len(questions):
+        raise DataError(f"{name}: {len(questions)} questions, and the answers of {len(relevant)}.", "Write it again.")
+    indices: list[tuple[int, ...]] = []
+    for question, given in enumerate(relevant):
+        numbers = items(given)
+        found = [each for each in map(whole, numbers or ()) if each is not None and 0 <= each < len(candidates)]
+        if numbers is None or len(found) != len(numbers):
             raise DataError(
-                f"{name}, ground_truths[{question}]: {indices!r:.60} are not indices of {len(candidates)} candidates.",
+                f"{name}, ground_truths[{question}]: {given!r:.60} are not indices of {len(candidates)} candidates.",
                 "Write it again.",
             )
-    return AnswerRetrieval(tuple(questions), tuple(candidates), tuple(map(tuple, relevant)))
-
-
-def _texts(value: object) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+        indices.append(tuple(found))
+    return AnswerRetrieval(tuple(questions), tuple(candidates), tuple(indices))

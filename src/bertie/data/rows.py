@@ -34,6 +34,7 @@ from bertie.data.source import (
     whole_text,
 )
 from bertie.errors import DataError
+from bertie.json_values import fields, items
 
 FORMATS = ("txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow")
 MAX_JSON_BYTES = 2**30
@@ -136,7 +137,7 @@ def known_format(path: PathLike, given: str | None) -> str | None:
     if given is not None:
         found = given if given in FORMATS else _EXTENSIONS.get(f".{given.lstrip('.').lower()}")
         if found is None:
-            raise DataError(f"format={given!r} is not known.", f"Use one of: {', '.join(FORMATS)}.")
+            raise DataError("{format} is not known.", f"Use one of: {', '.join(FORMATS)}.", format=given)
         return found
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
@@ -184,7 +185,7 @@ def _json_rows(lines: Iterator[tuple[int, str]], name: str, bad: BadRows) -> Ite
         yield from _object_row(value, number, name, "line", bad)
 
 
-def _object_row(value: Any, number: int, name: str, unit: str, bad: BadRows) -> Iterator[Row]:
+def _object_row(value: object, number: int, name: str, unit: str, bad: BadRows) -> Iterator[Row]:
     if isinstance(value, str):
         value = {"text": value}
     if isinstance(value, dict):
@@ -205,26 +206,26 @@ def _json(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
             raise
         yield from _json_rows(enumerate(text.split("\n"), start=1), source.name, bad)
         return
-    if isinstance(document, dict) and isinstance(document.get("data"), list):
-        document = document["data"]
-        if document and isinstance(document[0], dict) and "paragraphs" in document[0]:
-            raise DataError(f"{source.name}: a SQuAD file, not a list of rows.", "Read it with read_squad.")
-    if not isinstance(document, list):
+    rows = items(fields(document).get("data"))
+    if rows and "paragraphs" in fields(rows[0]):
+        raise DataError(f"{source.name}: a SQuAD file, not a list of rows.", "Read it with read_squad.")
+    rows = items(document) if rows is None else rows
+    if rows is None:
         raise DataError(
             f"{source.name}: wanted a list of objects, got {_json_type(document)}.",
             "Write it as [{…}, {…}], or as JSON lines (jsonl).",
         )
-    for number, value in enumerate(document, start=1):
+    for number, value in enumerate(rows, start=1):
         yield from _object_row(value, number, source.name, "item", bad)
 
 
-def _json_type(value: Any) -> str:
-    if isinstance(value, dict):
-        return "an object with the keys " + ", ".join(map(repr, list(value)[:6])) if value else "an empty object"
-    return type(value).__name__
+def _json_type(value: object) -> str:
+    if keys := ", ".join(map(repr, list(fields(value))[:6])):
+        return f"an object with the keys {keys}"
+    return "an empty object" if value == {} else type(value).__name__
 
 
-def parse_json(text: str, where: str, *, one_line: bool = False) -> Any:
+def parse_json(text: str, where: str, *, one_line: bool = False) -> object:
     """`json.loads` whose every failure is a `DataError` that says where."""
     try:
         return json.loads(text)
@@ -244,8 +245,9 @@ def _csv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
     csv.field_size_limit(max(MAX_LINE_BYTES, csv.field_size_limit()))
     if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '"\r\n'):
         raise DataError(
-            f"delimiter={options.delimiter!r} cannot separate the columns of a csv file.",
+            "{delimiter} cannot separate the columns of a csv file.",
             "It is one character, such as ';', and no quote or line end.",
+            delimiter=options.delimiter,
         )
     lines = _Counted(text_lines(source, bad, encoding=options.encoding, keep_ends=True))
     reader = csv.reader(lines, delimiter=options.delimiter or ",", strict=True)
@@ -280,23 +282,23 @@ def _tsv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
 def _table(records: Iterator[tuple[int, list[str]]], name: str, options: _Options, bad: BadRows) -> Iterator[Row]:
     header = list(options.columns) if options.columns is not None else _header(records, name, options, bad)
     width = len(header)
-    for number, fields in records:
-        if not fields:
+    for number, cells in records:
+        if not cells:
             if width > 1:
                 continue
-            fields = [""]
-        if len(fields) != width:
+            cells = [""]
+        if len(cells) != width:
             named = ", ".join(header[:8]) + (" …" if width > 8 else "")
             bad.report(
-                DataError(f"{name}, line {number}: {len(fields)} columns; wanted {width} ({named}).", SKIP_REMEDY)
+                DataError(f"{name}, line {number}: {len(cells)} columns; wanted {width} ({named}).", SKIP_REMEDY)
             )
             continue
-        yield Row(dict(zip(header, fields, strict=True)), number, name)
+        yield Row(dict(zip(header, cells, strict=True)), number, name)
 
 
 def _header(records: Iterator[tuple[int, list[str]]], name: str, options: _Options, bad: BadRows) -> list[str]:
     already_bad = bad.count
-    header = next((fields for _, fields in records if fields), None)
+    header = next((cells for _, cells in records if cells), None)
     if header is None:
         raise DataError(f"{name}: is empty: not even a header line.", "The first line should name the columns.")
     if bad.count > already_bad:
@@ -310,7 +312,8 @@ def _header(records: Iterator[tuple[int, list[str]]], name: str, options: _Optio
             if other in header[0]:
                 raise DataError(
                     f"{name}, line 1: the header {header[0]!r} is one column, with {other!r} in it.",
-                    f"If that separates the columns: delimiter={other!r}.",
+                    "If that separates the columns: {delimiter}.",
+                    delimiter=other,
                 )
     return header
 

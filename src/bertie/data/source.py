@@ -188,7 +188,7 @@ class _Checked(_Raw):
             raise
         except _READ_FAILURES as error:
             raise DataError(
-                f"{self._name}: cannot be read to its end: {_reason(error)}.",
+                f"{self._name}: cannot be read to its end: {reason_of(error)}.",
                 "The file may be cut short or damaged; fetch or write it again.",
             ) from error
 
@@ -289,13 +289,13 @@ def _decodable(source: Opened, encoding: str) -> tuple[IO[bytes], str]:
         name = codecs.lookup(encoding).name
     except (LookupError, ValueError):
         raise DataError(
-            f"encoding={encoding!r} is not one Python knows.", "Use utf-8, utf-16, latin-1, cp1252, gb18030 …"
+            "{encoding} is not one Python knows.", "Use utf-8, utf-16, latin-1, cp1252, gb18030 …", encoding=encoding
         ) from None
     if newline != b"\n":
         return io.BufferedReader(_Recoded(source, encoding)), "utf-8"
     if name.startswith("utf-8"):
         if _looks_like_utf16(source.head):
-            raise DataError(f"{source.name}: looks like UTF-16, not UTF-8.", "Say so: encoding='utf-16'.")
+            raise DataError(f"{source.name}: looks like UTF-16, not UTF-8.", "Say so: {encoding}.", encoding="utf-16")
         if source.head.startswith(codecs.BOM_UTF8):
             source.stream.read(3)
         return source.stream, "utf-8"
@@ -318,23 +318,26 @@ def _undecodable(where: str, data: bytes, error: UnicodeDecodeError, *, can_skip
     )
 
 
-def _reason(error: BaseException) -> str:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+def reason_of(error: Exception) -> str:
+    """What the system says about it, without what it adds: a number, the name of the file."""
+    reason = getattr(error, "strerror", None) or str(error)
     return (reason or type(error).__name__).rstrip(".")
 
 
 def _cannot_open(name: str, error: Exception) -> DataError:
     if "://" in name:
         return DataError(f"{name}: an address, and only files are read here.", "Download it first.")
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return DataError(f"{name}: there is no such file.", _nearby(name))
-    if isinstance(error, IsADirectoryError):
-        inside = sorted(entry.name for entry in Path(name).iterdir()) if os.access(name, os.R_OK) else []
-        listed = ", ".join(inside[:5]) + (" …" if len(inside) > 5 else "")
-        return DataError(f"{name}: a folder, not a file.", f"Name a file in it: {listed}" if inside else "It is empty.")
-    if isinstance(error, PermissionError):
-        return DataError(f"{name}: permission denied.", "Make it readable: chmod u+r, or ask its owner.")
-    return DataError(f"{name!r}: cannot be opened: {_reason(error)}.", "Check the path.")
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            return DataError(f"{name}: there is no such file.", _nearby(name))
+        case IsADirectoryError():
+            inside = sorted(entry.name for entry in Path(name).iterdir()) if os.access(name, os.R_OK) else []
+            listed = ", ".join(inside[:5]) + (" …" if len(inside) > 5 else "")
+            remedy = f"Name a file in it: {listed}" if inside else "It is empty."
+            return DataError(f"{name}: a folder, not a file.", remedy)
+        case PermissionError():
+            return DataError(f"{name}: permission denied.", "Make it readable: chmod u+r, or ask its owner.")
+    return DataError(f"{name!r}: cannot be opened: {reason_of(error)}.", "Check the path.")
 
 
 def _nearby(name: str) -> str:

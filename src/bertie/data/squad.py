@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from bertie.data.lists import as_rows
 from bertie.data.reading import SKIP_REMEDY, BadRows, Reader, converted
 from bertie.data.rows import MAX_JSON_BYTES, Row, known_format, parse_json, read_rows
 from bertie.data.source import Opened, PathLike, check_readable, is_regular, read_source, whole_text
 from bertie.errors import DataError
+from bertie.json_values import fields, items, text, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,11 @@ def read_squad(
 
     def placed(source: Opened, bad: BadRows) -> Iterator[_Placed]:
         document = parse_json(whole_text(source, encoding=encoding, limit=MAX_JSON_BYTES), source.name)
-        yield from _flat(document, source.name) if isinstance(document, list) else _nested(document, source.name)
+        flat = items(document)
+        if flat is None:
+            yield from _nested(document, source.name)
+        for number, raw in enumerate(flat or (), start=1):
+            yield _placed_row(Row(fields(raw), number, source.name, "item"))
 
     return _question_reader(read_source(path, placed, skip_bad=skip_bad), repair)
 
@@ -85,7 +89,7 @@ def _placed_row(row: Row) -> _Placed:
 
 
 # Where a question is, the question itself, and what it has from its paragraph and article.
-_Placed = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+_Placed = tuple[str, Mapping[str, object], Mapping[str, object]]
 
 
 def _question_reader(placed: Reader[_Placed], repair: bool) -> QuestionReader:
@@ -109,11 +113,6 @@ def _question_reader(placed: Reader[_Placed], repair: bool) -> QuestionReader:
     return reader
 
 
-def _flat(document: list[Any], name: str) -> Iterator[_Placed]:
-    for number, raw in enumerate(document, start=1):
-        yield _placed_row(Row(raw if isinstance(raw, dict) else {}, number, name, "item"))
-
-
 def _nested(document: object, name: str) -> Iterator[_Placed]:
     articles = _list(document, "data", name, "a SQuAD file")
     for a, article in enumerate(articles):
@@ -121,40 +120,39 @@ def _nested(document: object, name: str) -> Iterator[_Placed]:
         for p, paragraph in enumerate(paragraphs):
             where = f"{name}, data[{a}].paragraphs[{p}]"
             for q, raw in enumerate(_list(paragraph, "qas", where, "a paragraph")):
-                shared = {"title": article.get("title", ""), "context": paragraph.get("context")}
-                yield f"{where}.qas[{q}]", raw if isinstance(raw, dict) else {}, shared
+                shared = {"title": fields(article).get("title", ""), "context": fields(paragraph).get("context")}
+                yield f"{where}.qas[{q}]", fields(raw), shared
 
 
-def _list(value: object, key: str, where: str, what: str) -> list[Any]:
-    found = value.get(key) if isinstance(value, dict) else None
-    if isinstance(found, list):
+def _list(value: object, key: str, where: str, what: str) -> list[object]:
+    found = items(fields(value).get(key))
+    if found is not None:
         return found
-    keys = ", ".join(map(repr, list(value)[:6])) if isinstance(value, dict) else type(value).__name__
+    keys = ", ".join(map(repr, list(fields(value))[:6])) or ("nothing" if value == {} else type(value).__name__)
     raise DataError(
-        f"{where}: {what} has a list called {key!r}; this has: {keys or 'nothing'}.",
+        f"{where}: {what} has a list called {key!r}; this has: {keys}.",
         'SQuAD is {"data": [{"paragraphs": [{"context": …, "qas": […]}]}]}.',
     )
 
 
-def _question(where: str, raw: Mapping[str, Any], shared: Mapping[str, Any], repair: bool) -> tuple[Question, int, int]:
-    fields = {**shared, **raw}
-    identity = fields.get("id")
+def _question(
+    where: str, raw: Mapping[str, object], shared: Mapping[str, object], repair: bool
+) -> tuple[Question, int, int]:
+    values = {**shared, **raw}
+    identity = values.get("id")
     if not isinstance(identity, str | int):
         raise DataError(f"{where}: no 'id'.", SKIP_REMEDY)
     where = f"{where} (question {identity})"
-    for key in ("question", "context"):
-        if not isinstance(fields.get(key), str):
-            raise DataError(f"{where}: {key!r} should be text, and is {fields.get(key)!r:.40}.", SKIP_REMEDY)
-    context = fields["context"]
-    impossible = bool(fields.get("is_impossible", False))
+    asked, context = (_text(values, key, where) for key in ("question", "context"))
+    impossible = bool(values.get("is_impossible", False))
     answers = []
     lost: list[DataError] = []
     moved = 0
-    for text, start in _answers(fields.get("answers"), where):
+    for words, start in _answers(values.get("answers"), where):
         if impossible:
-            raise DataError(f"{where}: marked impossible, and yet it has the answer {text[:40]!r}.", SKIP_REMEDY)
+            raise DataError(f"{where}: marked impossible, and yet it has the answer {words[:40]!r}.", SKIP_REMEDY)
         try:
-            answer = _placed_answer(text, start, context, where, repair)
+            answer = _placed_answer(words, start, context, where, repair)
         except DataError as error:
             lost.append(error)
             continue
@@ -162,27 +160,35 @@ def _question(where: str, raw: Mapping[str, Any], shared: Mapping[str, Any], rep
         answers.append(answer)
     if lost and not (repair and answers):
         raise lost[0]
-    title = str(fields.get("title") or "")
-    question = Question(str(identity), title, fields["question"], context, tuple(answers), impossible)
+    title = str(values.get("title") or "")
+    question = Question(str(identity), title, asked, context, tuple(answers), impossible)
     return question, moved, len(lost)
+
+
+def _text(values: Mapping[str, object], key: str, where: str) -> str:
+    found = text(values.get(key))
+    if found is None:
+        raise DataError(f"{where}: {key!r} should be text, and is {values.get(key)!r:.40}.", SKIP_REMEDY)
+    return found
 
 
 def _answers(raw: object, where: str) -> list[tuple[str, int]]:
     if raw is None:
         return []
-    if isinstance(raw, dict):
-        found_texts, starts = raw.get("text"), raw.get("answer_start")
-        if not isinstance(found_texts, list) or not isinstance(starts, list) or len(found_texts) != len(starts):
+    given = items(raw)
+    if given is None and isinstance(raw, Mapping):
+        all_words, starts = items(raw.get("text")), items(raw.get("answer_start"))
+        if all_words is None or starts is None or len(all_words) != len(starts):
             raise DataError(f"{where}: 'text' and 'answer_start' should be lists of one length.", SKIP_REMEDY)
-        raw = [{"text": text, "answer_start": start} for text, start in zip(found_texts, starts, strict=True)]
-    if not isinstance(raw, list):
+        given = [{"text": words, "answer_start": start} for words, start in zip(all_words, starts, strict=True)]
+    if given is None:
         raise DataError(f"{where}: 'answers' should be a list, and is {type(raw).__name__}.", SKIP_REMEDY)
     pairs = []
-    for answer in raw:
-        text, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, dict) else (None, None)
-        if not isinstance(text, str) or not text or isinstance(start, bool) or not isinstance(start, int):
+    for answer in given:
+        words, start = text(fields(answer).get("text")), whole(fields(answer).get("answer_start"))
+        if not words or start is None:
             raise DataError(f"{where}: an answer is a text and a whole answer_start; got {answer!r:.80}.", SKIP_REMEDY)
-        pairs.append((text, start))
+        pairs.append((words, start))
     return pairs
 
 
@@ -196,9 +202,10 @@ def _placed_answer(text: str, start: int, context: str, where: str, repair: bool
     there = f"the nearest is at {nearest}" if nearest is not None else "it is nowhere in the context"
     raise DataError(
         f"{where}: at character {start} wanted the answer {text[:60]!r}, got {got[:60]!r}; {there}.",
-        "Correct answer_start (in characters, not bytes), or move answers to the nearest place: repair=True."
+        "Correct answer_start (in characters, not bytes), or move answers to the nearest place: {repair}."
         if nearest is not None
         else SKIP_REMEDY,
+        repair=True,
     )
 
 

@@ -85,7 +85,7 @@ def tag_spans(tags: Sequence[str], *, where: str = "the tags") -> list[TagSpan]:
 def span_tags(spans: Iterable[TagSpan], length: int, *, scheme: Scheme = "BIO") -> list[str]:
     """The tags of a sentence of `length` tokens with these entities; they must not overlap."""
     if scheme not in get_args(Scheme) or scheme == "plain":
-        raise DataError(f"scheme={scheme!r} cannot write spans.", "Use BIO, BIOES, IOB1 or IO.")
+        raise DataError("{scheme} cannot write spans.", "Use BIO, BIOES, IOB1 or IO.", scheme=scheme)
     tags = [OUTSIDE] * length
     previous: TagSpan | None = None
     for span in sorted(spans, key=lambda span: span.start):

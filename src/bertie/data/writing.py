@@ -19,14 +19,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
-from datetime import date, datetime, time
+from datetime import date, time
+from functools import singledispatch
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, cast
 
 from bertie.data.arrow import ParquetRows
 from bertie.data.rows import FORMATS, known_format
-from bertie.data.source import PathLike
+from bertie.data.source import PathLike, reason_of
 from bertie.errors import DataError
 from bertie.files import NewFile
 
@@ -35,36 +35,43 @@ _QUOTABLE = re.compile(r'[",\r\n]')
 WRITABLE = tuple(name for name in FORMATS if name != "arrow")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """`value` as JSON's own types.
 
     >>> plain({"score": float("nan"), "spans": ((0, 4),)})
     {'score': None, 'spans': [[0, 4]]}
     """
-    if value is None or isinstance(value, str | bool):
-        return value
-    if type(value) is int:
-        return value
-    if type(value) is float:
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each) for each in value]
+    return value if type(value) in _JSON_TYPES else _plain(value)
+
+
+_JSON_TYPES = {str, int, bool, type(None)}
+
+
+@singledispatch
+def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if hasattr(value, "tolist"):  # NumPy arrays and scalars, torch tensors
         return _plain_array(value.tolist())
-    if isinstance(value, date | datetime | time):
-        return value.isoformat()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, int | float):  # bools and enumerations of numbers derive from these
-        return plain(float(value) if isinstance(value, float) else int(value))
     raise DataError(f"A value of type {type(value).__name__} cannot be written.", "Turn it into text or numbers first.")
 
 
-def _plain_array(values: Any) -> Any:
+@_plain.register
+def _(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+_plain.register(str, lambda value: value)
+_plain.register(int, int)  # enumerations of numbers derive from it
+_plain.register(Mapping, lambda value: {str(key): plain(each) for key, each in value.items()})
+_plain.register(os.PathLike, os.fspath)
+for _sequence in (list, tuple, set, frozenset):
+    _plain.register(_sequence, lambda value: [plain(each) for each in value])
+for _moment in (date, time):
+    _plain.register(_moment, lambda value: value.isoformat())
+
+
+def _plain_array(values: object) -> Any:
     # A vector is of one type, so its first number speaks for all, and its sum for their being finite.
     if isinstance(values, list) and values and type(values[0]) in (int, float) and math.isfinite(sum(values)):
         return values
@@ -91,7 +98,7 @@ class RowWriter:
         self.count = 0
         kind = _writable_format(path, format)
         self._place = _Place(path)
-        self._lines = _line_format(kind)
+        self._line = _LINES.get(kind, _json_value)
         self._columns = list(columns) if columns is not None else None
         self._strict_columns = kind in ("csv", "tsv", "parquet")
         self._json_list = kind == "json"
@@ -114,15 +121,13 @@ class RowWriter:
     def __enter__(self) -> RowWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.close()
         else:
             self.discard()
 
-    def write(self, values: Mapping[str, Any]) -> None:
+    def write(self, values: Mapping[str, object]) -> None:
         """Write one row."""
         if self._columns is None:
             self._columns = list(values)
@@ -139,10 +144,10 @@ class RowWriter:
             self._head()
             if self._json_list:
                 self._place.put(",\n" if self.count else "\n")
-            self._place.put(self._lines(values, self._columns))
+            self._place.put(self._line(values, self._columns))
         self.count += 1
 
-    def write_all(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def write_all(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Write rows until there are no more, or nobody reads them any longer."""
         for values in rows:
             if self.reader_gone:
@@ -182,7 +187,7 @@ class RowWriter:
     def _head(self) -> None:
         if self._header_due and self._columns is not None:
             self._header_due = False
-            self._place.put(self._lines({name: name for name in self._columns}, self._columns))
+            self._place.put(self._line({name: name for name in self._columns}, self._columns))
 
 
 class _Place:
@@ -268,12 +273,14 @@ class _Place:
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> DataError:
-        if isinstance(error, FileNotFoundError):
-            return DataError(f"{self._name}: there is no folder {self._final.parent}.", "Make it first: mkdir -p.")
-        if isinstance(error, PermissionError):
-            return DataError(f"{self._name}: permission denied.", "Write somewhere else, or make the folder writable.")
-        reason = getattr(error, "strerror", None) or str(error)
-        return DataError(f"{self._name}: cannot be written: {reason}.", "Check the disk; what was there is unchanged.")
+        match error:
+            case FileNotFoundError():
+                cause, remedy = f"there is no folder {self._final.parent}", "Make it first: mkdir -p."
+            case PermissionError():
+                cause, remedy = "permission denied", "Write somewhere else, or make the folder writable."
+            case _:
+                cause, remedy = f"cannot be written: {reason_of(error)}", "Check the disk; what was there is unchanged."
+        return DataError(f"{self._name}: {cause}.", remedy)
 
     def _leave(self) -> None:
         self.reader_gone = True
@@ -310,15 +317,7 @@ def _compressor(suffix: str, file: IO[bytes]) -> IO[bytes] | None:
     return None
 
 
-_Lines = Callable[[Mapping[str, Any], Sequence[str]], str]
-
-
-def _line_format(kind: str) -> _Lines:
-    formats: dict[str, _Lines] = {"csv": _csv_line, "tsv": _tsv_line, "txt": _txt_line, "json": _json_value}
-    return formats.get(kind, _json_line)
-
-
-def _json_value(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _json_value(values: Mapping[str, object], columns: Sequence[str]) -> str:
     row = plain(values)
     text = json.dumps(row, ensure_ascii=False, allow_nan=False)
     try:
@@ -328,11 +327,7 @@ def _json_value(values: Mapping[str, Any], columns: Sequence[str]) -> str:
     return text
 
 
-def _json_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
-    return _json_value(values, columns) + "\n"
-
-
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     value = plain(value)
     if value is None:
         return ""
@@ -343,18 +338,18 @@ def _one_line(text: str) -> str:
     return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
 
 
-def _csv_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _csv_line(values: Mapping[str, object], columns: Sequence[str]) -> str:
     # By hand: the csv module leaves a lone carriage return unquoted when lines end in "\n", and then cannot read it.
     cells = [_cell(values.get(name)) for name in columns]
     quoted = ['"' + cell.replace('"', '""') + '"' if _QUOTABLE.search(cell) else cell for cell in cells]
     return (",".join(quoted) if len(cells) > 1 or quoted != [""] else '""') + "\n"
 
 
-def _tsv_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _tsv_line(values: Mapping[str, object], columns: Sequence[str]) -> str:
     return "\t".join(_one_line(_cell(values.get(name))).replace("\t", " ") for name in columns) + "\n"
 
 
-def _txt_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _txt_line(values: Mapping[str, object], columns: Sequence[str]) -> str:
     name = "text" if "text" in values else next(iter(values), "text")
     if len(values) > 1 and name != "text":
         raise DataError(
@@ -363,8 +358,17 @@ def _txt_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
     return _one_line(_cell(values.get(name))) + "\n"
 
 
-def _arrow_value(value: Any) -> Any:
+def _arrow_value(value: object) -> object:
     # Vectors stay NumPy's: their type (float32, int8) becomes the column's, at a fraction of the cost of a list.
     if getattr(value, "ndim", None) == 1 and type(value).__module__ == "numpy":
         return value
     return value if isinstance(value, bytes) else plain(value)
+
+
+_LINES: dict[str, Callable[[Mapping[str, object], Sequence[str]], str]] = {
+    "csv": _csv_line,
+    "tsv": _tsv_line,
+    "txt": _txt_line,
+    "json": _json_value,
+    "jsonl": lambda values, columns: _json_value(values, columns) + "\n",
+}

@@ -20,6 +20,7 @@ from typing import BinaryIO, TypeGuard
 from bertie.checkpoint.dtypes import ITEM_BYTES, SAFETENSORS
 from bertie.checkpoint.hostile.paths import open_weights
 from bertie.errors import CheckpointError, CorruptCheckpoint
+from bertie.json_values import fields, text
 
 MAX_HEADER_BYTES = 2_000_000  # bert-large has 50 kB; the reference implementation takes 100 MB, and seconds
 MAX_DIMENSIONS = 32
@@ -87,7 +88,8 @@ def _checked(
 ) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
     """The header's entries, once they describe the rest of the file exactly: no gap, no overlap, nothing left over."""
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+    strings = {name: value for name, given in fields(metadata).items() if (value := text(given)) is not None}
+    if not isinstance(metadata, dict) or len(strings) != len(metadata):
         raise CorruptCheckpoint(f"{path}: __metadata__ is not an object of strings.", REMEDY)
     entries = {name: _entry(path, name, value, base) for name, value in header.items()}
     position, previous = base, "the header"
@@ -103,16 +105,17 @@ def _checked(
         )
     if position < size:
         raise CorruptCheckpoint(f"{path} holds {size - position} bytes that its header does not describe.", REMEDY)
-    return entries, metadata
+    return entries, strings
 
 
 def _entry(path: Path, name: str, value: object, base: int) -> HeaderEntry:
-    if not isinstance(value, dict) or not value.keys() >= {"dtype", "shape", "data_offsets"}:
+    given = fields(value)
+    if not given.keys() >= {"dtype", "shape", "data_offsets"}:
         raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has no dtype, shape and data_offsets.", REMEDY)
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in SAFETENSORS:
+    dtype, shape, offsets = text(given["dtype"]), given["shape"], given["data_offsets"]
+    if dtype not in SAFETENSORS:
         raise CheckpointError(
-            f"{path}: tensor {name[:200]!r} has the dtype {dtype!r:.40}, which is not read here.",
+            f"{path}: tensor {name[:200]!r} has the dtype {given['dtype']!r:.40}, which is not read here.",
             f"Known are: {', '.join(SAFETENSORS)}.",
         )
     # Of a tensor without items, torch multiplies the other dimensions in 64 bits.
@@ -131,5 +134,6 @@ def _entry(path: Path, name: str, value: object, base: int) -> HeaderEntry:
 
 
 def _are_sizes(value: object, most: int) -> TypeGuard[list[int]]:
-    few = isinstance(value, list) and len(value) <= most
-    return few and all(type(one) is int and 0 <= one < 2**63 for one in value)
+    if not isinstance(value, list) or len(value) > most:
+        return False
+    return all(type(one) is int and 0 <= one < 2**63 for one in value)

@@ -35,6 +35,7 @@ from bertie.checkpoint.hostile.torch_pickle import (
 )
 from bertie.checkpoint.report import listed
 from bertie.errors import CheckpointError, CorruptCheckpoint
+from bertie.json_values import texts
 
 REMEDY = "Fetch the file again; if it is whole, save it as safetensors with the program that made it."
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
@@ -130,12 +131,13 @@ def _read_old(path: Path, file: BinaryIO, size: int) -> TorchFile:
         keys, position = read_pickle(view, position)
     tensors = _tensors_in(path, content)
     storages = _storages(path, tensors)
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+    order = texts(keys)
+    if order is None:
         raise DamagedPickle("it has no list of storages")
-    if len(keys) != len(storages) or set(keys) != storages.keys():
-        raise CorruptCheckpoint(f"{path}: {len(storages)} storages are used and {len(set(keys))} are stored.", REMEDY)
+    if len(order) != len(storages) or set(order) != storages.keys():
+        raise CorruptCheckpoint(f"{path}: {len(storages)} storages are used and {len(set(order))} are stored.", REMEDY)
     places = {}
-    for key in keys:
+    for key in order:
         file.seek(position)
         count = int.from_bytes(file.read(8), "little")
         places[key] = position + 8
