@@ -29,7 +29,6 @@ import errno
 import hashlib
 import json
 import os
-import platform
 import re
 import secrets
 import shutil
@@ -180,15 +179,22 @@ class Lock:
     """
 
     def __init__(self, path: Path, *, wait: bool = False) -> None:
+        self._descriptor: int | None = None
         folder = path.is_dir()
-        self._descriptor: int | None = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o644)
-        if _HAS_LOCKS and not _lock(self._descriptor, wait=wait):
-            holder = "" if folder else os.read(self._descriptor, 100).decode(errors="replace").strip()
+        if not _HAS_LOCKS:
+            return
+        self._descriptor = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if wait:
+                flock(self._descriptor, LOCK_EX)
+            elif not _lock(self._descriptor):
+                raise Busy("" if folder else os.read(self._descriptor, 100).decode(errors="replace").strip())
+            if not folder:
+                os.ftruncate(self._descriptor, 0)
+                os.write(self._descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+        except BaseException:
             self.close()
-            raise Busy(holder)
-        if not folder:
-            os.ftruncate(self._descriptor, 0)
-            os.write(self._descriptor, f"process {os.getpid()} on {platform.node()}\n".encode())
+            raise
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -202,12 +208,12 @@ class Lock:
         self.close()
 
 
-def _lock(descriptor: int, *, wait: bool = False) -> bool:
+def _lock(descriptor: int) -> bool:
     """Whether the file is now locked, until it is closed or this process ends."""
     if not _HAS_LOCKS:
         return False
     try:
-        flock(descriptor, LOCK_EX if wait else LOCK_EX | LOCK_NB)
+        flock(descriptor, LOCK_EX | LOCK_NB)
     except OSError:
         return False
     return True

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
 ITEM_BYTES = {
     "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
     "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1, "complex64": 8, "complex128": 16,
@@ -31,3 +38,40 @@ TENSORFLOW = {
     17: "uint16", 18: "complex128", 19: "float16", 20: "resource", 21: "variant", 22: "uint32", 23: "uint64",
     24: "float8_e5m2", 25: "float8_e4m3fn", 29: "int4", 30: "uint4",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorFlowType:
+    """One of TensorFlow's types. `itemsize` and `torch` are None where sizes vary, or torch has no such thing."""
+
+    number: int
+    name: str
+
+    @property
+    def itemsize(self) -> int | None:
+        return ITEM_BYTES.get(self.name.removeprefix("q"))
+
+    @property
+    def torch(self) -> torch.dtype | None:
+        import torch
+
+        return None if self.itemsize is None else getattr(torch, self.name.removeprefix("q"))
+
+    @property
+    def is_string(self) -> bool:
+        return self == TENSORFLOW_STRING
+
+
+TENSORFLOW_STRING = TensorFlowType(7, TENSORFLOW[7])
+
+
+@cache
+def tensorflow_types() -> dict[torch.dtype, TensorFlowType]:
+    """What to write for torch's types. The quantised ones share integers with the plain ones, which are meant."""
+    plain = [TensorFlowType(number, name) for number, name in TENSORFLOW.items() if not name.startswith("q")]
+    return {kind: one for one in plain if (kind := one.torch) is not None}
+
+
+def tensorflow_type(number: int) -> TensorFlowType:
+    """The type TensorFlow numbers so. One we have never heard of can still be listed by its number."""
+    return TensorFlowType(number, TENSORFLOW.get(number, f"DataType({number})"))

@@ -104,13 +104,13 @@ def weights_at(path: Path) -> WeightFiles:
 
 def read_index(path: Path) -> dict[str, list[str]]:
     """The index's files, each with the tensors it should hold. Every file is there, inside the index's folder."""
-    values = read_json_file(path)
-    weight_map = values.get("weight_map")
-    files: dict[str, list[str]] = {}
-    for name, given in fields(weight_map).items():
-        files.setdefault(text(given) or "", []).append(name)
-    if not isinstance(weight_map, dict) or "" in files:
+    weight_map = read_json_file(path).get("weight_map")
+    named = {name: text(file) for name, file in fields(weight_map).items()}
+    if not isinstance(weight_map, dict) or None in named.values():
         raise CorruptCheckpoint(f"{path} has no weight_map of tensor names to file names.", "Fetch the file again.")
+    files: dict[str, list[str]] = {}
+    for name, file in named.items():
+        files.setdefault(file or "", []).append(name)
     if len(files) > MAX_FILES:
         raise CorruptCheckpoint(f"{path} names {len(files)} files; no model has more than {MAX_FILES}.")
     missing = [file for file in files if not inside(path.parent, file, named_by=path).is_file()]

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar, cast
 
@@ -36,7 +37,7 @@ STANDARD_INPUT = "-"
 MAX_LINE_BYTES = 64 * 2**20
 COMPRESSIONS = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
 
-_HEAD_BYTES = 512
+_HEAD_BYTES, _PIECE_BYTES = 512, 2**16
 _READ_FAILURES = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 
 
@@ -84,15 +85,11 @@ def opened(path: PathLike) -> Iterator[Opened]:
     check_readable(path)
     file = _standard_input() if is_standard_input(path) else _open_file(name)
     try:
-        raw = _Checked(file, name)
-        head = _read_head(raw)
-        stream: IO[bytes] = io.BufferedReader(_Joined(head, raw), 2**16)
+        head, stream = _looked_at(_checked(file, name))
         kind = _compression(head)
         _check_suffix(name, head, kind)
         if kind is not None:
-            plain = _Checked(_decompressor(kind, stream), name)
-            head = _read_head(plain)
-            stream = io.BufferedReader(_Joined(head, plain), 2**16)
+            head, stream = _looked_at(_checked(_decompressor(kind, stream), name))
         yield Opened(name, stream, head)
     finally:
         if not is_standard_input(path):
@@ -156,78 +153,52 @@ def whole_text(source: Opened, *, encoding: str = "utf-8", limit: int) -> str:
         raise _undecodable(f"{source.name}, line {line}", content, error) from None
 
 
-class _Raw(io.RawIOBase):
-    """A readable raw stream made of one method: `take(size)`, which gives b"" at the end."""
+class _Pieces(io.RawIOBase):
+    """Pieces of bytes, one after the other, as a stream."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
 
     def readable(self) -> bool:
         return True
 
-    def take(self, size: int) -> bytes:
-        raise NotImplementedError
-
     def readinto(self, buffer: WriteableBuffer, /) -> int:
+        while not self._rest and (piece := next(self._pieces, None)) is not None:
+            self._rest = piece
         view = memoryview(buffer).cast("B")
-        data = self.take(len(view))
-        view[: len(data)] = data
-        return len(data)
+        count = min(len(view), len(self._rest))
+        view[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
 
 
-class _Checked(_Raw):
-    """Turns every failure to read into a `DataError`: a truncated gzip, a vanished disk, a closed standard input."""
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file = file
-        self._name = name
-
-    def take(self, size: int) -> bytes:
-        try:
-            # read1 returns what a pipe has now; read would wait until all of `size` has come.
-            read = getattr(self._file, "read1", self._file.read)
-            return bytes(read(size))
-        except DataError:
-            raise
-        except _READ_FAILURES as error:
-            raise DataError(
-                f"{self._name}: cannot be read to its end: {reason_of(error)}.",
-                "The file may be cut short or damaged; fetch or write it again.",
-            ) from error
+def _checked(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """What a file has. Every failure is a `DataError`: a truncated gzip, a vanished disk, a closed standard input."""
+    # read1 returns what a pipe has now; read would wait until all that is asked for has come.
+    read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    try:
+        while piece := read(_PIECE_BYTES):
+            yield piece
+    except DataError:
+        raise
+    except _READ_FAILURES as error:
+        raise DataError(
+            f"{name}: cannot be read to its end: {reason_of(error)}.",
+            "The file may be cut short or damaged; fetch or write it again.",
+        ) from error
 
 
-class _Joined(_Raw):
-    """Bytes that have been looked at, then the rest."""
-
-    def __init__(self, head: bytes, rest: _Raw) -> None:
-        self._head = head
-        self._rest = rest
-
-    def take(self, size: int) -> bytes:
-        if self._head:
-            piece, self._head = self._head[:size], self._head[size:]
-            return piece
-        return self._rest.take(size)
-
-
-class _Recoded(_Raw):
+def _recoded(source: Opened, encoding: str) -> Iterator[bytes]:
     """UTF-16, UTF-32 and the like as UTF-8, in which a line ends at one byte."""
-
-    def __init__(self, source: Opened, encoding: str) -> None:
-        self._stream = source.stream
-        self._name = source.name
-        self._decoder = codecs.getincrementaldecoder(encoding)()
-        self._ready = b""
-        self._ended = False
-
-    def take(self, size: int) -> bytes:
-        while not self._ready and not self._ended:
-            data = self._stream.read(2**16)
-            self._ended = not data
-            try:
-                text = self._decoder.decode(data, final=self._ended)
-            except UnicodeDecodeError as error:
-                raise _undecodable(self._name, error.object, error) from None
-            self._ready = text.encode("utf-8", "surrogatepass")
-        piece, self._ready = self._ready[:size], self._ready[size:]
-        return piece
+    decoder = codecs.getincrementaldecoder(encoding)()
+    data = b"-"
+    while data:
+        data = source.stream.read(_PIECE_BYTES)
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise _undecodable(source.name, error.object, error) from None
+        yield text.encode("utf-8", "surrogatepass")
 
 
 def _open_file(name: str) -> IO[bytes]:
@@ -244,12 +215,13 @@ def _standard_input() -> IO[bytes]:
     return stream
 
 
-def _read_head(stream: _Raw) -> bytes:
-    # Stops at a line's end, so that someone who types is answered line by line.
+def _looked_at(pieces: Iterator[bytes]) -> tuple[bytes, IO[bytes]]:
+    """The beginning, and a stream of everything."""
     head = b""
-    while len(head) < _HEAD_BYTES and b"\n" not in head and (data := stream.take(_HEAD_BYTES)):
-        head += data
-    return head
+    # Stops at a line's end, so that someone who types is answered line by line.
+    while len(head) < _HEAD_BYTES and b"\n" not in head and (piece := next(pieces, b"")):
+        head += piece
+    return head[:_HEAD_BYTES], io.BufferedReader(_Pieces(chain((head,), pieces)), _PIECE_BYTES)
 
 
 def _compression(head: bytes) -> str | None:
@@ -292,7 +264,7 @@ def _decodable(source: Opened, encoding: str) -> tuple[IO[bytes], str]:
             "{encoding} is not one Python knows.", "Use utf-8, utf-16, latin-1, cp1252, gb18030 …", encoding=encoding
         ) from None
     if newline != b"\n":
-        return io.BufferedReader(_Recoded(source, encoding)), "utf-8"
+        return io.BufferedReader(_Pieces(_recoded(source, encoding))), "utf-8"
     if name.startswith("utf-8"):
         if _looks_like_utf16(source.head):
             raise DataError(f"{source.name}: looks like UTF-16, not UTF-8.", "Say so: {encoding}.", encoding="utf-16")

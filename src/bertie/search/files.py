@@ -13,7 +13,6 @@ neighbouring parts of about one size are joined, up to a limit, so that many sma
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -29,7 +28,7 @@ from bertie.checkpoint.hostile.paths import inside
 from bertie.checkpoint.safetensors import SafeFile, write_safetensors
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, ConfigError, DataError
-from bertie.files import sync
+from bertie.files import Busy, Lock, replace_file, sha256
 
 MANIFEST = "manifest.json"
 FORMAT = "bertie-index"
@@ -132,17 +131,9 @@ def _read_manifest(folder: Path, path: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     values = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
-    new = folder / f".{MANIFEST}.new"
     try:
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(values, file, ensure_ascii=False, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, folder / MANIFEST)
-        sync(folder)
+        replace_file(folder / MANIFEST, json.dumps(values, ensure_ascii=False, indent=1))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
         raise _cannot_write(folder, error) from error
 
 
@@ -227,8 +218,8 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _check_hash(path: Path, wanted: str) -> None:
-    with _opened(path) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    with _opened(path):
+        found = sha256(path)
     if found != wanted:
         raise DataError(f"{path} is damaged: its SHA-256 is not the one the index recorded.", DAMAGED)
 
@@ -276,12 +267,7 @@ def _write_part(folder: Path, name: str, old: Sequence[OpenPart], vectors: Tenso
     stored = torch.cat([*(one.vectors for one in old), vectors])
     place = folder / f"{name}.safetensors"
     size = write_safetensors(place, {"vectors": stored, "offsets": torch.tensor(ends)}, metadata={"format": FORMAT})
-    return PartFile(name, len(ends) - 1, size, _hash(place), path.stat().st_size, _hash(path))
-
-
-def _hash(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return PartFile(name, len(ends) - 1, size, sha256(place), path.stat().st_size, sha256(path))
 
 
 def _remove(folder: Path, name: str) -> None:
@@ -293,21 +279,13 @@ def _remove(folder: Path, name: str) -> None:
 def writing(folder: Path) -> Iterator[None]:
     """The right to write: one process at a time, given up when the block or the process ends."""
     try:
-        import fcntl
-    except ImportError:  # no such locks on this system
+        lock = Lock(folder)
+    except Busy:
+        raise DataError(
+            f"{folder} is being written by another process.", "Wait until it has finished, or use another folder."
+        ) from None
+    with lock:
         yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DataError(
-                f"{folder} is being written by another process.", "Wait until it has finished, or use another folder."
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def remove_strays(folder: Path, manifest: Manifest) -> None:

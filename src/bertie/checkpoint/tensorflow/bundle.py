@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bertie.checkpoint.dtypes import tensorflow_type
 from bertie.checkpoint.hostile.tensorflow_index import check_entries
-from bertie.checkpoint.tensorflow import dtypes, wire
+from bertie.checkpoint.tensorflow import wire
 from bertie.checkpoint.tensorflow.crc32c import crc32c, mask
 from bertie.checkpoint.tensorflow.sstable import read_table
 from bertie.checkpoint.tensorflow.wire import BundleEntry
@@ -140,7 +141,7 @@ class BundleReader:
         except wire.MalformedError as error:
             raise wire.MalformedError(f"{name}: {error}") from error
         entry = BundleEntry(
-            name, dtypes.from_number(raw.dtype), raw.shape, raw.shard, raw.offset, raw.size, raw.crc, raw.slices
+            name, tensorflow_type(raw.dtype), raw.shape, raw.shard, raw.offset, raw.size, raw.crc, raw.slices
         )
         if is_slice:
             self._slice_entries[key] = entry

@@ -17,6 +17,7 @@ Everything read is bounded by the file: handles must lie inside it, in order and
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 
 from bertie.checkpoint.hostile.tensorflow_index import MAX_PAIRS, DecodedBytes
@@ -27,6 +28,7 @@ MAGIC = 0xDB4775248B80FB57
 FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
 _NO_COMPRESSION, _SNAPPY = 0, 1
+_EMPTY_BLOCK = struct.pack("<2I", 0, 1)
 
 
 def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
@@ -119,69 +121,52 @@ def _block_entries(block: Buffer, decoded: DecodedBytes) -> Iterator[tuple[bytes
         position += length
 
 
-class _BlockBuilder:
-    def __init__(self, restart_interval: int) -> None:
-        self._interval = restart_interval
-        self._out = bytearray()
-        self._restarts = [0]
-        self._since_restart = 0
-        self._last_key = b""
-
-    def add(self, key: bytes, value: bytes) -> None:
-        shared = 0
-        if self._since_restart < self._interval:
-            limit = min(len(key), len(self._last_key))
-            while shared < limit and key[shared] == self._last_key[shared]:
-                shared += 1
-        else:
-            self._restarts.append(len(self._out))
-            self._since_restart = 0
-        for number in (shared, len(key) - shared, len(value)):
-            self._out += write_varint(number)
-        self._out += key[shared:] + value
-        self._last_key = key
-        self._since_restart += 1
-
-    @property
-    def size(self) -> int:
-        """Bytes of the block as it stands, without its trailer."""
-        return len(self._out) + 4 * (len(self._restarts) + 1)
-
-    @property
-    def empty(self) -> bool:
-        return not self._out
-
-    def finish(self) -> bytes:
-        restarts = struct.pack(f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts))
-        return bytes(self._out) + restarts
-
-
 def write_table(items: Iterable[tuple[bytes, bytes]], *, block_size: int = 262144, restart_interval: int = 16) -> bytes:
     """A table of `items`, whose keys must ascend. The defaults are TensorFlow's; blocks are not compressed."""
     out = bytearray()
-    index = _BlockBuilder(1)
-    block = _BlockBuilder(restart_interval)
-    last_key: bytes | None = None
-    pending: tuple[bytes, bytes] | None = None  # last key and handle of a block whose index entry awaits the next key
-    for key, value in items:
-        if last_key is not None and key <= last_key:
-            raise ValueError(f"keys must ascend: {key!r} after {last_key!r}")
-        if pending is not None:
-            index.add(_separator(pending[0], key), pending[1])
-            pending = None
-        block.add(key, value)
-        last_key = key
-        if block.size >= block_size:
-            pending = key, _append_block(out, block.finish())
-            block = _BlockBuilder(restart_interval)
-    if not block.empty and last_key is not None:
-        pending = last_key, _append_block(out, block.finish())
-    meta_handle = _append_block(out, _BlockBuilder(restart_interval).finish())
-    if pending is not None:
-        index.add(_successor(pending[0]), pending[1])
-    handles = meta_handle + _append_block(out, index.finish())
+    index: list[tuple[bytes, bytes]] = []  # a key not below the block's last, and the block's handle
+    for first, last, block in _blocks(items, block_size, restart_interval):
+        if index:
+            index[-1] = _separator(index[-1][0], first), index[-1][1]
+        index.append((last, _append_block(out, block)))
+    if index:
+        index[-1] = _successor(index[-1][0]), index[-1][1]
+    handles = _append_block(out, _EMPTY_BLOCK)  # the meta-index, which checkpoints put nothing in
+    blocks = [block for _, _, block in _blocks(index, sys.maxsize, 1)]
+    handles += _append_block(out, blocks[0] if blocks else _EMPTY_BLOCK)
     out += handles.ljust(FOOTER_BYTES - 8, b"\x00") + struct.pack("<Q", MAGIC)
     return bytes(out)
+
+
+def _blocks(
+    items: Iterable[tuple[bytes, bytes]], block_size: int, restart_interval: int
+) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """(first key, last key, block without its trailer) of each block of `items`."""
+    out, restarts, count = bytearray(), [0], 0
+    first = b""
+    previous: bytes | None = None
+    for key, value in items:
+        if previous is not None and key <= previous:
+            raise ValueError(f"keys must ascend: {key!r} after {previous!r}")
+        shared = 0
+        if count and count % restart_interval == 0:
+            restarts.append(len(out))
+        elif count and previous is not None:
+            shared = _num_shared(key, previous)
+        first = first if count else key
+        for number in (shared, len(key) - shared, len(value)):
+            out += write_varint(number)
+        out += key[shared:] + value
+        previous, count = key, count + 1
+        if len(out) + 4 * (len(restarts) + 1) >= block_size:
+            yield first, key, _finished(out, restarts)
+            out, restarts, count = bytearray(), [0], 0
+    if count and previous is not None:
+        yield first, previous, _finished(out, restarts)
+
+
+def _finished(out: bytearray, restarts: list[int]) -> bytes:
+    return bytes(out) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
 
 
 def _append_block(out: bytearray, block: bytes) -> bytes:
@@ -192,15 +177,17 @@ def _append_block(out: bytearray, block: bytes) -> bytes:
     return handle
 
 
+def _num_shared(first: bytes, second: bytes) -> int:
+    """How many bytes two keys have in common at their beginning."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
 def _separator(low: bytes, high: bytes) -> bytes:
     """A short key k with low <= k < high, as leveldb chooses it."""
-    position = 0
-    while position < min(len(low), len(high)) and low[position] == high[position]:
-        position += 1
-    if position < min(len(low), len(high)):
-        byte = low[position]
-        if byte < 0xFF and byte + 1 < high[position]:
-            return low[:position] + bytes([byte + 1])
+    position = _num_shared(low, high)
+    if position < min(len(low), len(high)) and low[position] + 1 < high[position]:
+        return low[:position] + bytes([low[position] + 1])
     return low
 
 

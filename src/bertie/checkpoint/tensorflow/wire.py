@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bertie.checkpoint.tensorflow.dtypes import DType
+from bertie.checkpoint.dtypes import TensorFlowType
 
 
 class MalformedError(Exception):
@@ -177,7 +177,7 @@ class BundleEntry:
     """One variable as the index describes it. `size` is in bytes; `slices` is not empty for a partitioned variable."""
 
     name: str
-    dtype: DType
+    dtype: TensorFlowType
     shape: tuple[int, ...]
     shard: int
     offset: int

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
-from bertie.checkpoint.tensorflow import dtypes, wire
+from bertie.checkpoint.dtypes import TENSORFLOW_STRING, tensorflow_types
+from bertie.checkpoint.tensorflow import wire
 from bertie.checkpoint.tensorflow.crc32c import crc32c, mask
 from bertie.checkpoint.tensorflow.sstable import write_table
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
@@ -60,7 +61,7 @@ class BundleWriter:
         """Append a tensor of any shape and any of TensorFlow's element types."""
         import torch
 
-        dtype = dtypes.by_torch().get(tensor.dtype)
+        dtype = tensorflow_types().get(tensor.dtype)
         if dtype is None or tensor.layout != torch.strided:
             raise InputError(
                 f"{name} is a tensor of {tensor.dtype} and layout {tensor.layout}, which TensorFlow does not have.",
@@ -85,7 +86,7 @@ class BundleWriter:
         for value in values:
             crc = crc32c(value, crc)
         pieces = [b"".join(map(wire.write_varint, lengths)), stored, *values]
-        self._append(name, dtypes.STRING.number, shape, shard, pieces, mask(crc))
+        self._append(name, TENSORFLOW_STRING.number, shape, shard, pieces, mask(crc))
 
     def finish(self) -> None:
         """Put the bundle in place: data files first, then the index that makes them a bundle."""

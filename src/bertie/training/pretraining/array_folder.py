@@ -12,7 +12,6 @@ it done. Reading is by memory map, so memory does not grow with the data.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.errors import BertieError, DataError
-from bertie.files import sync
+from bertie.files import Lock, replace_file, sha256, sync
 
 Array = npt.NDArray[Any]
 _MANIFEST, _PROGRESS = "manifest.json", "progress.json"
@@ -74,7 +73,7 @@ class ArrayBuilder:
         self.commit(self.done)
         self.close()
         files = {
-            name: {"dtype": kind, "count": self.counts[name], "sha256": _hash(self.place / f"{name}.bin")}
+            name: {"dtype": kind, "count": self.counts[name], "sha256": sha256(self.place / f"{name}.bin")}
             for name, kind in self.columns.items()
         }
         _write(self.place / _MANIFEST, {"key": self.key, "files": files, "notes": self.notes})
@@ -104,7 +103,7 @@ def open_arrays(folder: Path, key: Mapping[str, Any]) -> tuple[dict[str, Array],
     for name, about in manifest["files"].items():
         path = folder / f"{name}.bin"
         size = about["count"] * np.dtype(about["dtype"]).itemsize
-        if not path.is_file() or path.stat().st_size != size or _hash(path) != about["sha256"]:
+        if not path.is_file() or path.stat().st_size != size or sha256(path) != about["sha256"]:
             return None
         # As a plain array over the map: slicing a np.memmap itself costs ten times as much.
         mapped = np.memmap(path, dtype=about["dtype"], mode="r") if about["count"] else np.zeros(0, about["dtype"])
@@ -117,11 +116,7 @@ def locked(folder: Path) -> Iterator[None]:
     """While one process builds a folder, others that want it wait. A disk that refuses is a `DataError`."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
-            with contextlib.suppress(ImportError):  # a system without locks has to do without
-                import fcntl
-
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        with Lock(folder.with_name(f".{folder.name}.lock"), wait=True):
             yield
     except OSError as error:
         if isinstance(error, BertieError):
@@ -140,14 +135,5 @@ def _read(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _write(path: Path, value: Any) -> None:
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8")
-    sync(temporary)
-    os.replace(temporary, path)
-    sync(path.parent)
-
-
-def _hash(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _write(path: Path, value: Mapping[str, object]) -> None:
+    replace_file(path, json.dumps(value, indent=1, sort_keys=True))

@@ -17,7 +17,6 @@ One run folder has one writer: `RunFolder` holds a lock on it that ends with the
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -37,7 +36,7 @@ import torch
 
 from bertie.checkpoint.safetensors import SafeFile, write_safetensors
 from bertie.errors import CheckpointError, CheckpointNotFound, ConfigError, CorruptCheckpoint
-from bertie.files import new_files
+from bertie.files import Busy, Lock, new_files, sha256
 
 logger = logging.getLogger("bertie.training")
 
@@ -92,9 +91,7 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -172,8 +169,7 @@ def _write(place: Path, files: Mapping[str, Tensors], state: Mapping[str, Any], 
 
 
 def _seal(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {"size": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _damage(folder: Path) -> str | None:
@@ -216,25 +212,15 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _lock(folder: Path) -> int | None:
+def _lock(folder: Path) -> Lock:
     """A lock on the run that ends with this process."""
     try:
-        import fcntl
-    except ImportError:
-        return None
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.read(descriptor, 100).decode(errors="replace").strip()
-        os.close(descriptor)
+        return Lock(folder / ".lock")
+    except Busy as busy:
         raise CheckpointError(
-            f"Another process ({holder or 'unknown'}) is training in {folder}.",
+            f"Another process ({busy.holder}) is training in {folder}.",
             "Wait for it, stop it, or choose another folder.",
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
-    return descriptor
 
 
 def newest_step(path: str | os.PathLike[str]) -> int | None:

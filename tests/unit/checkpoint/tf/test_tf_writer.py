@@ -13,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertie.checkpoint.dtypes import tensorflow_types
 from bertie.checkpoint.tensorflow import BundleReader, BundleWriter, bundles_in, write_bundle
-from bertie.checkpoint.tensorflow.dtypes import by_torch
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
 
 ASSETS = Path(__file__).resolve().parents[3] / "assets" / "tf"
-DTYPES = sorted(by_torch(), key=str)
+DTYPES = sorted(tensorflow_types(), key=str)
 
 
 def random_tensor(dtype, shape, seed):
