@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bertie.data.lists import as_rows
-from bertie.data.reading import SKIP_REMEDY, Reader, converted
+from bertie.data.reading import Reader, bad_row, converted
 from bertie.data.rows import Row, read_rows
 from bertie.data.source import PathLike
 from bertie.errors import DataError
@@ -51,7 +51,7 @@ def choice_rows(rows: object) -> Reader[ChoiceQuestion]:
             question = _question(row)
             count = len(question.choices)
             if count != (wanted or count):
-                raise DataError(f"{row.where}: {count} choices; the rows before have {wanted}.", SKIP_REMEDY)
+                raise bad_row(f"{row.where}: {count} choices; the rows before have {wanted}.")
             wanted = count
             return question
 
@@ -91,7 +91,7 @@ def _choices(raw: object, row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
         found = texts(raw)
         labels = [str(index) for index in range(len(items(raw) or ()))]
     if found is None or labels is None or len(found) < 2 or len(labels) != len(found):
-        raise DataError(f"{row.where}: 'choices' should be two texts or more, and is {raw!r:.60}.", SKIP_REMEDY)
+        raise bad_row(f"{row.where}: 'choices' should be two texts or more, and is {raw!r:.60}.")
     return tuple(found), tuple(labels)
 
 
@@ -102,4 +102,4 @@ def _answer(values: Mapping[str, object], labels: tuple[str, ...], row: Row) -> 
     answer = str(values[key])
     if answer in labels:
         return labels.index(answer)
-    raise DataError(f"{row.where}: the {key} {answer!r} is not one of the choices: {', '.join(labels)}.", SKIP_REMEDY)
+    raise bad_row(f"{row.where}: the {key} {answer!r} is not one of the choices: {', '.join(labels)}.")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertie.data.lists import as_rows
-from bertie.data.reading import SKIP_REMEDY, Reader, converted
+from bertie.data.reading import Reader, bad_row, converted
 from bertie.data.rows import Row
 from bertie.errors import DataError
 
@@ -24,7 +24,6 @@ PAIR_COLUMNS = (
     ("query", "positive"), ("anchor", "positive"), ("#1 string", "#2 string"),
 )  # fmt: skip
 LABEL_COLUMNS = ("label", "labels", "gold_label", "score", "similarity", "target", "class", "category", "quality")
-_OR_SKIP = "Or leave such rows out and have them counted: skip_bad=True (--skip-bad)."
 _NOT_TEXT = {*LABEL_COLUMNS, "id", "_id", "idx", "index", "guid", "uid", "split", "line", ""}
 
 
@@ -86,14 +85,12 @@ def _folded(columns: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 def text_of(row: Row, column: str) -> str:
     """The text in `column`, or a `DataError` saying what is there instead."""
     if column not in row.values:
-        raise DataError(
-            f"{row.where}: there is no column {column!r}; there are: {_listed(list(row.values))}.", SKIP_REMEDY
-        )
+        raise bad_row(f"{row.where}: there is no column {column!r}; there are: {_listed(list(row.values))}.")
     value = row.values[column]
     if isinstance(value, str):
         return value
     got = "nothing" if value is None else f"{type(value).__name__} {str(value)[:40]}"
-    raise DataError(f"{row.where}: the column {column!r} should be text, and holds {got}.", SKIP_REMEDY)
+    raise bad_row(f"{row.where}: the column {column!r} should be text, and holds {got}.")
 
 
 def texts(
@@ -115,7 +112,7 @@ def texts(
             text = text_of(row, chosen)
             if fault is not None and (found := fault(text)) is not None:
                 wrong, remedy = found
-                raise DataError(f"{row.where}: {wrong}", f"{remedy} {_OR_SKIP}")
+                raise bad_row(f"{row.where}: {wrong}", remedy)
             return text
 
         return checked
@@ -183,12 +180,12 @@ def label_of(row: Row, column: str, *, scored: bool = False) -> str | float:
             number = float("nan")
         if number - number == 0:  # neither infinite nor NaN
             return number
-        raise DataError(f"{row.where}: the column {column!r} should be a number, and holds {value!r}.", SKIP_REMEDY)
+        raise bad_row(f"{row.where}: the column {column!r} should be a number, and holds {value!r}.")
     if isinstance(value, float) and value.is_integer():  # a whole number from a table that has gaps
         value = int(value)
     if isinstance(value, str | int) and str(value).strip():
         return str(value)
-    raise DataError(f"{row.where}: the column {column!r} should be a label, and holds {value!r}.", SKIP_REMEDY)
+    raise bad_row(f"{row.where}: the column {column!r} should be a label, and holds {value!r}.")
 
 
 def _named(columns: Sequence[str], name: str, source: str) -> str:

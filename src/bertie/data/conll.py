@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bertie.data.lists import as_rows
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader, converted
+from bertie.data.reading import BadRows, Reader, bad_row, converted
 from bertie.data.rows import Row
 from bertie.data.source import Opened, PathLike, read_source, text_lines
 from bertie.data.tags import Sentence, split_tag
@@ -71,7 +71,7 @@ def tagged_rows(rows: object, *, tokens: str | None = None, tags: str | None = N
         words = _strings(row, (tokens,) if tokens else ("tokens", "words"))
         marks = _strings(row, (tags,) if tags else ("tags", "ner_tags", "labels"))
         if len(words) != len(marks):
-            raise DataError(f"{row.where}: {len(words)} tokens and {len(marks)} tags.", SKIP_REMEDY)
+            raise bad_row(f"{row.where}: {len(words)} tokens and {len(marks)} tags.")
         return Sentence(words, marks, (row.line,) * len(words), row.source)
 
     return converted(as_rows(rows), lambda first: sentence)
@@ -104,7 +104,7 @@ class _Building:
 def _token(fields: list[str], where: str, tagged: bool, width: int | None) -> tuple[str, str]:
     if not tagged:
         if not fields[0]:
-            raise DataError(f"{where}: no token in the first column.", SKIP_REMEDY)
+            raise bad_row(f"{where}: no token in the first column.")
         return fields[0], ""
     if len(fields) == 1:
         raise DataError(
@@ -113,10 +113,10 @@ def _token(fields: list[str], where: str, tagged: bool, width: int | None) -> tu
         )
     if len(fields) > 4 or (width is not None and len(fields) != width):
         wanted = "2 to 4" if width is None else f"{width}, as in the lines before"
-        raise DataError(f"{where}: {len(fields)} columns; wanted {wanted}.", SKIP_REMEDY)
+        raise bad_row(f"{where}: {len(fields)} columns; wanted {wanted}.")
     token, tag = fields[0], fields[-1].strip(" ")
     if not token or not tag:
-        raise DataError(f"{where}: no {'token' if not token else 'tag'} in {len(fields)} columns.", SKIP_REMEDY)
+        raise bad_row(f"{where}: no {'token' if not token else 'tag'} in {len(fields)} columns.")
     return token, tag
 
 
@@ -124,9 +124,9 @@ def _strings(row: Row, columns: tuple[str, ...]) -> tuple[str, ...]:
     column = next((name for name in columns if name in row.values), None)
     if column is None:
         wanted = " or ".join(map(repr, columns))
-        raise DataError(f"{row.where}: no column {wanted}; there are: {', '.join(row.values)}.", SKIP_REMEDY)
+        raise bad_row(f"{row.where}: no column {wanted}; there are: {', '.join(row.values)}.")
     given = items(row.values[column])
     found = [each for each in given or () if isinstance(each, str | int)]
     if given is None or len(found) != len(given):
-        raise DataError(f"{row.where}: the column {column!r} should be a list of strings.", SKIP_REMEDY)
+        raise bad_row(f"{row.where}: the column {column!r} should be a list of strings.")
     return tuple(map(str, found))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol, TypeGuard, cast
 
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.reading import BadRows, Reader, bad_row
 from bertie.data.rows import Row, RowReader, read_rows
 from bertie.errors import DataError, InputError
 
@@ -98,7 +98,7 @@ def _row(value: object, number: int, name: str, bad: BadRows) -> Row | None:
         return Row(value, number, name, "item")
     if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(text, str) for text in value):
         return Row({"text_a": value[0], "text_b": value[1]}, number, name, "item")
-    bad.report(DataError(f"{name}, item {number}: {type(value).__name__} is not a row. {_ACCEPTED}", SKIP_REMEDY))
+    bad.report(bad_row(f"{name}, item {number}: {type(value).__name__} is not a row. {_ACCEPTED}"))
     return None
 
 

@@ -20,7 +20,14 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 SKIP_REMEDY = "Correct it, or leave such rows out and have them counted: skip_bad=True (--skip-bad)."
+_SKIPPING = "leave such rows out and have them counted: {skip_bad}."
 _REMEMBERED = 10
+
+
+def bad_row(cause: str, remedy: str | None = None) -> DataError:
+    """An error about one row, which could also be left out; `remedy` is what else there is to do."""
+    skipping = f"Correct it, or {_SKIPPING}" if remedy is None else f"{remedy} Or {_SKIPPING}"
+    return DataError(cause, skipping, skip_bad=True)
 
 
 class BadRows:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.data import arrow
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.reading import BadRows, Reader, bad_row
 from bertie.data.source import (
     COMPRESSIONS,
     MAX_LINE_BYTES,
@@ -192,7 +192,7 @@ def _object_row(value: object, number: int, name: str, unit: str, bad: BadRows) 
         yield Row(value, number, name, unit)
         return
     got = type(value).__name__
-    bad.report(DataError(f'{name}, {unit} {number}: wanted an object like {{"text": …}}, got {got}.', SKIP_REMEDY))
+    bad.report(bad_row(f'{name}, {unit} {number}: wanted an object like {{"text": …}}, got {got}.'))
 
 
 def _json(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
@@ -233,11 +233,11 @@ def parse_json(text: str, where: str, *, one_line: bool = False) -> object:
         if not text.strip():
             raise DataError(f"{where}: is empty.", "Nothing was written to it; write it again.") from None
         at = f"column {error.colno}" if one_line else f"line {error.lineno}, column {error.colno}"
-        raise DataError(f"{where}: not JSON: {error.msg} at {at}.", SKIP_REMEDY) from None
+        raise bad_row(f"{where}: not JSON: {error.msg} at {at}.") from None
     except RecursionError:
-        raise DataError(f"{where}: JSON nested too deeply.", SKIP_REMEDY) from None
+        raise bad_row(f"{where}: JSON nested too deeply.") from None
     except ValueError as error:  # an integer of more digits than Python takes
-        raise DataError(f"{where}: not JSON that can be read: {error}.", SKIP_REMEDY) from None
+        raise bad_row(f"{where}: not JSON that can be read: {error}.") from None
 
 
 def _csv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
@@ -289,9 +289,7 @@ def _table(records: Iterator[tuple[int, list[str]]], name: str, options: _Option
             cells = [""]
         if len(cells) != width:
             named = ", ".join(header[:8]) + (" …" if width > 8 else "")
-            bad.report(
-                DataError(f"{name}, line {number}: {len(cells)} columns; wanted {width} ({named}).", SKIP_REMEDY)
-            )
+            bad.report(bad_row(f"{name}, line {number}: {len(cells)} columns; wanted {width} ({named})."))
             continue
         yield Row(dict(zip(header, cells, strict=True)), number, name)
 

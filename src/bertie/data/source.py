@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar, cast
 
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.reading import BadRows, Reader, bad_row
 from bertie.errors import DataError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def text_lines(
             while not line.endswith(b"\n") and (line := stream.readline(MAX_LINE_BYTES)):
                 pass
             limit = f"{MAX_LINE_BYTES / 2**20:.3g} MB"
-            bad.report(DataError(f"{source.name}, line {number}: longer than {limit}, the longest taken.", SKIP_REMEDY))
+            bad.report(bad_row(f"{source.name}, line {number}: longer than {limit}, the longest taken."))
             continue
         if not keep_ends and line.endswith(b"\n"):
             line = line[:-2] if line.endswith(b"\r\n") else line[:-1]
@@ -283,10 +283,12 @@ def _looks_like_utf16(head: bytes) -> bool:
 
 
 def _undecodable(where: str, data: bytes, error: UnicodeDecodeError, *, can_skip: bool = False) -> DataError:
-    skip = ", or leave such lines out: skip_bad=True (--skip-bad)" if can_skip else ""
+    skip = ", or leave such lines out: {skip_bad}" if can_skip else ""
     return DataError(
         f"{where}: byte 0x{data[error.start]:02x} at {error.start + 1} is not {error.encoding}.",
-        f"Say which encoding it is, e.g. encoding='latin-1'{skip}.",
+        f"Say which encoding it is, e.g. {{encoding}}{skip}.",
+        encoding="latin-1",
+        skip_bad=True,
     )
 
 

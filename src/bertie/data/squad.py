@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bertie.data.lists import as_rows
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader, converted
+from bertie.data.reading import BadRows, Reader, bad_row, converted
 from bertie.data.rows import MAX_JSON_BYTES, Row, known_format, parse_json, read_rows
 from bertie.data.source import Opened, PathLike, check_readable, is_regular, read_source, whole_text
 from bertie.errors import DataError
@@ -100,7 +100,7 @@ def _question_reader(placed: Reader[_Placed], repair: bool) -> QuestionReader:
             try:
                 question, moved, dropped = _question(where, raw, shared, repair)
                 if question.id in seen:
-                    raise DataError(f"{where}: a second question with the id {question.id!r}.", SKIP_REMEDY)
+                    raise bad_row(f"{where}: a second question with the id {question.id!r}.")
             except DataError as error:
                 bad.report(error)
                 continue
@@ -141,7 +141,7 @@ def _question(
     values = {**shared, **raw}
     identity = values.get("id")
     if not isinstance(identity, str | int):
-        raise DataError(f"{where}: no 'id'.", SKIP_REMEDY)
+        raise bad_row(f"{where}: no 'id'.")
     where = f"{where} (question {identity})"
     asked, context = (_text(values, key, where) for key in ("question", "context"))
     impossible = bool(values.get("is_impossible", False))
@@ -150,7 +150,7 @@ def _question(
     moved = 0
     for words, start in _answers(values.get("answers"), where):
         if impossible:
-            raise DataError(f"{where}: marked impossible, and yet it has the answer {words[:40]!r}.", SKIP_REMEDY)
+            raise bad_row(f"{where}: marked impossible, and yet it has the answer {words[:40]!r}.")
         try:
             answer = _placed_answer(words, start, context, where, repair)
         except DataError as error:
@@ -168,7 +168,7 @@ def _question(
 def _text(values: Mapping[str, object], key: str, where: str) -> str:
     found = text(values.get(key))
     if found is None:
-        raise DataError(f"{where}: {key!r} should be text, and is {values.get(key)!r:.40}.", SKIP_REMEDY)
+        raise bad_row(f"{where}: {key!r} should be text, and is {values.get(key)!r:.40}.")
     return found
 
 
@@ -179,15 +179,15 @@ def _answers(raw: object, where: str) -> list[tuple[str, int]]:
     if given is None and isinstance(raw, Mapping):
         all_words, starts = items(raw.get("text")), items(raw.get("answer_start"))
         if all_words is None or starts is None or len(all_words) != len(starts):
-            raise DataError(f"{where}: 'text' and 'answer_start' should be lists of one length.", SKIP_REMEDY)
+            raise bad_row(f"{where}: 'text' and 'answer_start' should be lists of one length.")
         given = [{"text": words, "answer_start": start} for words, start in zip(all_words, starts, strict=True)]
     if given is None:
-        raise DataError(f"{where}: 'answers' should be a list, and is {type(raw).__name__}.", SKIP_REMEDY)
+        raise bad_row(f"{where}: 'answers' should be a list, and is {type(raw).__name__}.")
     pairs = []
     for answer in given:
         words, start = text(fields(answer).get("text")), whole(fields(answer).get("answer_start"))
         if not words or start is None:
-            raise DataError(f"{where}: an answer is a text and a whole answer_start; got {answer!r:.80}.", SKIP_REMEDY)
+            raise bad_row(f"{where}: an answer is a text and a whole answer_start; got {answer!r:.80}.")
         pairs.append((words, start))
     return pairs
 
@@ -200,13 +200,11 @@ def _placed_answer(text: str, start: int, context: str, where: str, repair: bool
         return Answer(text, nearest)
     got = context[max(start, 0) : max(start, 0) + len(text)]
     there = f"the nearest is at {nearest}" if nearest is not None else "it is nowhere in the context"
-    raise DataError(
-        f"{where}: at character {start} wanted the answer {text[:60]!r}, got {got[:60]!r}; {there}.",
-        "Correct answer_start (in characters, not bytes), or move answers to the nearest place: {repair}."
-        if nearest is not None
-        else SKIP_REMEDY,
-        repair=True,
-    )
+    cause = f"{where}: at character {start} wanted the answer {text[:60]!r}, got {got[:60]!r}; {there}."
+    if nearest is None:
+        raise bad_row(cause)
+    remedy = "Correct answer_start (in characters, not bytes), or move answers to the nearest place: {repair}."
+    raise DataError(cause, remedy, repair=True)
 
 
 def _nearest(text: str, start: int, context: str) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from bertie.data.reading import SKIP_REMEDY
+from bertie.data.reading import bad_row
 from bertie.errors import DataError
 
 Scheme = Literal["IO", "IOB1", "BIO", "BIOES", "plain"]
@@ -51,9 +51,7 @@ def split_tag(tag: str, *, where: str = "the tags") -> tuple[str, str]:
         return OUTSIDE, ""
     prefix, dash, kind = tag.partition("-")
     if prefix not in _PREFIXES or not dash or not kind:
-        raise DataError(
-            f"{where}: the tag {tag!r} is neither O nor one of B-, I-, E-, S- (L-, U-) and a type.", SKIP_REMEDY
-        )
+        raise bad_row(f"{where}: the tag {tag!r} is neither O nor one of B-, I-, E-, S- (L-, U-) and a type.")
     return _BILOU.get(prefix, prefix), kind
 
 

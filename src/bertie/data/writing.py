@@ -41,10 +41,22 @@ def plain(value: object) -> Any:
     >>> plain({"score": float("nan"), "spans": ((0, 4),)})
     {'score': None, 'spans': [[0, 4]]}
     """
-    return value if type(value) in _JSON_TYPES else _plain(value)
+    kind = type(value)
+    if kind in _JSON_TYPES:
+        return value
+    # What rows are made of goes the short way; what derives from it, and all the rest, by its type.
+    return _plain_dict(value) if kind is dict else _plain_list(value) if kind is list else _plain(value)
 
 
 _JSON_TYPES = {str, int, bool, type(None)}
+
+
+def _plain_dict(value: Any) -> dict[str, Any]:
+    return {str(key): plain(each) for key, each in value.items()}
+
+
+def _plain_list(value: Any) -> list[Any]:
+    return [plain(each) for each in value]
 
 
 @singledispatch
@@ -63,10 +75,10 @@ def _(value: float) -> float | None:
 
 _plain.register(str, lambda value: value)
 _plain.register(int, int)  # enumerations of numbers derive from it
-_plain.register(Mapping, lambda value: {str(key): plain(each) for key, each in value.items()})
+_plain.register(Mapping, _plain_dict)
 _plain.register(os.PathLike, os.fspath)
 for _sequence in (list, tuple, set, frozenset):
-    _plain.register(_sequence, lambda value: [plain(each) for each in value])
+    _plain.register(_sequence, _plain_list)
 for _moment in (date, time):
     _plain.register(_moment, lambda value: value.isoformat())
 
