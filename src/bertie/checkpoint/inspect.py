@@ -21,17 +21,13 @@ from bertie.errors import BertieError
 from bertie.json_values import fields, items
 
 # How a name betrays the part it belongs to, and what that part does.
-_PARTS = (
-    ("embeddings.", "embeddings"),
-    ("encoder.", "encoder"),
-    ("pooler.", "pooler"),
-)
-_HEADS = (
-    ("cls.predictions.", "masked words"),
-    ("cls.seq_relationship.", "next sentence"),
-    ("classifier.", "classifier"),
-    ("qa_outputs.", "answer spans"),
-)
+_HEADS = {
+    "cls.predictions.": "masked words",
+    "cls.seq_relationship.": "next sentence",
+    "classifier.": "classifier",
+    "qa_outputs.": "answer spans",
+}
+_PARTS = {"embeddings.": "embeddings", "encoder.": "encoder", "pooler.": "pooler", **_HEADS}
 _MAX_VOCABULARY_BYTES = 64 << 20
 
 
@@ -67,7 +63,7 @@ class Summary:
 
     @property
     def heads(self) -> list[str]:
-        return [what for prefix, what in _HEADS if any(name.startswith(prefix) for name in self.names)]
+        return [what for prefix, what in _HEADS.items() if any(name.startswith(prefix) for name in self.names)]
 
     @property
     def layers(self) -> int:
@@ -82,9 +78,7 @@ class Summary:
                 continue
             if name.startswith("cls.predictions.decoder.") and self._tied(name):
                 continue
-            part = next((part for prefix, part in _PARTS if name.startswith(prefix)), None)
-            if part is None:
-                part = next((what for prefix, what in _HEADS if name.startswith(prefix)), "other")
+            part = next((part for prefix, part in _PARTS.items() if name.startswith(prefix)), "other")
             counts[part] = counts.get(part, 0) + math.prod(tensor.shape)
         return {**counts, "total": sum(counts.values())}
 

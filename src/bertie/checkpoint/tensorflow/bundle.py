@@ -20,7 +20,7 @@ import numpy as np
 from bertie.checkpoint.dtypes import tensorflow_type
 from bertie.checkpoint.hostile.tensorflow_index import check_entries
 from bertie.checkpoint.tensorflow import wire
-from bertie.checkpoint.tensorflow.crc32c import crc32c, mask
+from bertie.checkpoint.tensorflow.crc32c import crc32c, crc32c_of_lengths, mask
 from bertie.checkpoint.tensorflow.sstable import read_table
 from bertie.checkpoint.tensorflow.wire import BundleEntry
 from bertie.checkpoint.tensorflow_files import bundles_in, find_bundle
@@ -258,15 +258,14 @@ def _read_file(path: str) -> bytes:
 def _decode_strings(data: bytes, entry: BundleEntry) -> list[bytes]:
     """String tensors: a varint length each, the masked crc32c of the lengths, the strings one after the other.
 
-    The lengths enter the checksum as u32 (u64 from 4 GiB on), not as the varints that are stored; then the four bytes
-    of their own checksum; then the strings.
+    The entry's checksum goes over the same three.
     """
     lengths: list[int] = []
-    position = crc = 0
+    position = 0
     for _ in range(entry.num_elements):
         length, position = wire.read_varint(data, position)
-        crc = crc32c(length.to_bytes(4 if length < 1 << 32 else 8, "little"), crc)
         lengths.append(length)
+    crc = crc32c_of_lengths(lengths)
     stored = data[position : position + 4]
     position += 4
     if sum(lengths) != len(data) - position:

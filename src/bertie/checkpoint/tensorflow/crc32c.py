@@ -73,6 +73,11 @@ def masked_crc32c(data: bytes | memoryview | Octets) -> int:
     return mask(crc32c(data))
 
 
+def crc32c_of_lengths(lengths: list[int]) -> int:
+    """Lengths of strings enter a checksum as u32 (u64 from 4 GiB on), though they are stored as varints."""
+    return crc32c(b"".join(length.to_bytes(4 if length < 1 << 32 else 8, "little") for length in lengths))
+
+
 def mask(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 

@@ -7,9 +7,10 @@ TensorFlow's table library is leveldb's (https://github.com/google/leveldb/blob/
 A block is a run of entries, each `shared, unshared, value length` (varints), the key's last `unshared` bytes and the
 value; the first `shared` bytes of a key are those of the key before it. Then come the offsets of the restart points
 (entries with shared = 0; one in sixteen), their count (all u32 little-endian), and a trailer: one byte of compression
-(0 none; 1, snappy, is in the format, and TensorFlow never writes it) and the masked crc32c of everything before the
-crc. The index block holds one entry per data block: a key not below the block's last, and the block's handle (offset
-and size, varints). The footer holds the handles of the meta-index and the index, zero padding, and the magic number.
+(0 none; 1 would be snappy, which TensorFlow turned off in version 1.2, a year before BERT) and the masked crc32c of
+everything before the crc. The index block holds one entry per data block: a key not below the block's last, and the
+block's handle (offset and size, varints). The footer holds the handles of the meta-index and the index, zero padding,
+and the magic number.
 
 Everything read is bounded by the file: handles must lie inside it, in order and apart.
 """
@@ -90,7 +91,7 @@ def _read_block(view: memoryview, offset: int, size: int) -> Buffer:
     block = view[offset : offset + size]
     if kind == _SNAPPY:
         raise MalformedError(
-            f"the block at {offset} is compressed with snappy, which no release of TensorFlow writes into an index"
+            f"the block at {offset} is compressed with snappy, which TensorFlow has not written since version 1.2"
         )
     if kind != _NO_COMPRESSION:
         raise MalformedError(f"the block at {offset} has the compression type {kind}; 0 (none) is what is written")

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 from bertie.checkpoint.dtypes import TENSORFLOW_STRING, tensorflow_types
 from bertie.checkpoint.tensorflow import wire
-from bertie.checkpoint.tensorflow.crc32c import crc32c, mask
+from bertie.checkpoint.tensorflow.crc32c import crc32c, crc32c_of_lengths, mask
 from bertie.checkpoint.tensorflow.sstable import write_table
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
 from bertie.files import NewFile
@@ -78,9 +78,7 @@ class BundleWriter:
         if len(values) != math.prod(shape):
             raise InputError(f"{name}: {len(values)} strings do not fill the shape {list(shape)}.")
         lengths = [len(value) for value in values]
-        crc = 0
-        for length in lengths:
-            crc = crc32c(length.to_bytes(4 if length < 1 << 32 else 8, "little"), crc)
+        crc = crc32c_of_lengths(lengths)
         stored = mask(crc).to_bytes(4, "little")
         crc = crc32c(stored, crc)
         for value in values:

@@ -54,7 +54,7 @@ def test_keys_must_ascend_when_written():
 
 
 def test_compressed_blocks_are_refused_by_name():
-    with pytest.raises(MalformedError, match="is compressed with snappy, which no release of TensorFlow writes"):
+    with pytest.raises(MalformedError, match="compressed with snappy, which TensorFlow has not written since"):
         read_table(table(block((0, b"key", b"value")), 1))
 
 
