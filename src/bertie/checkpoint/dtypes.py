@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class TensorFlowType:
 
     @property
     def is_string(self) -> bool:
-        return self == TENSORFLOW_STRING
+        return self.name == "string"
 
 
 TENSORFLOW_STRING = TensorFlowType(7, TENSORFLOW[7])
@@ -72,6 +72,7 @@ def tensorflow_types() -> dict[torch.dtype, TensorFlowType]:
     return {kind: one for one in plain if (kind := one.torch) is not None}
 
 
+@lru_cache(maxsize=64)
 def tensorflow_type(number: int) -> TensorFlowType:
     """The type TensorFlow numbers so. One we have never heard of can still be listed by its number."""
     return TensorFlowType(number, TENSORFLOW.get(number, f"DataType({number})"))

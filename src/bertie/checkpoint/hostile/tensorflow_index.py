@@ -45,11 +45,11 @@ def check_entries(entries: Mapping[str, BundleEntry], slices: Mapping[bytes, Bun
 
 
 def _check_entry(entry: BundleEntry, num_shards: int) -> None:
-    name, shape = entry.name, _shown(entry.shape)
+    name = entry.name
     if len(entry.shape) > _MAX_RANK or any(size < 0 for size in entry.shape):
-        raise MalformedError(f"{name}: {shape} is no shape")
+        raise MalformedError(f"{name}: {_shown(entry.shape)} is no shape")
     if math.prod(max(size, 1) for size in entry.shape) > _MAX_ELEMENTS:
-        raise MalformedError(f"{name}: the shape {shape} has more than 2^63 elements")
+        raise MalformedError(f"{name}: the shape {_shown(entry.shape)} has more than 2^63 elements")
     if not 0 <= entry.shard < num_shards:
         raise MalformedError(f"{name}: lies in data file {entry.shard} of {num_shards}")
     if entry.offset < 0 or entry.size < 0:
@@ -64,7 +64,8 @@ def _check_entry(entry: BundleEntry, num_shards: int) -> None:
     elif entry.dtype.itemsize is not None and entry.num_elements * entry.dtype.itemsize != entry.size:
         wanted = entry.num_elements * entry.dtype.itemsize
         raise MalformedError(
-            f"{name}: the shape {shape} of {entry.dtype.name} needs {wanted} bytes, the entry has {entry.size}"
+            f"{name}: the shape {_shown(entry.shape)} of {entry.dtype.name} needs {wanted} bytes, "
+            f"the entry has {entry.size}"
         )
 
 

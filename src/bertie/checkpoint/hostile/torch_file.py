@@ -131,7 +131,7 @@ def _read_old(path: Path, file: BinaryIO, size: int) -> TorchFile:
         keys, position = read_pickle(view, position)
     tensors = _tensors_in(path, content)
     storages = _storages(path, tensors)
-    order = texts(keys)
+    order = texts(keys) if isinstance(keys, list) else None
     if order is None:
         raise DamagedPickle("it has no list of storages")
     if len(order) != len(storages) or set(order) != storages.keys():
