@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bertie.checkpoint.safe import write_safetensors
+from bertie.checkpoint.safetensors import write_safetensors
 from tiny_models import saved
 
 MODULE = "sentence_transformers.models."

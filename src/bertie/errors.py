@@ -24,9 +24,8 @@ Settings are spelled differently by different users: `resume=True` in Python is 
                      resume=True, output=...)
 
 `{name}` is the setting with its value, or its name alone where the value is `...`; `{name:is}` begins a sentence that
-judges the value; `{name=value}` is a value that the sentence itself proposes, as in `{long=windows}` or `{resume=True}`,
-and `{column=}` leaves it to the user.
-`said(speller)` gives both sentences as another user has them.
+judges the value; `{name=value}` is a value that the sentence itself proposes, as `{long=windows}` or `{resume=True}`;
+`{column=}` leaves it to the user. `said(speller)` gives both sentences as another user has them.
 
     TruncationWarning      (UserWarning)  texts were longer than the model, and only a part of each was read
     CalibrationWarning     (UserWarning)  texts were unlike those that int8 was fitted on, and may lose more than those

@@ -26,7 +26,7 @@ import safetensors.torch
 import torch
 from tokenizers import Tokenizer
 
-from bertie.checkpoint.safe import SafeFile
+from bertie.checkpoint.safetensors import SafeFile
 from bertie.checkpoint.tensorflow import BundleReader, load_tf_checkpoint
 from bertie.checkpoint.torch_bin import read_bin
 from bertie.config import BertConfig

@@ -103,14 +103,15 @@ def test_a_link_is_no_lock(name: str, write: Callable[[Path], None], tmp_path: P
 
 def test_a_link_in_place_of_a_temporary_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(MINE)
-    (tmp_path / ".metrics.jsonl").symlink_to(tmp_path / "secret")
-    (tmp_path / "about.new").symlink_to(tmp_path / "secret")
+    for name in (".metrics.jsonl.new", ".about.json.new"):
+        (tmp_path / name).symlink_to(tmp_path / "secret")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
     progress._keep_until(tmp_path / "metrics.jsonl", 1)
     array_folder._write(tmp_path / "about.json", {"a": 1})
     assert (tmp_path / "secret").read_text() == MINE
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
     assert not (tmp_path / "about.json").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["about.json", "metrics.jsonl", "secret"], "no other name was written to"
 
 
 @pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="this system opens files by their path only")

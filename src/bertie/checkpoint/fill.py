@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -99,11 +99,11 @@ def check_num_layers(tensors: Tensors, wanted: int, *, source: str, prefix: str 
         )
 
 
-def chosen_dtype(wanted: torch.dtype | str | None, config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
+def chosen_dtype(wanted: torch.dtype | str | None, config: Mapping[str, object], tensors: Tensors) -> torch.dtype:
     """None is float32 like everywhere in torch; "auto" is what the configuration says, or else the file itself."""
     if wanted is None:
         return torch.get_default_dtype()
-    if isinstance(wanted, str) and wanted == "auto":
+    if wanted == "auto":
         stated = config.get("dtype") or config.get("torch_dtype")
         if stated is not None:
             return named_dtype(stated, "config.dtype")
@@ -112,7 +112,7 @@ def chosen_dtype(wanted: torch.dtype | str | None, config: Mapping[str, Any], te
     return named_dtype(wanted, "dtype")
 
 
-def named_dtype(value: Any, where: str) -> torch.dtype:
+def named_dtype(value: object, where: str) -> torch.dtype:
     found = value
     if isinstance(value, str):
         short = value.removeprefix("torch.")
@@ -337,8 +337,7 @@ def _rule(model: nn.Module, path: str) -> Callable[[nn.Module], None]:
         around = around.get_submodule(part)
         if hasattr(around, "_init_weights"):
             candidates.append(around)
-    rule: Callable[[nn.Module], None] = candidates[-1]._init_weights  # type: ignore[assignment]
-    return rule
+    return cast(Callable[[nn.Module], None], candidates[-1]._init_weights)
 
 
 def _leave_out_ignored(model: nn.Module, report: LoadingReport) -> None:
@@ -352,28 +351,28 @@ def _leave_out_ignored(model: nn.Module, report: LoadingReport) -> None:
 
 
 def _tell(report: LoadingReport, *, stacklevel: int) -> None:
-    if report.newly_initialised:
-        names, sizes = report.newly_initialised, [str(one) for one in report.misshaped]
-        told = f" ({listed(sizes)})" if sizes else ""
-        warnings.warn(
-            f"{report.model} from {report.source}: {len(names)} weights are not in the checkpoint and start from "
-            f"random numbers: {listed(names)}{told}. Train the model before using what they compute.",
-            NewlyInitialized,
-            stacklevel=stacklevel + 1,
-        )
+    new, sizes = report.newly_initialised, [str(one) for one in report.misshaped]
     left_over = [name for name in report.unexpected if is_core(name)]
-    if left_over:
-        warnings.warn(
-            f"{report.model} from {report.source}: {len(left_over)} of the checkpoint's encoder weights have no place "
-            f"in the model: {listed(left_over)}.",
+    told = f" ({listed(sizes)})" if sizes else ""
+    for names, kind, what in (
+        (
+            new,
+            NewlyInitialized,
+            f"{len(new)} weights are not in the checkpoint and start from random numbers: {listed(new)}{told}. "
+            "Train the model before using what they compute.",
+        ),
+        (
+            left_over,
             UnusedWeights,
-            stacklevel=stacklevel + 1,
-        )
-    if report.untied:
-        warnings.warn(
-            f"{report.model} from {report.source}: {listed(report.untied)} differs from the weight it is tied to and "
-            "is not used; set tie_word_embeddings=False to keep both.",
+            f"{len(left_over)} of the checkpoint's encoder weights have no place in the model: {listed(left_over)}.",
+        ),
+        (
+            report.untied,
             UnusedWeights,
-            stacklevel=stacklevel + 1,
-        )
+            f"{listed(report.untied)} differs from the weight it is tied to and is not used; "
+            "set tie_word_embeddings=False to keep both.",
+        ),
+    ):
+        if names:
+            warnings.warn(f"{report.model} from {report.source}: {what}", kind, stacklevel=stacklevel + 1)
     logger.info("%s", report)

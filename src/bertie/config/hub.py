@@ -185,7 +185,7 @@ class HubConfig:
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **ignored: Any
     ) -> None:
         """Write `config.json` into a folder, replacing the one that is there in one step."""
-        from bertie.checkpoint.atomic import new_files
+        from bertie.files import new_files
 
         if push_to_hub:
             raise ConfigError("push_to_hub=True: a configuration is not uploaded from here.", UPLOADING)

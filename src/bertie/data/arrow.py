@@ -31,8 +31,8 @@ def _pyarrow(purpose: str) -> ModuleType:
 def read_batches(source: Opened, *, kind: str, path: PathLike | None) -> Iterator[dict[str, Any]]:
     """Rows as dicts of Python values. `path` is the plain file; what comes from a pipe is first put on disk."""
     pa = _pyarrow(f"Reading {source.name} ({kind})")
-    packed = path is None or not _is_plain(source, path)
-    with _guarded(pa, source.name, kind), _on_disk(source) if packed else _as_is(path) as file:
+    plain = path is not None and _is_plain(source, path)
+    with _guarded(pa, source.name, kind), open(path, "rb") if plain and path else _on_disk(source) as file:
         for batch in _parquet(file) if kind == "parquet" else _arrow(pa, source, file):
             yield from batch.to_pylist()
 
@@ -128,12 +128,6 @@ def _is_open(pa: ModuleType, kind: Any) -> bool:
 def _is_plain(source: Opened, path: PathLike) -> bool:
     with open(path, "rb") as file:
         return file.read(4) == source.head[:4]
-
-
-@contextmanager
-def _as_is(path: PathLike | None) -> Iterator[IO[bytes]]:
-    with open(str(path), "rb") as file:
-        yield file
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def best_threshold(
     gives.
     """
     if metric not in ("f1", "exact"):
-        raise InputError(f"metric is {metric!r}.", "Use 'f1' or 'exact'.")
+        raise InputError(f"metric is {metric!r}.", "Use 'f1' or 'exact'.", metric=metric, accepted=("f1", "exact"))
     marks = _Marks.of(questions, predictions)
     if not marks.exact:
         raise InputError("There are no questions to score.")

@@ -49,7 +49,7 @@ def save_adapter(
     """Write the active adapter of a model that has some; its other weights stay where they came from."""
     from safetensors.torch import save_file
 
-    from bertie.checkpoint.atomic import new_files
+    from bertie.files import new_files
 
     active = model.active_adapters()
     if len(active) != 1:

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from bertie.arguments import is_whole
 from bertie.checkpoint.folder import find_weights
-from bertie.checkpoint.read import SafeTensors, Tensors, TorchTensors
-from bertie.checkpoint.shards import inside, read_json_file
+from bertie.checkpoint.hostile.paths import inside, read_json_file
+from bertie.checkpoint.read import FileTensors, Tensors
 from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint, WeightsMismatch
 from bertie.running.pooling import DEFAULT_POOLING, POOLING_MODES, Pooling
 
@@ -257,7 +257,7 @@ def _tensors(place: Path) -> Tensors:
     weights = find_weights(place)
     if weights.format == "tensorflow":
         raise CheckpointError(f"{place} holds a TensorFlow checkpoint.", "A module's weights are safetensors or .bin.")
-    return SafeTensors(weights) if weights.format == "safetensors" else TorchTensors(weights)
+    return FileTensors(weights)
 
 
 def _tensor(tensors: Tensors, place: Path, name: str, shape: tuple[int | None, ...]) -> Tensor:

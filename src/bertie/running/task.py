@@ -15,7 +15,7 @@ from os import PathLike
 from typing import ClassVar, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from bertie.data import Reader, RowReader, as_rows, choose_pair, pairs, read_rows, texts
-from bertie.data.lists import is_table, listed, text_columns
+from bertie.data.lists import Table, is_table, listed, text_columns
 from bertie.errors import DataError, InputError
 from bertie.running.batching import Row
 from bertie.running.open import OpenModel
@@ -57,7 +57,7 @@ class Task(Generic[Item, Answer]):
         """The items in the rows of a file."""
         return texts(rows)
 
-    def from_table(self, table: object) -> Iterable[object]:
+    def from_table(self, table: Table) -> Iterable[object]:
         """The items of a pandas, polars or Arrow table or a `datasets.Dataset`: its one column of text."""
         return listed(table)
 
@@ -127,7 +127,7 @@ class PairTask(Task[TextOrPair, Answer]):
         columns = None if first is None else _pair_columns(list(first.values))
         return texts(rows) if columns is None else pairs(rows, columns)
 
-    def from_table(self, table: object) -> Iterable[object]:
+    def from_table(self, table: Table) -> Iterable[object]:
         """The one column of text, or two that are named as a pair."""
         names = text_columns(table)
         columns = _pair_columns([str(name) for name in names]) if len(names) > 1 else None
@@ -191,7 +191,7 @@ class PairedTask(Task[tuple[str, str], Answer]):
     def from_file(self, rows: RowReader) -> Iterable[object]:
         return pairs(rows)
 
-    def from_table(self, table: object) -> Iterable[object]:
+    def from_table(self, table: Table) -> Iterable[object]:
         return pairs(as_rows(table))
 
     def checked(self, item: object, where: str) -> tuple[str, str]:

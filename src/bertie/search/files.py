@@ -27,12 +27,12 @@ from typing import BinaryIO, TypedDict
 import torch
 from torch import Tensor
 
-from bertie.checkpoint.atomic import sync, write_new
-from bertie.checkpoint.safe import SafeFile, write_safetensors
-from bertie.checkpoint.shards import inside
+from bertie.checkpoint.hostile.paths import inside
+from bertie.checkpoint.safetensors import SafeFile, write_safetensors
 from bertie.config import read_json_object
 from bertie.data import Row, RowReader, choose_text, text_of
 from bertie.errors import CheckpointError, ConfigError, DataError
+from bertie.files import Busy, Lock, replace_file, sha256
 
 MANIFEST = "manifest.json"
 FORMAT = "bertie-index"
@@ -149,14 +149,9 @@ def _read_manifest(folder: Path, path: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     values = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
-    new = folder / f".{MANIFEST}.new"
     try:
-        write_new(new, json.dumps(values, ensure_ascii=False, indent=1))
-        os.replace(new, folder / MANIFEST)
-        sync(folder)
+        replace_file(folder / MANIFEST, json.dumps(values, ensure_ascii=False, indent=1))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
         raise _cannot_write(folder, error) from error
 
 
@@ -241,7 +236,9 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def _check_hash(path: Path, wanted: str) -> None:
-    if _hash(path) != wanted:
+    with _opened(path):
+        found = sha256(path)
+    if found != wanted:
         raise DataError(f"{path} is damaged: its SHA-256 is not the one the index recorded.", DAMAGED)
 
 
@@ -288,12 +285,7 @@ def _write_part(folder: Path, name: str, old: Sequence[OpenPart], vectors: Tenso
     stored = torch.cat([*(one.vectors for one in old), vectors])
     place = folder / f"{name}.safetensors"
     size = write_safetensors(place, {"vectors": stored, "offsets": torch.tensor(ends)}, metadata={"format": FORMAT})
-    return PartFile(name, len(ends) - 1, size, _hash(place), path.stat().st_size, _hash(path))
-
-
-def _hash(path: Path) -> str:
-    with _opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return PartFile(name, len(ends) - 1, size, sha256(place), path.stat().st_size, sha256(path))
 
 
 def _remove(folder: Path, name: str) -> None:
@@ -305,34 +297,14 @@ def _remove(folder: Path, name: str) -> None:
 def writing(folder: Path) -> Iterator[None]:
     """The right to write: one process at a time, given up when the block or the process ends."""
     try:
-        import fcntl
-    except ImportError:  # no such locks on this system
+        lock = Lock(folder)
+    except Busy as busy:
+        who = f"another process ({busy.holder})" if busy.holder else "another process"
+        raise DataError(
+            f"{folder} is being written by {who}.", "Wait until it has finished, or use another folder."
+        ) from None
+    with lock:
         yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = _holder(descriptor)
-            who = "another process" if holder is None else f"another process (number {holder})"
-            raise DataError(
-                f"{folder} is being written by {who}.", "Wait until it has finished, or use another folder."
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _holder(descriptor: int) -> int | None:
-    """The process that has a lock on an open folder, where the system tells: one line in /proc/locks for each lock."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
-            # 3: FLOCK  ADVISORY  WRITE 1234 fe:00:2597507 0 EOF
-            words = line.split()
-            if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{os.fstat(descriptor).st_ino}"):
-                return int(words[4])
-    return None
 
 
 def remove_strays(folder: Path, manifest: Manifest) -> None:

@@ -29,6 +29,7 @@ from bertie.arguments import number, one_of
 from bertie.checkpoint.report import NewlyInitialized
 from bertie.config import PRESETS, BertConfig
 from bertie.errors import ConfigError, DataError, InputError
+from bertie.files import sha256
 from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer, train_vocabulary
 from bertie.text.corpus.documents import text_size
@@ -37,7 +38,7 @@ from bertie.text.corpus.sentence_pairs import PairRules
 from bertie.training.contract import Examples, Json, Result, hold_out
 from bertie.training.distillation import TEMPERATURE, Teaching, Weights, make_student
 from bertie.training.finetune import deciding, run, set_dropout
-from bertie.training.pretraining.array_folder import file_hash, locked, read_object
+from bertie.training.pretraining.array_folder import locked, read_object
 from bertie.training.pretraining.corpus import LARGE, Lines, TokenizedCorpus, tokenize_corpus
 from bertie.training.pretraining.masking import MaskRules
 from bertie.training.pretraining.objective import Pretraining, average_predictions
@@ -240,7 +241,7 @@ class _Data:
         place = self.folder / "vocabulary"
         names = ("vocab_size", "lowercase", "encoding", "max_length", "skip_bad")
         with locked(place):
-            key = {"files": [file_hash(path) for path in files]} | {name: getattr(options, name) for name in names}
+            key = {"files": [sha256(path) for path in files]} | {name: getattr(options, name) for name in names}
             before = read_object(place / _MADE_OF)
             if before is None or not (place / "vocab.txt").exists():
                 before = {}

@@ -10,7 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
-from bertie.checkpoint.shards import inside, read_json_file
+from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.errors import CheckpointError
 from bertie.running.pooling import Pooling
 from bertie.running.sentence_folder import find_sentence_folder

@@ -18,7 +18,7 @@ import torch
 import bertie
 from bertie import BertConfig
 from bertie.checkpoint.report import NewlyInitialized, UnusedWeights
-from bertie.checkpoint.safe import SafeFile, write_safetensors
+from bertie.checkpoint.safetensors import SafeFile, write_safetensors
 from bertie.errors import CheckpointError, ConfigError, WeightsMismatch
 from bertie.loading import load
 

@@ -253,7 +253,7 @@ def test_an_addition_that_ran_out_of_disk_leaves_the_index_as_it_was(
             build_index(CORPUS, folder, model=model, chunk_rows=16)
 
     calls = 0
-    name = {"a part's texts": "fsync", "a part's vectors": "write_safetensors", "the manifest": "write_new"}[place]
+    name = {"a part's texts": "fsync", "a part's vectors": "write_safetensors", "the manifest": "replace_file"}[place]
     owner = os if name == "fsync" else index_files
     real = getattr(owner, name)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertie.checkpoint.safe import write_safetensors
+from bertie.checkpoint.safetensors import write_safetensors
 from bertie.errors import BertieError, CheckpointError, InputError
 from bertie.running.sentence_folder import Dense, Normalize, find_sentence_folder, read_sentence_settings
 from bertie.tasks.embed import Embedder

@@ -12,7 +12,6 @@ it done. Reading is by memory map, so memory does not grow with the data.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -22,9 +21,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from bertie.checkpoint.atomic import sync, write_new
-from bertie.data.source import PathLike
 from bertie.errors import BertieError, DataError
+from bertie.files import Lock, replace_file, sha256, sync
 from bertie.training.contract import Json
 from bertie.training.metrics import Array
 
@@ -75,7 +73,7 @@ class ArrayBuilder:
         self.commit(self.done)
         self.close()
         files = {
-            name: {"dtype": kind, "count": self.counts[name], "sha256": file_hash(self.place / f"{name}.bin")}
+            name: {"dtype": kind, "count": self.counts[name], "sha256": sha256(self.place / f"{name}.bin")}
             for name, kind in self.columns.items()
         }
         _write(self.place / _MANIFEST, {"key": self.key, "files": files, "notes": self.notes})
@@ -105,7 +103,7 @@ def open_arrays(folder: Path, key: Json) -> tuple[dict[str, Array], dict[str, An
     for name, about in manifest["files"].items():
         path = folder / f"{name}.bin"
         size = about["count"] * np.dtype(about["dtype"]).itemsize
-        if not path.is_file() or path.stat().st_size != size or file_hash(path) != about["sha256"]:
+        if not path.is_file() or path.stat().st_size != size or sha256(path) != about["sha256"]:
             return None
         # As a plain array over the map: slicing a np.memmap itself costs ten times as much.
         mapped = np.memmap(path, dtype=about["dtype"], mode="r") if about["count"] else np.zeros(0, about["dtype"])
@@ -118,13 +116,7 @@ def locked(folder: Path) -> Iterator[None]:
     """While one process builds a folder, others that want it wait. A disk that refuses is a `DataError`."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Never through a link, which would empty a file elsewhere.
-        name, flags = folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        with os.fdopen(os.open(name, flags, 0o666), "r+") as lock:
-            with contextlib.suppress(ImportError):  # a system without locks has to do without
-                import fcntl
-
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        with Lock(folder.parent, f".{folder.name}.lock", wait=True):
             yield
     except BertieError:
         raise
@@ -145,12 +137,4 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, value: object) -> None:
-    temporary = path.with_suffix(".new")
-    write_new(temporary, json.dumps(value, indent=1, sort_keys=True))
-    os.replace(temporary, path)
-    sync(path.parent)
-
-
-def file_hash(path: PathLike) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    replace_file(path, json.dumps(value, indent=1, sort_keys=True))

@@ -24,12 +24,13 @@ from bertie.arguments import number, one_of
 from bertie.data import BadRows, Document, read_documents
 from bertie.data.source import PathLike, check_readable, is_regular
 from bertie.errors import DataError
+from bertie.files import sha256
 from bertie.text import BertTokenizer
 from bertie.text.corpus.documents import TokenizedDocuments, text_size, tokenize_documents
 from bertie.text.corpus.processes import in_order, num_processes
 from bertie.text.corpus.sentences import looks_like_sentences
 from bertie.training.metrics import Array
-from bertie.training.pretraining.array_folder import ArrayBuilder, file_hash, locked, open_arrays
+from bertie.training.pretraining.array_folder import ArrayBuilder, locked, open_arrays
 from bertie.training.token_rows import fingerprint
 
 Lines = Literal["auto", "sentences", "paragraphs"]
@@ -119,7 +120,7 @@ def tokenize_corpus(
     one_of("lines", lines, get_args(Lines), DataError)
     key: CorpusKey = {
         "format": "bertie tokenized corpus 1",
-        "files": [file_hash(path) for path in paths],
+        "files": [sha256(path) for path in paths],
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "lines": lines,
         "encoding": encoding,

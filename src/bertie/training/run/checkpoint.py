@@ -17,7 +17,6 @@ One run folder has one writer: `RunFolder` holds a lock on it that ends with the
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -34,9 +33,9 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 import torch
 
-from bertie.checkpoint.atomic import new_files
-from bertie.checkpoint.safe import SafeFile, write_safetensors
+from bertie.checkpoint.safetensors import SafeFile, write_safetensors
 from bertie.errors import CheckpointError, CheckpointNotFound, ConfigError, CorruptCheckpoint
+from bertie.files import Busy, Lock, new_files, sha256
 
 logger = logging.getLogger("bertie.training")
 
@@ -127,9 +126,7 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
         self.close()
 
     def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -205,8 +202,7 @@ def _write(place: Path, files: Mapping[str, Tensors], state: RunState, rng: list
 
 
 def _seal(path: Path) -> dict[str, object]:
-    with path.open("rb") as file:
-        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {"size": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _damage(folder: Path) -> str | None:
@@ -242,26 +238,15 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _lock(folder: Path) -> int | None:
+def _lock(folder: Path) -> Lock:
     """A lock on the run that ends with this process."""
     try:
-        import fcntl
-    except ImportError:
-        return None
-    # Never through a link, which would overwrite a file elsewhere.
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.read(descriptor, 100).decode(errors="replace").strip()
-        os.close(descriptor)
+        return Lock(folder, ".lock")
+    except Busy as busy:
         raise CheckpointError(
-            f"Another process ({holder or 'unknown'}) is training in {folder}.",
+            f"Another process ({busy.holder or 'unknown'}) is training in {folder}.",
             "Wait for it, stop it, or choose another folder.",
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
-    return descriptor
 
 
 def newest_step(path: str | os.PathLike[str]) -> int | None:

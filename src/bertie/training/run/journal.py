@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
-from bertie.checkpoint.atomic import write_new
 from bertie.errors import CheckpointError, MissingExtra
+from bertie.files import replace_file
 from bertie.training.run.checkpoint import how_to_go_on
 from bertie.training.run.stopping import stop_if_signalled
 
@@ -250,9 +250,7 @@ def _keep_until(path: Path, step: int) -> None:
     if not path.exists():
         return
     rows = [row for row in read_metrics(path.parent) if row["step"] <= step] if step else []
-    beside = path.with_name(".metrics.jsonl")
-    write_new(beside, "".join(json.dumps(row) + "\n" for row in rows))
-    os.replace(beside, path)
+    replace_file(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _short(values: Mapping[str, float]) -> str:

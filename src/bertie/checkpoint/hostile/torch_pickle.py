@@ -10,7 +10,7 @@ A small file must not cost much work either. Pickles may use one value many time
 with a value, rather than with the instruction's own bytes, is bounded or charged: keys are texts or small numbers
 (hashing a nest of tuples that share their parts takes time exponential in the file's size), shapes have few
 dimensions and calls few arguments, error messages show no values that could be nested, and the rest counts against
-`MAX_INSTRUCTIONS`.
+`MAXINSTRUCTIONS`.
 
 The instructions: https://github.com/python/cpython/blob/main/Lib/pickletools.py. Protocols 2 to 5 are read.
 """
@@ -21,28 +21,17 @@ import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
+
+from bertie.checkpoint.dtypes import ITEM_BYTES, TORCH_STORAGES
 
 MAX_PICKLE_BYTES = 8 * 2**20  # names and shapes only; a thousand-layer BERT needs 2 MB
-MAX_INSTRUCTIONS = 200_000  # about 25 for each tensor
+MAXINSTRUCTIONS = 200_000  # about 25 for each tensor
 MAX_DIMENSIONS = 64  # torch's own limit
 MAX_ARGUMENTS = 16  # of a call; torch's have up to 8
 MAX_KEY = 2**32  # larger numbers can be chosen so that they all fall into one slot of a dictionary
 MAX_NAME_BYTES = 1000
 MAX_INTEGER_BYTES = 16  # torch's own magic number has 10
-
-# torch's name for a storage's class: the dtype of its items; torch's name for a dtype: bytes to an item
-STORAGES = {
-    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
-    "ByteStorage": "uint8", "BoolStorage": "bool", "ComplexFloatStorage": "complex64",
-    "ComplexDoubleStorage": "complex128", "UntypedStorage": "uint8",
-}  # fmt: skip
-ITEM_BYTES = {
-    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1, "complex64": 8, "complex128": 16,
-    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
-}  # fmt: skip
 
 
 class DamagedPickle(Exception):
@@ -90,7 +79,7 @@ class _Name:
         return f"{self.module}.{self.name}"
 
 
-def read_pickle(data: bytes | mmap.mmap, start: int = 0) -> tuple[Any, int]:
+def read_pickle(data: bytes | mmap.mmap, start: int = 0) -> tuple[object, int]:
     """What the program that begins at `start` makes, in notes, and where it ends."""
     program = data[start : start + MAX_PICKLE_BYTES]
     machine = _Machine(program)
@@ -108,19 +97,19 @@ class _Machine:
     def __init__(self, program: bytes) -> None:
         self.program = program
         self.position = 0
-        self.left = MAX_INSTRUCTIONS
-        self.stack: list[Any] = []
-        self.below: list[list[Any]] = []  # the stacks under each mark
-        self.memo: dict[int, Any] = {}
+        self.left = MAXINSTRUCTIONS
+        self.stack: list[object] = []
+        self.below: list[list[object]] = []  # the stacks under each mark
+        self.memo: dict[int, object] = {}
 
-    def run(self) -> Any:
+    def run(self) -> object:
         while self.position < len(self.program):
             code = self.program[self.position]
             self.position += 1
             self.charge(1)
             if code == _STOP:
                 return self.stack.pop()
-            instruction = _INSTRUCTIONS.get(code)
+            instruction = INSTRUCTIONS.get(code)
             if instruction is None:
                 raise ForeignPickle(f"the instruction {bytes([code])!r} of a pickle")
             instruction(self)
@@ -129,7 +118,7 @@ class _Machine:
     def charge(self, work: int) -> None:
         self.left -= work
         if self.left < 0:
-            raise DamagedPickle(f"a pickle of more than {MAX_INSTRUCTIONS} instructions")
+            raise DamagedPickle(f"a pickle of more than {MAXINSTRUCTIONS} instructions")
 
     def take(self, count: int) -> bytes:
         taken = self.program[self.position : self.position + count]
@@ -157,7 +146,7 @@ class _Machine:
         self.position += 1
         return line
 
-    def since_mark(self) -> list[Any]:
+    def since_mark(self) -> list[object]:
         items, self.stack = self.stack, self.below.pop()
         return items
 
@@ -166,12 +155,12 @@ class _Machine:
             raise DamagedPickle("a tuple of what is not there")
         self.stack[-count:] = [tuple(self.stack[-count:])]
 
-    def extend(self, items: list[Any]) -> None:
-        if not isinstance(self.stack[-1], list):
-            raise DamagedPickle(f"an addition to a {kind_of(self.stack[-1])}")
-        self.stack[-1].extend(items)
+    def extend(self, items: list[object]) -> None:
+        if not isinstance(target := self.stack[-1], list):
+            raise DamagedPickle(f"an addition to a {kind_of(target)}")
+        target.extend(items)
 
-    def set_items(self, items: list[Any]) -> None:
+    def set_items(self, items: list[object]) -> None:
         target = self.stack[-1]
         if not isinstance(target, dict):
             raise DamagedPickle(f"an item of a {kind_of(target)}")
@@ -180,20 +169,22 @@ class _Machine:
                 raise ForeignPickle(f"a dictionary with a {kind_of(key)} as a key")
             target[key] = value
 
-    def push_name(self, module: Any, name: Any) -> None:
+    def push_name(self, module: object, name: object) -> None:
         if not isinstance(module, str) or not isinstance(name, str):
             raise DamagedPickle("a name that is not a text")
         if not _is_known(found := _Name(module, name)):
             raise ForeignPickle(f"{module:.60}.{name:.60}")
         self.stack.append(found)
 
-    def call(self, called: Any, arguments: Any) -> None:
+    def call(self, called: object, arguments: object) -> None:
         if not isinstance(called, _Name) or not isinstance(arguments, tuple):
             raise DamagedPickle("a call of something that is not a name")
         if called != _ORDERED_DICT:
             self.stack.append(_called(called, arguments))
             return
         pairs = arguments[0] if arguments else []
+        if not isinstance(pairs, list | tuple):
+            raise DamagedPickle("a dictionary of what is not pairs")
         self.charge(len(pairs))
         self.stack.append({})
         for key, value in pairs:
@@ -203,23 +194,23 @@ class _Machine:
 # -- what is called, in notes ----------------------------------------------------------------------------------------
 
 
-def _storage(description: Any) -> StorageNote:
+def _storage(description: object) -> StorageNote:
     """`("storage", class, key, device, count)`; old files add None, or the part that is meant: (key, begin, length)."""
     if not isinstance(description, tuple) or len(description) not in (5, 6):
         raise DamagedPickle("a storage without a description")
     kind, storage, key, _, count = description[:5]
     part = description[5] if len(description) == 6 else None
-    if kind != "storage" or not isinstance(storage, _Name) or storage.name not in STORAGES:
+    if kind != "storage" or not isinstance(storage, _Name) or storage.name not in TORCH_STORAGES:
         raise ForeignPickle("something stored that is not a tensor's numbers")
     if part is not None and (not isinstance(part, tuple) or len(part) != 3):
         raise DamagedPickle("a part of a storage without a description")
-    begin, length = (0, count) if part is None else part[1:]
-    if not isinstance(key, str) or not all(_is_size(one) for one in (count, begin, length)) or begin + length > count:
+    sizes = (count, 0, count) if part is None else (count, *part[1:])
+    if not isinstance(key, str) or not _are_sizes(sizes) or sizes[1] + sizes[2] > sizes[0]:
         raise DamagedPickle("a storage whose name or size is none")
-    return StorageNote(STORAGES[storage.name], key, count, begin, length)
+    return StorageNote(TORCH_STORAGES[storage.name], key, *sizes)
 
 
-def _called(called: _Name, arguments: tuple[Any, ...]) -> Any:
+def _called(called: _Name, arguments: tuple[object, ...]) -> object:
     if called == _REBUILD_FROM_TYPE:  # a tensor that was saved with attributes of its own
         function, kind, inner, _ = arguments
         if not isinstance(function, _Name) or kind not in (_TENSOR, _PARAMETER) or not isinstance(inner, tuple):
@@ -236,38 +227,39 @@ def _called(called: _Name, arguments: tuple[Any, ...]) -> Any:
     raise ForeignPickle(f"a call of {called}")
 
 
-def _tensor(storage: Any, offset: Any, shape: Any, stride: Any, *more: Any, v3: bool) -> TensorNote:
+def _tensor(storage: object, offset: object, shape: object, stride: object, *more: object, v3: bool) -> TensorNote:
     """`more`: requires_grad, hooks, in version 3 the dtype, and marks that change what the numbers mean."""
     _, _, dtype, marks, *_ = (*more, None, None, None, None) if v3 else (*more[:2], None, *more[2:], None, None, None)
     if not isinstance(storage, StorageNote) or (v3 and not isinstance(dtype, _Name)):
         raise DamagedPickle("a tensor without a storage or a dtype")
     if marks:
         raise ForeignPickle("a tensor that is stored conjugated or negated")
-    note = TensorNote(storage, dtype.name if v3 else storage.dtype, offset, _shape(shape), _shape(stride))
-    if note.dtype not in ITEM_BYTES or not _is_size(offset) or len(note.shape) != len(note.stride):
-        raise DamagedPickle(f"a tensor of shape {note.shape} and strides {note.stride}")
-    return note
+    kind = dtype.name if isinstance(dtype, _Name) else storage.dtype
+    sizes, steps, start = _shape(shape), _shape(stride), (offset,)
+    if kind not in ITEM_BYTES or not _are_sizes(start) or len(sizes) != len(steps):
+        raise DamagedPickle(f"a tensor of shape {sizes} and strides {steps}")
+    return TensorNote(storage, kind, start[0], sizes, steps)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, tuple) or len(value) > MAX_DIMENSIONS or not all(_is_size(one) for one in value):
+def _shape(value: object) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or len(value) > MAX_DIMENSIONS or not _are_sizes(value):
         raise DamagedPickle("a tensor whose shape or strides are not a few sizes")
     return value
 
 
 def _is_known(name: _Name) -> bool:
     if name.module == "torch":
-        return name.name in STORAGES or name.name in ITEM_BYTES or name in (_SIZE, _TENSOR)
+        return name.name in TORCH_STORAGES or name.name in ITEM_BYTES or name in (_SIZE, _TENSOR)
     if name.module == "torch._utils":
         return name.name in _REBUILD_TENSOR or name.name in _REBUILD_PARAMETER
     return name in (_ORDERED_DICT, _REBUILD_FROM_TYPE, _PARAMETER, _Name("torch.storage", "UntypedStorage"))
 
 
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
+def _are_sizes(values: tuple[object, ...]) -> TypeGuard[tuple[int, ...]]:
+    return all(type(one) is int and 0 <= one < 2**63 for one in values)
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """What a person would call it."""
     names = {TensorNote: "Tensor", StorageNote: "Storage", _Name: "class"}
     return names.get(type(value), type(value).__name__)
@@ -284,7 +276,7 @@ _REBUILD_PARAMETER = ("_rebuild_parameter", "_rebuild_parameter_with_state")
 # -- the instructions ------------------------------------------------------------------------------------------------
 
 
-def _push(value: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
+def _push(value: Callable[[_Machine], object]) -> Callable[[_Machine], None]:
     def instruction(machine: _Machine) -> None:
         pushed = value(machine)
         machine.stack.append(pushed)  # only now: reading to a mark exchanges the stack
@@ -304,7 +296,7 @@ def _mark(machine: _Machine) -> None:
     machine.stack = []
 
 
-def _pair(machine: _Machine) -> list[Any]:
+def _pair(machine: _Machine) -> list[object]:
     """The two topmost values, the lower one first."""
     upper, lower = machine.stack.pop(), machine.stack.pop()
     return [lower, upper]
@@ -318,7 +310,7 @@ def _build(machine: _Machine) -> None:
 
 
 _STOP = ord(".")
-_INSTRUCTIONS: dict[int, Callable[[_Machine], object]] = {
+INSTRUCTIONS: dict[int, Callable[[_Machine], object]] = {
     0x80: lambda m: m.take(1),  # PROTO, the version
     0x95: lambda m: m.take(8),  # FRAME, the length of what follows
     ord("N"): _push(lambda m: None),

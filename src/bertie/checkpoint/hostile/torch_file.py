@@ -20,12 +20,11 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from bertie.checkpoint.report import listed
-from bertie.checkpoint.torch_archive import DamagedArchive, Member, read_members
-from bertie.checkpoint.torch_pickle import (
-    ITEM_BYTES,
+from bertie.checkpoint.dtypes import ITEM_BYTES
+from bertie.checkpoint.hostile.torch_archive import DamagedArchive, Member, read_members
+from bertie.checkpoint.hostile.torch_pickle import (
     MAX_PICKLE_BYTES,
     DamagedPickle,
     ForeignPickle,
@@ -34,7 +33,9 @@ from bertie.checkpoint.torch_pickle import (
     kind_of,
     read_pickle,
 )
+from bertie.checkpoint.report import listed
 from bertie.errors import CheckpointError, CorruptCheckpoint
+from bertie.json_values import texts
 
 REMEDY = "Fetch the file again; if it is whole, save it as safetensors with the program that made it."
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
@@ -130,12 +131,13 @@ def _read_old(path: Path, file: BinaryIO, size: int) -> TorchFile:
         keys, position = read_pickle(view, position)
     tensors = _tensors_in(path, content)
     storages = _storages(path, tensors)
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+    order = texts(keys) if isinstance(keys, list) else None
+    if order is None:
         raise DamagedPickle("it has no list of storages")
-    if len(keys) != len(storages) or set(keys) != storages.keys():
-        raise CorruptCheckpoint(f"{path}: {len(storages)} storages are used and {len(set(keys))} are stored.", REMEDY)
+    if len(order) != len(storages) or set(order) != storages.keys():
+        raise CorruptCheckpoint(f"{path}: {len(storages)} storages are used and {len(set(order))} are stored.", REMEDY)
     places = {}
-    for key in keys:
+    for key in order:
         file.seek(position)
         count = int.from_bytes(file.read(8), "little")
         places[key] = position + 8
@@ -149,7 +151,7 @@ def _read_old(path: Path, file: BinaryIO, size: int) -> TorchFile:
     return TorchFile(tensors, places, "little")  # that is how every machine wrote them
 
 
-def _tensors_in(path: Path, content: Any) -> dict[str, TensorNote]:
+def _tensors_in(path: Path, content: object) -> dict[str, TensorNote]:
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{path} holds a {kind_of(content)}, not a dictionary of tensors.", "Save model.state_dict()."

@@ -4,8 +4,7 @@
     n bytes         JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …, "__metadata__": {…}}
     the rest        the tensors' bytes, end to end, little-endian, row-major
 
-(https://github.com/huggingface/safetensors, "Format".) A hostile or damaged file gives `CorruptCheckpoint`, never a
-crash. No torch is needed to read a header; safe.py makes tensors of what it describes.
+(https://github.com/huggingface/safetensors, "Format".) safetensors.py makes tensors of what it describes.
 """
 
 from __future__ import annotations
@@ -16,28 +15,13 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypeGuard
 
+from bertie.checkpoint.dtypes import ITEM_BYTES, SAFETENSORS
+from bertie.checkpoint.hostile.paths import open_weights
 from bertie.errors import CheckpointError, CorruptCheckpoint
+from bertie.json_values import fields, text
 
-# the format's name for a dtype: (torch's name, bytes to an item)
-DTYPES = {
-    "BOOL": ("bool", 1),
-    "U8": ("uint8", 1),
-    "I8": ("int8", 1),
-    "I16": ("int16", 2),
-    "U16": ("uint16", 2),
-    "I32": ("int32", 4),
-    "U32": ("uint32", 4),
-    "I64": ("int64", 8),
-    "U64": ("uint64", 8),
-    "F8_E4M3": ("float8_e4m3fn", 1),
-    "F8_E5M2": ("float8_e5m2", 1),
-    "F16": ("float16", 2),
-    "BF16": ("bfloat16", 2),
-    "F32": ("float32", 4),
-    "F64": ("float64", 8),
-}
 MAX_HEADER_BYTES = 2_000_000  # bert-large has 50 kB; the reference implementation takes 100 MB, and seconds
 MAX_DIMENSIONS = 32
 REMEDY = "The file is damaged or was not written by safetensors: fetch or save it again."
@@ -66,30 +50,7 @@ def header_of(path: Path, file: BinaryIO) -> tuple[dict[str, HeaderEntry], dict[
     return _checked(path, header, base=file.tell(), size=size)
 
 
-def open_weights(path: Path) -> BinaryIO:
-    """Open a file of weights, or say what is there instead."""
-    try:
-        file = open(path, "rb")  # noqa: SIM115  # handed on open
-        beginning = file.read(64)
-        file.seek(0)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if beginning.startswith(b"version https://git-lfs"):
-        file.close()
-        raise CheckpointError(
-            f"{path} is a Git LFS pointer: the note that stands for the weights, not the weights.",
-            "Run `git lfs pull` in the repository it was cloned from, or fetch the file itself.",
-        )
-    if not beginning:
-        file.close()
-        raise CorruptCheckpoint(f"{path} is empty (0 bytes).", "The download or copy did not finish: fetch it again.")
-    if beginning.lstrip()[:9].lower() in (b"<!doctype", b"<html><he", b"<html>\n<h"):
-        file.close()
-        raise CorruptCheckpoint(f"{path} is a web page, not weights.", "Fetch the file itself, not the page about it.")
-    return file
-
-
-def _parsed(path: Path, file: BinaryIO, size: int) -> dict[str, Any]:
+def _parsed(path: Path, file: BinaryIO, size: int) -> dict[str, object]:
     if size < 8:
         raise CorruptCheckpoint(f"{path} is {size} bytes long; a safetensors file has at least 8.", REMEDY)
     (length,) = struct.unpack("<Q", file.read(8))
@@ -113,21 +74,22 @@ def _parsed(path: Path, file: BinaryIO, size: int) -> dict[str, Any]:
     return header
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:80]!r} is there twice")
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"the key {key[:80]!r} is there twice")
+        values[key] = value
     return values
 
 
 def _checked(
-    path: Path, header: dict[str, Any], *, base: int, size: int
+    path: Path, header: dict[str, object], *, base: int, size: int
 ) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
     """The header's entries, once they describe the rest of the file exactly: no gap, no overlap, nothing left over."""
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+    strings = {name: value for name, given in fields(metadata).items() if (value := text(given)) is not None}
+    if not isinstance(metadata, dict) or len(strings) != len(metadata):
         raise CorruptCheckpoint(f"{path}: __metadata__ is not an object of strings.", REMEDY)
     entries = {name: _entry(path, name, value, base) for name, value in header.items()}
     position, previous = base, "the header"
@@ -143,34 +105,35 @@ def _checked(
         )
     if position < size:
         raise CorruptCheckpoint(f"{path} holds {size - position} bytes that its header does not describe.", REMEDY)
-    return entries, metadata
+    return entries, strings
 
 
-def _entry(path: Path, name: str, value: Any, base: int) -> HeaderEntry:
-    if not isinstance(value, dict) or not value.keys() >= {"dtype", "shape", "data_offsets"}:
+def _entry(path: Path, name: str, value: object, base: int) -> HeaderEntry:
+    given = fields(value)
+    if not given.keys() >= {"dtype", "shape", "data_offsets"}:
         raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has no dtype, shape and data_offsets.", REMEDY)
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in DTYPES:
+    dtype, shape, offsets = text(given["dtype"]), given["shape"], given["data_offsets"]
+    if dtype not in SAFETENSORS:
         raise CheckpointError(
-            f"{path}: tensor {name[:200]!r} has the dtype {dtype!r:.40}, which is not read here.",
-            f"Known are: {', '.join(DTYPES)}.",
+            f"{path}: tensor {name[:200]!r} has the dtype {given['dtype']!r:.40}, which is not read here.",
+            f"Known are: {', '.join(SAFETENSORS)}.",
         )
-    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(_is_size(length) for length in shape):
-        raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has the shape {shape!r:.80}.", REMEDY)
     # Of a tensor without items, torch multiplies the other dimensions in 64 bits.
-    if 0 in shape and math.prod(length or 1 for length in shape) >= 2**60:
+    if not _are_sizes(shape, MAX_DIMENSIONS) or (0 in shape and math.prod(length or 1 for length in shape) >= 2**60):
         raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has the shape {shape!r:.80}.", REMEDY)
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(offset) for offset in offsets):
+    if not _are_sizes(offsets, 2) or len(offsets) != 2:
         raise CorruptCheckpoint(f"{path}: tensor {name[:200]!r} has the data_offsets {offsets!r:.80}.", REMEDY)
     begin, end = offsets
-    needed = math.prod(shape) * DTYPES[dtype][1]
+    needed = math.prod(shape) * ITEM_BYTES[SAFETENSORS[dtype]]
     if end - begin != needed:
         raise CorruptCheckpoint(
             f"{path}: tensor {name[:200]!r} of {dtype} {shape} takes {needed} bytes; its place has {end - begin}.",
             REMEDY,
         )
-    return HeaderEntry(DTYPES[dtype][0], tuple(shape), base + begin, base + end)
+    return HeaderEntry(SAFETENSORS[dtype], tuple(shape), base + begin, base + end)
 
 
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+def _are_sizes(value: object, most: int) -> TypeGuard[list[int]]:
+    if not isinstance(value, list) or len(value) > most:
+        return False
+    return all(type(one) is int and 0 <= one < 2**63 for one in value)

@@ -7,17 +7,16 @@ which bundle of a folder is the newest. Only its last path component is used, so
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
 
+from bertie.checkpoint.report import listed
 from bertie.errors import CheckpointError, CheckpointNotFound
 
 _BUNDLE_FILE = re.compile(r"\.(index|meta|data-\d{5,}-of-\d{5,})$")
 _STATE_LINE = re.compile(r'^\s*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _STATE_BYTES = 1 << 16  # the line wanted is the first; the rest lists older bundles
-_NAMES_SHOWN = 8
 
 
 def find_bundle(path: str | os.PathLike[str]) -> str:
@@ -52,7 +51,7 @@ def _in_folder(folder: Path) -> str:
     if names:
         raise CheckpointError(
             f"{folder} holds {len(names)} TensorFlow checkpoints and no 'checkpoint' file that says which is meant.",
-            f"Give one of them: {_listed([str(folder / name) for name in names])}.",
+            f"Give one of them: {listed([str(folder / name) for name in names], shown=8)}.",
         )
     raise CheckpointNotFound(
         f"{folder} holds no TensorFlow checkpoint: there is no .index file in it.",
@@ -90,11 +89,9 @@ def _not_found(prefix: str) -> CheckpointNotFound:
             f"{prefix}.index does not exist, and {folder} holds no other TensorFlow checkpoint.",
             "A checkpoint is named by its prefix: bert_model.ckpt for bert_model.ckpt.index.",
         )
+    import difflib  # as seldom as this
+
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.75)
-    remedy = f"Did you mean {_listed(close)}?" if close else "Check the name."
-    return CheckpointNotFound(f"{prefix}.index does not exist.", f"{remedy} Checkpoints in {folder}: {_listed(names)}.")
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
+    remedy = f"Did you mean {listed(close)}?" if close else "Check the name."
+    there = f"Checkpoints in {folder}: {listed(names, shown=8)}."
+    return CheckpointNotFound(f"{prefix}.index does not exist.", f"{remedy} {there}")

@@ -1,6 +1,4 @@
-"""Weights in several files: the index that says which tensor is where, and the rule that it only names its own folder.
-
-    model.safetensors.index.json    {"metadata": {"total_size": …}, "weight_map": {"tensor name": "file name", …}}
+"""Names of files that a file gives us, and files of weights that are something else.
 
 A name in a file that someone else wrote must not lead anywhere else: no separators, no `..`, no drive letters, no
 links out. The one exception is the hub's cache, where every file of `models--org--name/snapshots/<revision>/` is a link
@@ -11,33 +9,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from bertie.checkpoint.report import listed
 from bertie.config import read_json_object
-from bertie.errors import CheckpointNotFound, ConfigError, CorruptCheckpoint
-
-MAX_FILES = 10_000  # more than a BERT has tensors
-
-
-def read_index(path: Path) -> dict[str, list[str]]:
-    """The index's files, each with the tensors it should hold. Every file is there, inside the index's folder."""
-    values = read_json_file(path)
-    weight_map = values.get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-        raise CorruptCheckpoint(f"{path} has no weight_map of tensor names to file names.", "Fetch the file again.")
-    files: dict[str, list[str]] = {}
-    for name, file in weight_map.items():
-        files.setdefault(file, []).append(name)
-    if len(files) > MAX_FILES:
-        raise CorruptCheckpoint(f"{path} names {len(files)} files; no model has more than {MAX_FILES}.")
-    missing = [file for file in files if not inside(path.parent, file, named_by=path).is_file()]
-    if missing:
-        raise CheckpointNotFound(
-            f"{path.parent} lacks {len(missing)} of the {len(files)} files that {path.name} names: {listed(missing)}.",
-            "Fetch the missing files; a checkpoint in pieces needs all of them.",
-        )
-    return files
+from bertie.errors import CheckpointError, CheckpointNotFound, ConfigError, CorruptCheckpoint
 
 
 def inside(folder: Path, name: str, *, named_by: Path) -> Path:
@@ -98,3 +73,28 @@ def read_json_file(path: Path) -> dict[str, Any]:
         return read_json_object(path)
     except ConfigError as error:
         raise CorruptCheckpoint(error.cause, error.remedy) from None
+
+
+def open_weights(path: Path) -> BinaryIO:
+    """Open a file of weights, or say what is there instead."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115  # handed on open
+        beginning = file.read(64)
+        file.seek(0)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
+    found: CheckpointError
+    if beginning.startswith(b"version https://git-lfs"):
+        found = CheckpointError(
+            f"{path} is a Git LFS pointer: the note that stands for the weights, not the weights.",
+            "Run `git lfs pull` in the repository it was cloned from, or fetch the file itself.",
+        )
+    elif not beginning:
+        found = CorruptCheckpoint(f"{path} is empty (0 bytes).", "The download or copy did not finish: fetch it again.")
+    elif beginning.lstrip()[:9].lower() in (b"<!doctype", b"<html><he", b"<html>\n<h"):
+        remedy = "Fetch the file itself, not the page about it."
+        found = CorruptCheckpoint(f"{path} is a web page, not weights.", remedy)
+    else:
+        return file
+    file.close()
+    raise found

@@ -1,4 +1,4 @@
-"""Safetensors files: read without copying, and written. The header is headers.py's.
+"""Safetensors files: read without copying, and written. The format is told in hostile/safetensors_header.py.
 
 Tensors alias a private (copy-on-write) mapping of the file: nothing is read until it is used, and training changes the
 process's pages, never the file. Replacing the file by a rename, as our own saving does, leaves a loaded model alone;
@@ -14,29 +14,18 @@ import os
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from bertie.checkpoint.headers import DTYPES, header_of, open_weights
+from bertie.checkpoint.dtypes import SAFETENSORS
+from bertie.checkpoint.hostile.paths import open_weights
+from bertie.checkpoint.hostile.safetensors_header import header_of
 from bertie.errors import CheckpointError
 
-# torch's dtype by its name, and the format's name for it
-KINDS = {name: getattr(torch, name) for name, _ in DTYPES.values()}
-NAMES = {KINDS[name]: code for code, (name, _) in DTYPES.items()}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in SAFETENSORS.values()}
+CODES = {DTYPES[name]: code for code, name in SAFETENSORS.items()}
 CACHE_LINE = 64  # bytes; what torch aligns its own memory to
-
-
-@dataclass(frozen=True)
-class SafeEntry:
-    """One tensor's place: `start` and `end` count from the beginning of the file."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    start: int
-    end: int
 
 
 class SafeFile:
@@ -45,22 +34,21 @@ class SafeFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         with open_weights(self.path) as file:
-            headers, self.metadata = header_of(self.path, file)
-            self.entries = {name: SafeEntry(KINDS[h.dtype], h.shape, h.start, h.end) for name, h in headers.items()}
+            self.entries, self.metadata = header_of(self.path, file)
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def tensor(self, name: str) -> torch.Tensor:
         """A view of the file's bytes; a copy only where the file did not align them."""
         entry = self.entries[name]
-        count = math.prod(entry.shape)
+        count, dtype = math.prod(entry.shape), DTYPES[entry.dtype]
         if count == 0:
-            return torch.empty(entry.shape, dtype=entry.dtype)
+            return torch.empty(entry.shape, dtype=dtype)
         if sys.byteorder == "big":
             raise CheckpointError(f"{self.path} is little-endian, this machine is not.")
-        if entry.start % entry.dtype.itemsize:
+        if entry.start % dtype.itemsize:
             raw = torch.frombuffer(self._map, dtype=torch.uint8, count=entry.end - entry.start, offset=entry.start)
-            return raw.clone().view(entry.dtype).view(entry.shape)
-        return torch.frombuffer(self._map, dtype=entry.dtype, count=count, offset=entry.start).view(entry.shape)
+            return raw.clone().view(dtype).view(entry.shape)
+        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=entry.start).view(entry.shape)
 
     def release(self, name: str) -> None:
         """Let go of a tensor's pages after it was copied. They are the file's: a later use reads them again."""
@@ -97,14 +85,14 @@ def write_safetensors(
     # first that fill whole cache lines: nearly all weights then lie in the mapped file as torch would have put them.
     sizes = {name: tensor.numel() * kinds[name].itemsize for name, tensor in tensors.items()}
     order = sorted(tensors, key=lambda name: (-kinds[name].itemsize, sizes[name] % CACHE_LINE != 0, name))
-    header: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
+    header: dict[str, object] = {"__metadata__": dict(metadata or {"format": "pt"})}
     position = 0
     for name in order:
         kind, tensor = kinds[name], tensors[name]
-        if kind not in NAMES:
+        if kind not in CODES:
             raise CheckpointError(f"{name} is {kind}, which a safetensors file cannot hold.")
         end = position + sizes[name]
-        header[name] = {"dtype": NAMES[kind], "shape": list(tensor.shape), "data_offsets": [position, end]}
+        header[name] = {"dtype": CODES[kind], "shape": list(tensor.shape), "data_offsets": [position, end]}
         position = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-(8 + len(text)) % CACHE_LINE)
