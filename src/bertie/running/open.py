@@ -28,12 +28,10 @@ from bertie.defaults import default_embedding_model as default_embedding_model
 from bertie.engine.compile import DTYPES, dtype_name
 from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
-from bertie.engine.gpu.runner import GpuRunner
 from bertie.errors import CheckpointError, InputError
 from bertie.loading import model_class, named_class
 from bertie.model.checks import fits_positions, ids_below
 from bertie.model.pretrained import BertPreTrainedModel
-from bertie.ops.packing import Packing
 from bertie.running.batching import Row
 from bertie.running.inputs import checked_choice
 from bertie.running.pooling import upload
@@ -137,11 +135,9 @@ class Loaded:
         read_tokens(len(ids))
         self._check(ids, None)
         fits_positions(int(lengths.max()), 0, self.model.config.max_position_embeddings)
-        runner = self.model.runner
-        if isinstance(runner, GpuRunner):  # from pinned memory, positions made there
-            return runner.last_state(torch.from_numpy(ids).pin_memory(), lengths.tolist())
-        packing = Packing.of(lengths.tolist(), device=self.model.device)
-        return runner(upload(ids, packing.device), None, None, packing, all_states=False)[-1]
+        flat = torch.from_numpy(ids)
+        flat = flat.pin_memory() if self.model.device.type == "cuda" else flat
+        return self.model.runner.last_state(flat, lengths.tolist())
 
     def _check(self, ids: Ints, types: Ints | None) -> None:
         """Ids are looked at here, where no GPU is waited for; a model that is compiled for one does not look."""
