@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bertie import BertConfig, BertForMaskedLM
-from bertie.engine.gpu.training.fusing import fuse, why_not
+from bertie.engine.gpu.training.fuse import fuse, why_not
 from bertie.training.pretraining.objective import word_loss
 
 DEVICE = torch.device("cuda")

@@ -154,7 +154,7 @@ def attention_by_pytorch(qkv: Tensor, grad: Tensor, lengths: list[int]) -> tuple
 @pytest.mark.parametrize("head", [8, 16, 24])
 @pytest.mark.parametrize(("tile", "lengths"), [(16, [3, 16, 1, 5, 9]), (128, [70, 128, 1, 2, 57, 100])])
 def test_attention_backward(head: int, tile: int, lengths: list[int]) -> None:
-    from bertie.engine.gpu.schedule import schedule
+    from bertie.engine.gpu.attention_schedule import schedule
     from bertie.engine.gpu.training.gradients import attention_backward
 
     qkv, grad = random(sum(lengths), 3 * 2 * head), random(sum(lengths), 2 * head, seed=1)
@@ -259,7 +259,7 @@ def test_attention_that_drops_and_its_gradient(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("width", [10, 2048, 5000])
 def test_cross_entropy(width: int) -> None:
-    from bertie.engine.gpu.training.words import cross_entropy_sum
+    from bertie.engine.gpu.training.vocabulary_loss import cross_entropy_sum
 
     room = random(7, width + 6)
     labels = torch.tensor([0, width - 1, 3, -100, 5, 9, 1], device=DEVICE)
@@ -290,8 +290,8 @@ class Whole:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lengths: list[int], record: bool) -> None:
         from bertie import BertConfig, BertForMaskedLM
-        from bertie.engine.gpu.training.fusing import fusing as training
-        from bertie.engine.gpu.training.fusing import layer as training_layer
+        from bertie.engine.gpu.training import fuse as training
+        from bertie.engine.gpu.training import layer as training_layer
 
         self.training, self.record = training, record
         self.recordings: list[Again] = []
@@ -513,7 +513,7 @@ def test_what_cannot_be_recorded_is_launched(monkeypatch: pytest.MonkeyPatch, ca
 
 
 def test_when_memory_runs_out_recordings_give_theirs_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertie.engine.gpu.training.recorded import Stack
+    from bertie.engine.gpu.training.cuda_graphs import Stack
 
     whole = Whole(monkeypatch, [3, 40, 20], record=True)
     wanted = whole.run()
@@ -683,7 +683,7 @@ def test_heads_that_a_gpu_has_no_room_for_are_not_fused(
     width: int, room: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertie import BertConfig, BertForMaskedLM
-    from bertie.engine.gpu.training.fusing import why_not
+    from bertie.engine.gpu.training.fuse import why_not
 
     config = BertConfig(
         vocab_size=30, hidden_size=2 * width, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16

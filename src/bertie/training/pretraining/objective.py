@@ -112,7 +112,7 @@ class Pretraining(TextObjective[PretrainingExample]):
 def word_loss(words: Tensor, labels: Tensor) -> Tensor:
     """The sum of cross-entropies over masked words; of bfloat16 scores on a GPU by a kernel of ours."""
     if words.is_cuda and words.dtype == torch.bfloat16:
-        from bertie.engine.gpu.training.words import cross_entropy_sum
+        from bertie.engine.gpu.training.vocabulary_loss import cross_entropy_sum
 
         return cross_entropy_sum(words, labels)
     return F.cross_entropy(words.float(), labels, reduction="sum")

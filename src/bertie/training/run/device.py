@@ -1,6 +1,6 @@
 """What a run makes of its device: faster layers on a GPU, and how much of its peak was used.
 
-Our kernels (engine/gpu/training/fusing.py) are the default where they have a form for the model. For torch.compile: a
+Our kernels (engine/gpu/training/fuse.py) are the default where they have a form for the model. For torch.compile: a
 whole model would be traced around reading lengths and checking shapes; what is worth compiling is a layer: its
 dropouts, additions, LayerNorms and GELU become a few kernels, around attention over packed texts. All layers share
 one compiled function, for any number of tokens.
@@ -20,7 +20,7 @@ from bertie.errors import InputError
 from bertie.model.pretrained import BertPreTrainedModel
 
 if TYPE_CHECKING:
-    from bertie.engine.gpu.training.fusing import Fusion
+    from bertie.engine.gpu.training.fuse import Fusion
 
 logger = logging.getLogger("bertie")
 
@@ -32,7 +32,7 @@ def fuse_layers(model: BertPreTrainedModel, *, alone: bool) -> Fusion | None:
     to exchange, and can record its passes.
     """
     try:
-        from bertie.engine.gpu.training.fusing import fuse, why_not
+        from bertie.engine.gpu.training.fuse import fuse, why_not
     except ImportError as error:  # no Triton
         reason: str | None = str(error)
     else:

@@ -43,7 +43,7 @@ from bertie.training.run.stopping import StopRequest
 from bertie.training.settings import Settings
 
 if TYPE_CHECKING:
-    from bertie.engine.gpu.training.fusing import Fusion
+    from bertie.engine.gpu.training.fuse import Fusion
 
 _LOOK_EVERY = 10  # steps between two looks at the device's flags, where a look means waiting
 

@@ -1,6 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-# mypy: disable-error-code="import-not-found,import-untyped"
-# ruff: noqa: N803 (Triton's constants are in capitals)
 """AdamW over many tensors in one launch: every number read once, every number that changes written once.
 
 PyTorch's fused kernel also writes back the gradients it has divided by their scale, for nobody to read. Here nothing is
@@ -13,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.launch import launch
-from bertie.engine.gpu.schedule import to_device
+from bertie.engine.gpu.attention_schedule import to_device
+from bertie.engine.gpu.triton_launch import launch
 
 _PIECE = 2048
 _ALIGNED = 16
@@ -74,14 +70,10 @@ def _adamw_kernel(
     scale,  # [] what gradients are divided by
     skip,  # [] 1: nothing changes
     corrections,  # [2]: 1 − β₁ᵗ, 1 − β₂ᵗ
-    rate,
-    decay,
+    rate, decay,
     share1,  # 1 − β₁, subtracted where numbers have more digits
-    beta2,
-    share2,
-    eps,
-    PIECE: tl.constexpr,
-):
+    beta2, share2, eps, PIECE: tl.constexpr,
+):  # fmt: skip
     if tl.load(skip) != 0.0:
         return
     line = table + 6 * tl.load(pieces + 2 * tl.program_id(0)).to(tl.int64)
@@ -134,7 +126,7 @@ class AdamW:
             self._logs[betas] = torch.tensor([math.log(beta) for beta in betas], dtype=torch.float64, device=device)
         corrections = -torch.expm1(number.double() * self._logs[betas]).float()
         shares = (1 - betas[0], betas[1], 1 - betas[1])
-        arguments: tuple[Any, ...] = (table, pieces, scale, skip, corrections, rate, decay, *shares, eps)
+        arguments = (table, pieces, scale, skip, corrections, rate, decay, *shares, eps)
         launch(_adamw_kernel, (len(pieces) // 2,), arguments, {"PIECE": _PIECE}, num_warps=4)
         return True
 

@@ -9,8 +9,8 @@ the way forward walks over a text in small tiles, and the way back takes it *who
 is longer is *long*, both ways (long_attention.py).
 
 A *filled* batch has its tokens and programs filled up to round numbers, so that batches of nearly one size have one
-`Form` and can be replayed by one recording (recorded.py). What fills it up are texts of their own, which no other text
-sees.
+`Form` and can be replayed by one recording (cuda_graphs.py). What fills it up are texts of their own, which no other
+text sees.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.engine.gpu.attention import attention
-from bertie.engine.gpu.launch import rows_like, rows_of
-from bertie.engine.gpu.long_attention import LONG, long_attention, long_attention_backward
-from bertie.engine.gpu.schedule import TILE, Schedule, tile_programs, to_device
+from bertie.engine.gpu.attention_schedule import TILE, Schedule, tile_programs, to_device
 from bertie.engine.gpu.training.gradients import WHOLE, attention_backward
+from bertie.engine.gpu.training.long_attention import LONG, long_attention, long_attention_backward
+from bertie.engine.gpu.triton_launch import rows_like, rows_of
 from bertie.ops.packing import Packing
 
 SEEDS = 3  # of a layer: attention's, and those of its two outputs

@@ -1,6 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-# mypy: disable-error-code="import-not-found,import-untyped"
-# ruff: noqa: N803 (Triton's constants are in capitals)
 """What training needs between a layer's products: dropout on the way forward, and every gradient on the way back.
 
 - `drop_add_norm` and `drop_add_norm_backward`: LayerNorm(dropout(x) + residual). Which values were dropped is not kept:
@@ -26,11 +23,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.attention import _exp2, _kept_weights
-from bertie.engine.gpu.epilogues import _tail
-from bertie.engine.gpu.launch import INTERPRETED, launch, rows_like, rows_of
-from bertie.engine.gpu.schedule import Schedule
-from bertie.engine.gpu.training.dropout import _kept, dropped
+from bertie.engine.gpu.attention_schedule import Schedule
+from bertie.engine.gpu.kernel_functions import dropout_numbers, exp2, is_kept, normal_tail, softmax_power, weights_kept
+from bertie.engine.gpu.triton_launch import INTERPRETED, launch, next_power_of_2, rows_and_warps, rows_like, rows_of
 
 WHOLE = 128  # texts up to this length fit into one tile of attention_backward
 
@@ -39,8 +34,7 @@ WHOLE = 128  # texts up to this length fit into one tile of attention_backward
 def _drop_add_norm_kernel(
     x,  # [tokens, D]
     residual,  # [tokens, D]
-    gamma,
-    beta,
+    gamma, beta,
     normal,  # [tokens, D]: normalised, but not yet weighted; kept for the way back
     steep,  # [tokens] fp32: what it was multiplied with to be so
     out,  # [tokens, D]
@@ -52,9 +46,8 @@ def _drop_add_norm_kernel(
     rescale,  # 1 / (1 − that chance)
     DROPS: tl.constexpr,
     KEEPS: tl.constexpr,  # whether `normal` and `steep` are wanted
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     in_row = column < width
@@ -62,7 +55,7 @@ def _drop_add_norm_kernel(
     place = row.to(tl.int64)[:, None] * width + column[None, :]
     value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
     if DROPS:
-        kept = _kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
+        kept = is_kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
         value = tl.where(kept, value * rescale, 0.0)
     total = value + tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
     mean = tl.sum(total, 1) / width
@@ -88,17 +81,10 @@ def _drop_add_norm_backward_kernel(
     grad_residual,  # [tokens, D]
     grad_x,  # [tokens, D]; written where anything is dropped, otherwise it is grad_residual
     sums,  # [blocks of rows, 3·D] fp32: of gamma, of beta, of x's bias
-    tokens,
-    width,
-    sums_stride,
-    seed,
-    dropped,
-    rescale,
-    DROPS: tl.constexpr,
-    ROWS: tl.constexpr,
+    tokens, width, sums_stride, seed, dropped, rescale, DROPS: tl.constexpr, ROWS: tl.constexpr,
     STEPS: tl.constexpr,  # a program takes STEPS times ROWS rows
     COLUMNS: tl.constexpr,
-):
+):  # fmt: skip
     program = tl.program_id(0)
     column = tl.arange(0, COLUMNS)
     in_row = column < width
@@ -124,7 +110,7 @@ def _drop_add_norm_backward_kernel(
         below = tl.where(mask, below, 0.0)
         tl.store(grad_residual + place, below.to(grad_residual.dtype.element_ty), mask=mask)
         if DROPS:
-            kept = _kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
+            kept = is_kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
             below = tl.where(kept, below * rescale, 0.0)
             tl.store(grad_x + place, below.to(grad_x.dtype.element_ty), mask=mask)
         of_bias += tl.sum(below, 0)
@@ -140,15 +126,9 @@ def _gelu_backward_kernel(
     grad,  # [tokens, I]
     grad_x,  # [tokens, I]
     sums,  # [blocks of rows, I] fp32
-    tokens,
-    width,
-    sums_stride,
-    EXACT: tl.constexpr,
-    ROWS: tl.constexpr,
-    STEPS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    tokens, width, sums_stride, EXACT: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
     HARDWARE: tl.constexpr,
-):
+):  # fmt: skip
     block = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     in_row = column < width
@@ -160,7 +140,7 @@ def _gelu_backward_kernel(
         value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
         above = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
         if EXACT:  # Φ(x) + x·φ(x)
-            tail, bell = _tail(value, HARDWARE)
+            tail, bell = normal_tail(value, HARDWARE)
             slope = tl.where(value > 0, 1.0 - tail, tail) + value * 0.3989422804014327 * bell
         else:  # with u = √(2/π)·(x + 0.044715 x³): x·σ(2u), and its derivative
             gate = tl.sigmoid(value * (1.5957691216057308 + 0.07135481627260025 * value * value))
@@ -175,14 +155,8 @@ def _gelu_backward_kernel(
 def _column_sums_kernel(
     x,  # [tokens, width], its rows `stride` apart
     sums,  # [blocks of rows, width] fp32
-    tokens,
-    width,
-    stride,
-    sums_stride,
-    ROWS: tl.constexpr,
-    STEPS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    tokens, width, stride, sums_stride, ROWS: tl.constexpr, STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     block = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     in_row = column < width
@@ -207,14 +181,9 @@ def _attention_backward_kernel(
     width,  # N·H
     to_power,  # log₂e / √H
     to_score,  # 1 / √H
-    dropped,
-    rescale,
-    HEAD: tl.constexpr,
-    LANES: tl.constexpr,
-    ROWS: tl.constexpr,
-    HARDWARE: tl.constexpr,
+    dropped, rescale, HEAD: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr, HARDWARE: tl.constexpr,
     DROPS: tl.constexpr,
-):
+):  # fmt: skip
     program = programs + 4 * tl.program_id(1)
     first, end = tl.load(program), tl.load(program + 1)
     num_keys = tl.load(program + 3) - tl.load(program + 2)
@@ -242,10 +211,10 @@ def _attention_backward_kernel(
     scores = tl.dot(q, tl.trans(k))
     same = mine[:, None] == theirs[None, :]  # nowhere, for rows past the end: their weights are 0, not merely unused
     top = tl.max(tl.where(same, scores, -1e30), 1) * to_power
-    weights = tl.where(same, _exp2(scores * to_power - top[:, None], HARDWARE), 0.0)
+    weights = tl.where(same, exp2(scores * to_power - top[:, None], HARDWARE), 0.0)
     weights = weights * (1.0 / tl.maximum(tl.sum(weights, 1), 1e-30))[:, None]
     if DROPS:
-        kept = _kept_weights(seed, head, (first + row)[:, None], 0, row[None, :], dropped)
+        kept = weights_kept(seed, head, (first + row)[:, None], 0, row[None, :], dropped)
         left = tl.where(kept, weights * rescale, 0.0)
         of_v = tl.dot(tl.trans(left.to(v.dtype)), above)
     else:
@@ -269,18 +238,10 @@ def _attention_backward_kernel(
 @triton.jit(do_not_specialize=["rows_a", "rows_b", "rows_c"])
 def _totals_kernel(
     a,  # [rows, width] fp32
-    b,
-    c,
+    b, c,
     out,  # [width of a + of b + of c] fp32
-    rows_a,
-    rows_b,
-    rows_c,
-    width_a,
-    width_b,
-    width_c,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    rows_a, rows_b, rows_c, width_a, width_b, width_c, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     block = tl.program_id(0)
     sums, rows, width = a, rows_a, width_a
     if block >= tl.cdiv(width_a, COLUMNS):
@@ -377,14 +338,14 @@ def drop_add_norm(
     `seed` is one int32 on the device, at an address that is a multiple of 16.
     """
     tokens, width = x.shape
-    rows, warps = (2, 2) if width <= 1024 else (1, 8)
+    rows, warps = rows_and_warps(width)
     out = rows_like(residual)
     kept = Kept(rows_like(residual), rows_of(tokens, 1, torch.float32, x.device)) if keep else Kept(out, gamma)
     launch(
         _drop_add_norm_kernel,
         (-(-tokens // rows),),
-        (x, residual, gamma, beta, *kept, out, tokens, width, eps, seed, *dropped(dropout)),
-        {"DROPS": dropout > 0, "KEEPS": keep, "ROWS": rows, "COLUMNS": _power(width)},
+        (x, residual, gamma, beta, *kept, out, tokens, width, eps, seed, *dropout_numbers(dropout)),
+        {"DROPS": dropout > 0, "KEEPS": keep, "ROWS": rows, "COLUMNS": next_power_of_2(width)},
         num_warps=warps,
     )
     return out, kept
@@ -412,50 +373,40 @@ def drop_add_norm_backward(
         _drop_add_norm_backward_kernel,
         (len(sums),),
         (
-            grad,
-            more,
-            *kept,
-            gamma,
-            grad_residual,
-            grad_x,
-            sums,
-            tokens,
-            width,
-            sums.stride(0),
-            seed,
-            *dropped(dropout),
+            grad, more, *kept, gamma, grad_residual, grad_x, sums, tokens, width, sums.stride(0), seed,
+            *dropout_numbers(dropout),
         ),
-        {"DROPS": dropout > 0, "ROWS": rows, "STEPS": norm_block_rows(tokens) // rows, "COLUMNS": _power(width)},
+        {
+            "DROPS": dropout > 0, "ROWS": rows, "STEPS": norm_block_rows(tokens) // rows,
+            "COLUMNS": next_power_of_2(width),
+        },
         num_warps=warps,
-    )
+    )  # fmt: skip
     return grad_residual, grad_x
 
 
 def gelu_backward(x: Tensor, grad: Tensor, *, exact: bool, sums: Tensor) -> Tensor:
     """The gradient of the activation's input `[tokens, I]`; into `sums` `[blocks, I]` its sum over tokens."""
     tokens, width = x.shape
-    rows, columns = 1, min(1024, _power(width))
+    rows, columns = 1, min(1024, next_power_of_2(width))
     grad_x = rows_like(x)
     launch(
         _gelu_backward_kernel,
         (len(sums), -(-width // columns)),
         (x, grad, grad_x, sums, tokens, width, sums.stride(0)),
         {
-            "EXACT": exact,
-            "ROWS": rows,
-            "STEPS": block_rows(tokens) // rows,
-            "COLUMNS": columns,
+            "EXACT": exact, "ROWS": rows, "STEPS": block_rows(tokens) // rows, "COLUMNS": columns,
             "HARDWARE": not INTERPRETED,
         },
         num_warps=4,
-    )
+    )  # fmt: skip
     return grad_x
 
 
 def column_sums(x: Tensor, *, sums: Tensor) -> None:
     """`[tokens, width]` → into `sums` `[blocks, width]`."""
     tokens, width = x.shape
-    rows, columns = 4, min(1024, _power(width))
+    rows, columns = 4, min(1024, next_power_of_2(width))
     launch(
         _column_sums_kernel,
         (len(sums), -(-width // columns)),
@@ -483,23 +434,17 @@ def attention_backward(
     """
     width = qkv.shape[1] // 3
     head = width // heads
-    factors = (math.log2(math.e) / math.sqrt(head), 1 / math.sqrt(head))
     launch(
         _attention_backward_kernel,
         (heads, len(plan.programs)),
-        (qkv, grad, out, column_sums, plan.programs, plan.starts, seed, width, *factors, *dropped(dropout)),
+        (
+            qkv, grad, out, column_sums, plan.programs, plan.starts, seed, width, softmax_power(head),
+            1 / math.sqrt(head), *dropout_numbers(dropout),
+        ),
         {
-            "HEAD": head,
-            "LANES": max(16, _power(head)),
-            "ROWS": plan.tile,
-            "HARDWARE": not INTERPRETED,
+            "HEAD": head, "LANES": max(16, next_power_of_2(head)), "ROWS": plan.tile, "HARDWARE": not INTERPRETED,
             "DROPS": dropout > 0,
         },
         num_warps=4,
         num_stages=1,
-    )
-
-
-def _power(width: int) -> int:
-    """The next power of two."""
-    return 1 << (width - 1).bit_length()
+    )  # fmt: skip

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bertie.engine.gpu.epilogues import gelu
-from bertie.engine.gpu.launch import rows_like, rows_of
+from bertie.engine.gpu.embed_norm_gelu import gelu
 from bertie.engine.gpu.training.batch import Passage
 from bertie.engine.gpu.training.gradients import (
     Kept,
@@ -20,6 +19,7 @@ from bertie.engine.gpu.training.gradients import (
     gelu_backward,
     totals,
 )
+from bertie.engine.gpu.triton_launch import rows_like, rows_of
 from bertie.model.activations import gelu_erf
 from bertie.model.bert import BertLayer
 

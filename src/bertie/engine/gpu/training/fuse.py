@@ -5,23 +5,25 @@
         loss = …                    # packed batches take the fused layers, everything else the reference's own
 
 PyTorch runs a reference layer in some sixty kernels both ways, most of which only carry values to memory and back. Here
-they are about thirty (training_layer.py), and for all layers together two launches (recorded.py). Every batch starts
+they are about thirty (layer.py), and for all layers together two launches (cuda_graphs.py). Every batch starts
 with rounded copies of the weights. Dropout keeps nothing for the way back but a seed, which comes from PyTorch's
 generator on the CPU, so a resumed run drops the same values.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from bertie.engine.gpu.embedding import FusedEmbeddings
+from bertie.engine.gpu.training.autograd import Context, apply
 from bertie.engine.gpu.training.batch import SEEDS, Passage, TrainingBatch, rows_for
+from bertie.engine.gpu.training.cuda_graphs import Graphs, Record, Stack
+from bertie.engine.gpu.training.embeddings import FusedEmbeddings
 from bertie.engine.gpu.training.layer import HALF, LayerGradients, TrainingLayer
-from bertie.engine.gpu.training.recorded import Graphs, Record, Stack
-from bertie.engine.gpu.training.words import PaddedDecoder
+from bertie.engine.gpu.training.vocabulary_loss import PaddedDecoder
 from bertie.model.activations import gelu_erf, gelu_tanh
 from bertie.model.bert import PLAIN, BertEncoder, BertLayer
 from bertie.model.cache import LayerCache
@@ -85,19 +87,31 @@ def fuse(model: BertPreTrainedModel, *, record: bool = True) -> Fusion:
     """
     encoder = model.base_model.encoder
     fused = FusedEncoder(encoder, Graphs() if record else None)
-    encoder.forward = fused.forward  # type: ignore[method-assign]
-    changed: list[nn.Module] = [encoder, *encoder.layer]
+    changed: list[nn.Module] = []
+
+    def exchange(module: nn.Module, forward: Callable[..., object]) -> None:
+        module.forward = forward
+        changed.append(module)
+
+    exchange(encoder, fused.forward)
     for layer in fused.layers:
-        layer.layer.forward = FusedLayer(fused, layer).forward  # type: ignore[method-assign]
+        exchange(layer.layer, FusedLayer(fused, layer).forward)
     decoder = model.get_output_embeddings()
     if isinstance(decoder, nn.Linear):
-        decoder.forward = PaddedDecoder(decoder).forward  # type: ignore[method-assign, assignment]
-        changed.append(decoder)
+        exchange(decoder, PaddedDecoder(decoder).forward)
     embeddings = model.base_model.embeddings
     if embeddings.token_type_embeddings.num_embeddings <= FusedEmbeddings.MOST_SEGMENTS:
-        embeddings.forward = FusedEmbeddings(embeddings, HALF, in_half).forward  # type: ignore[method-assign]
-        changed.append(embeddings)
+        exchange(embeddings, FusedEmbeddings(embeddings, HALF, in_half).forward)
     return Fusion(fused, changed)
+
+
+Forward = TypeVar("Forward", bound=Callable[..., object])
+
+
+def takes_plan(forward: Forward) -> Forward:
+    """A mark for the model, which passes a packed batch on to no other forward (model/hub/parts.py)."""
+    vars(forward)["takes_plan"] = True
+    return forward
 
 
 class FusedEncoder:
@@ -116,6 +130,7 @@ class FusedEncoder:
         self.batch: TrainingBatch | None = None  # what the layers are in, one by one
         self.passage: Passage | None = None
 
+    @takes_plan
     def forward(self, hidden_states: Tensor, plan: AttentionPlan = PLAIN, **named: Any) -> BertEncoderOutput:
         """As the reference encoder's."""
         self.batch = self.passage = None
@@ -136,7 +151,7 @@ class FusedEncoder:
         self.batch, self.passage = batch, Passage(batch.form, batch.to(hidden_states.device))
         return BertEncoder.forward(self.encoder, hidden_states, plan, **named)
 
-    def _all_at_once(self, plan: AttentionPlan, named: dict[str, Any]) -> bool:
+    def _all_at_once(self, plan: AttentionPlan, named: Mapping[str, object]) -> bool:
         """Whether nobody wants to see anything between layers."""
         return (
             self.encoder.training
@@ -163,6 +178,7 @@ class FusedLayer:
     def __init__(self, encoder: FusedEncoder, layer: TrainingLayer) -> None:
         self.encoder, self.layer = encoder, layer
 
+    @takes_plan
     def forward(
         self,
         hidden_states: Tensor,
@@ -179,15 +195,21 @@ class FusedLayer:
                 self.layer.layer, hidden_states, plan,
                 encoder_hidden_states=encoder_hidden_states, cross_plan=cross_plan, cache=cache,
             )  # fmt: skip
-        made: Tensor = _Layer.apply(hidden_states.to(HALF), passage, self.layer, *self.layer.parameters)  # type: ignore[no-untyped-call]
+        made = apply(_Layer, hidden_states.to(HALF), passage, self.layer, *self.layer.parameters)
         return made, None, None
+
+
+class _LayerContext(Context, Protocol):
+    passage: Passage
+    layer: TrainingLayer
+    training: bool
 
 
 class _Layer(torch.autograd.Function):
     """`[tokens, D]` → `[tokens, D]`, and the gradients of both and of the sixteen parameters."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, passage: Passage, layer: TrainingLayer, *parameters: Tensor) -> Tensor:
+    def forward(ctx: _LayerContext, x: Tensor, passage: Passage, layer: TrainingLayer, *parameters: Tensor) -> Tensor:
         training = layer.layer.training
         out, saved = layer.forward(x, passage, training=training, keep=any(ctx.needs_input_grad))
         ctx.save_for_backward(*saved)
@@ -195,7 +217,7 @@ class _Layer(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _LayerContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         into = LayerGradients(ctx.layer)
         of_x = ctx.layer.backward(grad.contiguous(), ctx.passage, ctx.saved_tensors, into, training=ctx.training)
         return of_x, None, None, *into.in_order()

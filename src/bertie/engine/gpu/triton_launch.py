@@ -1,4 +1,3 @@
-# mypy: disable-error-code="import-not-found,import-untyped"
 """Launching Triton kernels again and again.
 
 `kernel[grid](…)` works out on every call which compiled form fits its arguments, and on some machines takes 28 µs for
@@ -9,7 +8,8 @@ Triton looks at) are multiples of 16, and the constants.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 import triton
@@ -17,12 +17,40 @@ from torch import Tensor
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)  # Triton's own switch: kernels run as NumPy on a CPU
 
-_compiled: dict[tuple[Any, ...], Any] = {}
-_numbers: dict[Any, list[int]] = {}  # per kernel: the places of the arguments whose value Triton looks at, if it is one
+Arguments = tuple[Any, ...]  # tensors, numbers and None, as each kernel has them
+Grid = tuple[int, ...]
+
+
+class Launcher(Protocol):
+    """What `[grid]` gives; it returns the compiled form it has launched."""
+
+    def __call__(self, *arguments: object, **constants: int | None) -> Compiled: ...
+
+
+class Compiled(Protocol):
+    """One form of a kernel."""
+
+    def __getitem__(self, grid: Grid, /) -> Launcher: ...
+
+
+class Kernel(Compiled, Protocol):
+    """What `@triton.jit` makes of a function."""
+
+    __name__: str
+    arg_names: list[str]
+    do_not_specialize: list[str] | None
+
+
+_compiled: dict[tuple[object, ...], Compiled] = {}
+_numbers: dict[Kernel, list[int]] = {}  # per kernel: the places of arguments whose value Triton looks at
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any], **options: Any
+    kernel: Kernel,
+    grid: Grid,
+    arguments: Arguments,
+    constants: Mapping[str, int],
+    **options: int | None,
 ) -> None:
     """`kernel[grid](*arguments, **constants, **options)`; constants in the order of the kernel's own."""
     if INTERPRETED:
@@ -31,15 +59,20 @@ def launch(
     numbers = _numbers.get(kernel)
     if numbers is None:
         numbers = _numbers[kernel] = _looked_at(kernel, arguments, constants)
-    tensors = [given for given in arguments if isinstance(given, Tensor)]
-    pointers = 0
-    for tensor in tensors:
-        pointers |= tensor.data_ptr()
+    pointers, device = 0, None
+    dtypes: list[torch.dtype | None] = []
+    for given in arguments:
+        if isinstance(given, Tensor):
+            pointers |= given.data_ptr()
+            dtypes.append(given.dtype)
+            device = given.get_device() if device is None else device
+        else:
+            dtypes.append(None)
     key = (
         kernel,
-        tensors[0].get_device(),
+        device,
         pointers & 15,
-        *[given.dtype if isinstance(given, Tensor) else None for given in arguments],
+        *dtypes,
         *[(arguments[k] & 15 == 0, arguments[k] == 1, arguments[k] >= 2**31) for k in numbers],
         *constants.values(),
         *options.values(),
@@ -61,12 +94,21 @@ def rows_like(x: Tensor) -> Tensor:
     return rows_of(len(x), x.shape[1], x.dtype, x.device)
 
 
+def rows_and_warps(width: int) -> tuple[int, int]:
+    """Rows of a program that goes over rows, and its warps: few of both, so that many programs have loads under way."""
+    return (2, 2) if width <= 1024 else (1, 8)
+
+
+def next_power_of_2(width: int) -> int:
+    return 1 << (width - 1).bit_length()
+
+
 def with_room(tokens: int) -> int:
     step = max(64, 1 << max(0, tokens.bit_length() - 4))
     return -(-tokens // step) * step
 
 
-def _looked_at(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any]) -> list[int]:
+def _looked_at(kernel: Kernel, arguments: Arguments, constants: Mapping[str, int]) -> list[int]:
     names, ignored = kernel.arg_names, set(kernel.do_not_specialize or ())
     assert names[len(arguments) :] == list(constants), f"{kernel.__name__} takes {names}"
     given = zip(names, arguments, strict=False)

@@ -1,6 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-# mypy: disable-error-code="import-not-found,import-untyped"
-# ruff: noqa: N803 (Triton's constants are in capitals)
 """Predicting words on a GPU: scores for the whole vocabulary, and their cross-entropy, without a pass too many.
 
 Google's vocabulary has 30,522 words, a number that tensor cores cannot address well; `PaddedDecoder` computes scores in
@@ -10,7 +7,7 @@ writes the gradient once, and has nothing as large as them in fp32.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from bertie.engine.gpu.launch import launch
+from bertie.engine.gpu.training.autograd import Context, apply
 from bertie.engine.gpu.training.gradients import RowSums, column_sums
+from bertie.engine.gpu.triton_launch import launch
 
 _ALIGNED = 64
 _BLOCK = 2048
@@ -44,19 +42,22 @@ class PaddedDecoder:
         with torch.no_grad():
             self.weight[: decoder.out_features].copy_(decoder.weight)
             self.bias[: decoder.out_features].copy_(decoder.bias)
-        scores: Tensor = _Decode.apply(x.to(torch.bfloat16), decoder.weight, decoder.bias, self)  # type: ignore[no-untyped-call]
-        return scores
+        return apply(_Decode, x.to(torch.bfloat16), decoder.weight, decoder.bias, self)
+
+
+class _DecodeContext(Context, Protocol):
+    padded: PaddedDecoder
 
 
 class _Decode(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padded: PaddedDecoder) -> Tensor:
+    def forward(ctx: _DecodeContext, x: Tensor, weight: Tensor, bias: Tensor, padded: PaddedDecoder) -> Tensor:
         ctx.save_for_backward(x)
         ctx.padded = padded
         return torch.addmm(padded.bias, x, padded.weight.t())[:, : len(weight)]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _DecodeContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         width, weight = grad.shape[1], ctx.padded.weight
         grad = _whole_rows(grad, len(weight))
@@ -88,13 +89,10 @@ def _cross_entropy_kernel(
     labels,  # [words]; below 0: not counted
     losses,  # [words] fp32
     grad,  # [words, room]: V filled up with zeros
-    score_stride,
-    grad_stride,
+    score_stride, grad_stride,
     width,  # V
-    room,
-    BLOCK: tl.constexpr,
-    WITH_GRAD: tl.constexpr,
-):
+    room, BLOCK: tl.constexpr, WITH_GRAD: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     label = tl.load(labels + row)
     column = tl.arange(0, BLOCK)
@@ -135,9 +133,14 @@ def _scale_kernel(x, factor, count, BLOCK: tl.constexpr):
         tl.store(x + place, (value * by).to(x.dtype.element_ty), mask=inside)
 
 
+class _CrossEntropyContext(Context, Protocol):
+    grad: Tensor | None
+    width: int
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, labels: Tensor) -> Tensor:
+    def forward(ctx: _CrossEntropyContext, scores: Tensor, labels: Tensor) -> Tensor:
         rows, width = scores.shape
         losses = torch.empty(rows, device=scores.device, dtype=torch.float32)
         with_grad = ctx.needs_input_grad[0]
@@ -154,8 +157,9 @@ class _CrossEntropy(torch.autograd.Function):
         return losses.sum()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _CrossEntropyContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         slopes, ctx.grad = ctx.grad, None
+        assert slopes is not None
         count = slopes.numel()
         launch(_scale_kernel, (-(-count // _BLOCK),), (slopes, grad, count), {"BLOCK": _BLOCK}, num_warps=8)
         return slopes[:, : ctx.width], None
@@ -165,5 +169,4 @@ def cross_entropy_sum(scores: Tensor, labels: Tensor) -> Tensor:
     """`[words, V]` and `[words]` → the sum of cross-entropies, `[]` in fp32. Labels below 0 are not counted."""
     if not len(scores):
         return scores.float().sum()
-    total: Tensor = _CrossEntropy.apply(scores, labels)  # type: ignore[no-untyped-call]
-    return total
+    return apply(_CrossEntropy, scores, labels)

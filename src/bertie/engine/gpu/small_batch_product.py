@@ -1,6 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-# mypy: disable-error-code="import-not-found,import-untyped"
-# ruff: noqa: N803 (Triton's constants are in capitals)
 """Products for a handful of tokens: one text of a search box, not a batch.
 
 Up to 64 tokens a product is over when its weights have been read, and the only question is how many multiprocessors
@@ -17,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.epilogues import _gelu_of
-from bertie.engine.gpu.launch import INTERPRETED
+from bertie.engine.gpu.kernel_functions import gelu_of
+from bertie.engine.gpu.triton_launch import INTERPRETED, next_power_of_2
 
 MOST_TOKENS = 64
 COLUMNS = 32
@@ -27,28 +24,19 @@ _PROGRAMS = 96  # that keep a GPU busy
 
 
 @triton.jit
-def _narrow_kernel(
+def _small_batch_linear_kernel(
     x,  # [tokens, I]
     weight,  # [O, I]
     bias,  # [O]; not read where there are parts
     out,  # [tokens, O], or [parts, tokens, O] fp32
     x_scale,  # [1] fp32 each, for fp8 alone: what a 1 means in x, in the weight, in what is written
-    weight_scale,
-    out_scale,
-    tokens,
+    weight_scale, out_scale, tokens,
     width,  # O
     depth,  # I
     part_depth,  # a multiple of STEP
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    PARTS: tl.constexpr,
-    FROM_FP8: tl.constexpr,
-    TO_FP8: tl.constexpr,
-    GELU: tl.constexpr,
-    EXACT: tl.constexpr,
-    HARDWARE: tl.constexpr,
-):
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, PARTS: tl.constexpr, FROM_FP8: tl.constexpr,
+    TO_FP8: tl.constexpr, GELU: tl.constexpr, EXACT: tl.constexpr, HARDWARE: tl.constexpr,
+):  # fmt: skip
     row = tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(1) * part_depth
@@ -66,7 +54,7 @@ def _narrow_kernel(
     if PARTS == 1:
         total += tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
     if GELU:
-        total = _gelu_of(total, EXACT, HARDWARE)
+        total = gelu_of(total, EXACT, HARDWARE)
     if TO_FP8:
         total = total * (1.0 / tl.load(out_scale))
         total = tl.minimum(tl.maximum(total, -448.0), 448.0)
@@ -74,7 +62,7 @@ def _narrow_kernel(
     tl.store(out + place, total.to(out.dtype.element_ty), mask=(row < tokens)[:, None] & (column < width)[None, :])
 
 
-def narrow(
+def small_batch_linear(
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -101,28 +89,11 @@ def narrow(
     else:
         dtype = bias.dtype if fp8_scale is None else torch.float8_e4m3fn
         out = torch.empty(tokens, width, device=x.device, dtype=dtype)
-    _narrow_kernel[(columns, parts)](
-        x,
-        weight,
-        bias,
-        out,
-        None if scales is None else scales[0],
-        None if scales is None else scales[1],
-        fp8_scale,
-        tokens,
-        width,
-        depth,
-        part_depth,
-        ROWS=max(16, triton.next_power_of_2(tokens)),
-        COLUMNS=COLUMNS,
-        STEP=DEPTH,
-        PARTS=0 if in_parts else 1,
-        FROM_FP8=scales is not None,
-        TO_FP8=fp8_scale is not None,
-        GELU=gelu is not None,
-        EXACT=gelu == "erf" and fp8_scale is None,
-        HARDWARE=fp8_scale is not None and not INTERPRETED,
-        num_warps=4,
-        num_stages=5,
-    )
+    _small_batch_linear_kernel[(columns, parts)](
+        x, weight, bias, out, *(scales or (None, None)), fp8_scale, tokens, width, depth, part_depth,
+        ROWS=max(16, next_power_of_2(tokens)), COLUMNS=COLUMNS, STEP=DEPTH, PARTS=0 if in_parts else 1,
+        FROM_FP8=scales is not None, TO_FP8=fp8_scale is not None, GELU=gelu is not None,
+        EXACT=gelu == "erf" and fp8_scale is None, HARDWARE=fp8_scale is not None and not INTERPRETED,
+        num_warps=4, num_stages=5,
+    )  # fmt: skip
     return out

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertie.engine.gpu.schedule import TILE, Schedule, host_tables, most_programs
+from bertie.engine.gpu.attention_schedule import TILE, Schedule, host_tables, most_programs
 
 # Any batch of up to 4096 tokens has a step. Where cost goes with tokens the steps are at most a half apart; below 128
 # tokens a pass costs what its weights cost.
@@ -43,7 +43,7 @@ class _Staging:
     def __init__(self, size: int) -> None:
         self.pinned = torch.zeros(size, dtype=torch.int32, pin_memory=True)
         self.array: NDArray[np.int32] = self.pinned.numpy()
-        self.read = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.read = torch.cuda.Event()  # type: ignore[no-untyped-call]  # it has no types
 
 
 @dataclass
@@ -66,7 +66,7 @@ class _Recording:
 
 
 class GraphLadder:
-    """Recorded forward passes, made when first needed or all at once by `record_all`."""
+    """Recorded forward passes, made when first needed."""
 
     def __init__(self, forward: Forward, device: torch.device) -> None:
         self.forward, self.device = forward, device
@@ -81,12 +81,6 @@ class GraphLadder:
         if tokens <= STEPS[-1]:
             return next(step for step in STEPS if step >= tokens)
         return next((step for step in FULL_STEPS if 0 <= step - tokens < _TEXT), None)
-
-    def record_all(self) -> None:
-        """Record every step for batches of any size; the full ones are recorded when one comes."""
-        with self._lock:
-            for step in STEPS:
-                self._recording(step)
 
     def __call__(
         self,
@@ -165,7 +159,7 @@ class GraphLadder:
         text = min(step, 128)
         tables = host_tables((text,) * (step // text), tile=tile, programs=programs, tokens=step, positions=True)
         buffer[: len(tables)].copy_(torch.from_numpy(tables))
-        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # it has no types
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
             run()

@@ -1,6 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-# mypy: disable-error-code="import-not-found,import-untyped"
-# ruff: noqa: N803 (Triton's constants are in capitals)
 """The embeddings of a packed batch for training: three look-ups, LayerNorm and dropout in one pass, and one back.
 
 Nothing is kept for the way back but the ids and a seed: what was normalised is looked up again, which is as quick as
@@ -10,18 +7,18 @@ reading it. The gradient of words is PyTorch's own, sorted by id; those of posit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.epilogues import _normalised
-from bertie.engine.gpu.launch import launch
-from bertie.engine.gpu.schedule import to_device
-from bertie.engine.gpu.training.dropout import _kept, dropped
-from bertie.engine.gpu.training.gradients import RowSums, _power, block_rows
+from bertie.engine.gpu.attention_schedule import to_device
+from bertie.engine.gpu.kernel_functions import dropout_numbers, is_kept, layer_norm
+from bertie.engine.gpu.training.autograd import Context, apply
+from bertie.engine.gpu.training.gradients import RowSums, block_rows
+from bertie.engine.gpu.triton_launch import launch, next_power_of_2, rows_and_warps
 from bertie.model.bert import BertEmbeddings
 
 
@@ -43,32 +40,22 @@ def _looked_up(ids, positions, types, words, places, segments, row, inside, colu
 @triton.jit(do_not_specialize=["dropped", "tokens"])
 def _embed_kernel(
     ids,  # [tokens]
-    positions,
-    types,
+    positions, types,
     words,  # [V, D]
     places,  # [P, D]
     segments,  # [S, D]
-    gamma,
-    beta,
+    gamma, beta,
     out,  # [tokens, D]
-    tokens,
-    width,
-    eps,
-    seed,
-    dropped,
-    rescale,
-    DROPS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    tokens, width, eps, seed, dropped, rescale, DROPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     in_row = column < width
     inside = row < tokens
     total = _looked_up(ids, positions, types, words, places, segments, row, inside, column, in_row, width)
-    normal = _normalised(total, in_row, gamma, beta, column, width, eps)
+    normal = layer_norm(total, in_row, gamma, beta, column, width, eps)
     if DROPS:
-        kept = _kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
+        kept = is_kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
         normal = tl.where(kept, normal * rescale, 0.0)
     place = row.to(tl.int64)[:, None] * width + column[None, :]
     tl.store(out + place, normal.to(out.dtype.element_ty), mask=inside[:, None] & in_row[None, :])
@@ -77,27 +64,12 @@ def _embed_kernel(
 @triton.jit(do_not_specialize=["dropped", "tokens"])
 def _embed_backward_kernel(
     grad,  # [tokens, D]
-    ids,
-    positions,
-    types,
-    words,
-    places,
-    segments,
-    gamma,
+    ids, positions, types, words, places, segments, gamma,
     of_sum,  # [tokens, D] fp32: the gradient of what was looked up
     sums,  # [blocks of rows, 2·D] fp32: of gamma, of beta
-    tokens,
-    width,
-    sums_stride,
-    eps,
-    seed,
-    dropped,
-    rescale,
-    DROPS: tl.constexpr,
-    ROWS: tl.constexpr,
-    STEPS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    tokens, width, sums_stride, eps, seed, dropped, rescale, DROPS: tl.constexpr, ROWS: tl.constexpr,
+    STEPS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     program = tl.program_id(0)
     column = tl.arange(0, COLUMNS)
     in_row = column < width
@@ -111,7 +83,7 @@ def _embed_backward_kernel(
         place = row.to(tl.int64)[:, None] * width + column[None, :]
         above = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
         if DROPS:
-            kept = _kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
+            kept = is_kept(tl.load(seed), row[:, None], width, 0, column[None, :], dropped)
             above = tl.where(kept, above * rescale, 0.0)
         total = _looked_up(ids, positions, types, words, places, segments, row, inside, column, in_row, width)
         mean = tl.sum(total, 1) / width
@@ -160,28 +132,34 @@ class FusedEmbeddings:
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         tables = module.word_embeddings, module.position_embeddings, module.token_type_embeddings
         norm = module.LayerNorm
-        made: Tensor = _Embed.apply(  # type: ignore[no-untyped-call]
-            input_ids, position_ids, types, *(table.weight for table in tables), norm.weight, norm.bias, norm.eps,
-            drop, seed, self.dtype, module.word_embeddings.padding_idx,
+        return apply(
+            _Embed, input_ids, position_ids, types, *(table.weight for table in tables), norm.weight, norm.bias,
+            norm.eps, drop, seed, self.dtype, module.word_embeddings.padding_idx,
         )  # fmt: skip
-        return made
+
+
+class _EmbedContext(Context, Protocol):
+    given: tuple[float, float, Tensor | None, int | None]  # ε, dropout, its seed, the word without a gradient
 
 
 class _Embed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, positions: Tensor, types: Tensor, *given: Any) -> Tensor:
-        words, places, segments, gamma, beta, eps, drop, seed, half, padding = given
+    def forward(
+        ctx: _EmbedContext, ids: Tensor, positions: Tensor, types: Tensor, words: Tensor, places: Tensor,
+        segments: Tensor, gamma: Tensor, beta: Tensor, eps: float, drop: float, seed: Tensor | None, half: torch.dtype,
+        padding: int | None,
+    ) -> Tensor:  # fmt: skip
         tokens, width = len(ids), words.shape[1]
-        rows, warps = (2, 2) if width <= 1024 else (1, 8)
+        rows, warps = rows_and_warps(width)
         out = torch.empty(tokens, width, device=ids.device, dtype=half)
         launch(
             _embed_kernel,
             (-(-tokens // rows),),
             (
                 ids, positions, types, words, places, segments, gamma, beta, out, tokens, width, eps, seed,
-                *dropped(drop),
+                *dropout_numbers(drop),
             ),
-            {"DROPS": drop > 0, "ROWS": rows, "COLUMNS": _power(width)},
+            {"DROPS": drop > 0, "ROWS": rows, "COLUMNS": next_power_of_2(width)},
             num_warps=warps,
         )  # fmt: skip
         ctx.save_for_backward(ids, positions, types, words, places, segments, gamma)
@@ -189,7 +167,7 @@ class _Embed(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _EmbedContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         ids, positions, types, words, places, segments, gamma = ctx.saved_tensors
         eps, drop, seed, padding = ctx.given
         tokens, width = grad.shape
@@ -201,9 +179,9 @@ class _Embed(torch.autograd.Function):
             (len(part),),
             (
                 grad.contiguous(), ids, positions, types, words, places, segments, gamma, of_sum, part, tokens, width,
-                part.stride(0), eps, seed, *dropped(drop),
+                part.stride(0), eps, seed, *dropout_numbers(drop),
             ),
-            {"DROPS": drop > 0, "ROWS": 1, "STEPS": block_rows(tokens), "COLUMNS": _power(width)},
+            {"DROPS": drop > 0, "ROWS": 1, "STEPS": block_rows(tokens), "COLUMNS": next_power_of_2(width)},
             num_warps=4 if width <= 1024 else 8,
         )  # fmt: skip
         of_words = torch.ops.aten.embedding_dense_backward(

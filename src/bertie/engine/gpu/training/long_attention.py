@@ -1,6 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-# mypy: disable-error-code="import-not-found,import-untyped"
-# ruff: noqa: N803 (Triton's constants are in capitals)
 """Attention over texts that no tile holds whole, both ways, for training.
 
 A program takes a tile of one text for one head, and walks over the whole text in blocks. There are three kernels:
@@ -19,7 +16,6 @@ Rows and keys past a text's end need no mask on the way back. Their vectors are 
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -27,10 +23,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.attention import _exp2, _kept_weights
-from bertie.engine.gpu.launch import INTERPRETED, launch, with_room
-from bertie.engine.gpu.schedule import Schedule
-from bertie.engine.gpu.training.dropout import dropped
+from bertie.engine.gpu.attention_schedule import Schedule
+from bertie.engine.gpu.kernel_functions import dropout_numbers, exp2, softmax_power, weights_kept
+from bertie.engine.gpu.triton_launch import INTERPRETED, Arguments, Kernel, launch, next_power_of_2, with_room
 
 LONG = 64  # rows of a tile
 
@@ -68,15 +63,9 @@ def _forward_kernel(
     tokens,
     width,  # N·H
     to_power,  # log₂e / √H
-    dropped,
-    rescale,
-    HEAD: tl.constexpr,
-    LANES: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    HARDWARE: tl.constexpr,
-    DROPS: tl.constexpr,
-):
+    dropped, rescale, HEAD: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    HARDWARE: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
     program = programs + 4 * tl.program_id(1)
     first, end = tl.load(program), tl.load(program + 1)
     start, stop = tl.load(program + 2), tl.load(program + 3)
@@ -101,11 +90,11 @@ def _forward_kernel(
         v = tl.load(at + width, mask=inside, other=0.0)
         scores = tl.where(there[None, :], tl.dot(q, tl.trans(k)), -1e30)
         new_top = tl.maximum(top, tl.max(scores, 1) * to_power)
-        weights = _exp2(scores * to_power - new_top[:, None], HARDWARE)
-        shrink = _exp2(top - new_top, HARDWARE)
+        weights = exp2(scores * to_power - new_top[:, None], HARDWARE)
+        shrink = exp2(top - new_top, HARDWARE)
         total = total * shrink + tl.sum(weights, 1)
         if DROPS:
-            kept = _kept_weights(seed, head, (first + row)[:, None], block, key[None, :], dropped)
+            kept = weights_kept(seed, head, (first + row)[:, None], block, key[None, :], dropped)
             weights = tl.where(kept, weights * rescale, 0.0)
         context = tl.dot(weights.to(v.dtype), v, context * shrink[:, None])
         top = new_top
@@ -124,21 +113,11 @@ def _for_queries_kernel(
     column_sums,  # [programs, 3·N·H] fp32: of the rows of a program
     sums,  # [N, tokens]
     levels,  # [N, tokens] fp32: a row's mean gradient of its weights
-    programs,
-    seed,
-    tokens,
-    width,
-    to_power,
+    programs, seed, tokens, width, to_power,
     to_score,  # 1 / √H
-    dropped,
-    rescale,
-    HEAD: tl.constexpr,
-    LANES: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    HARDWARE: tl.constexpr,
-    DROPS: tl.constexpr,
-):
+    dropped, rescale, HEAD: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    HARDWARE: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
     program = programs + 4 * tl.program_id(1)
     first, end = tl.load(program), tl.load(program + 1)
     start, stop = tl.load(program + 2), tl.load(program + 3)
@@ -170,10 +149,10 @@ def _for_queries_kernel(
         v = tl.load(at + width, mask=inside, other=0.0)
         # At most 1, also for keys past the end, which are multiplied with 0: infinity would make that no number.
         power = tl.minimum(tl.dot(q, tl.trans(k)) * to_power - logarithm[:, None], 0.0)
-        weights = _exp2(power, HARDWARE)
+        weights = exp2(power, HARDWARE)
         of_weights = tl.dot(above, tl.trans(v))
         if DROPS:
-            kept = _kept_weights(seed, head, (first + row)[:, None], block, key[None, :], dropped)
+            kept = weights_kept(seed, head, (first + row)[:, None], block, key[None, :], dropped)
             of_weights = tl.where(kept, of_weights * rescale, 0.0)
         of_scores = weights * (of_weights - level[:, None])
         of_q = tl.dot(of_scores.to(k.dtype), k, of_q)
@@ -190,21 +169,9 @@ def _for_keys_kernel(
     column_sums,  # [programs, 3·N·H] fp32: of the rows of a program
     sums,  # [N, tokens]
     levels,  # [N, tokens]
-    programs,
-    seed,
-    tokens,
-    width,
-    to_power,
-    to_score,
-    dropped,
-    rescale,
-    HEAD: tl.constexpr,
-    LANES: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    HARDWARE: tl.constexpr,
-    DROPS: tl.constexpr,
-):
+    programs, seed, tokens, width, to_power, to_score, dropped, rescale, HEAD: tl.constexpr, LANES: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, HARDWARE: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
     program = programs + 4 * tl.program_id(1)
     first, end = tl.load(program), tl.load(program + 1)
     start, stop = tl.load(program + 2), tl.load(program + 3)
@@ -236,10 +203,10 @@ def _for_keys_kernel(
         logarithm = tl.load(sums + of_row + block, mask=present, other=0.0)
         level = tl.load(levels + of_row + block, mask=present, other=0.0)
         # Here a column is a query.
-        weights = _exp2(tl.dot(k, tl.trans(q)) * to_power - logarithm[None, :], HARDWARE)
+        weights = exp2(tl.dot(k, tl.trans(q)) * to_power - logarithm[None, :], HARDWARE)
         of_weights = tl.dot(v, tl.trans(above))
         if DROPS:
-            kept = _kept_weights(seed, head, (start + block + row)[None, :], first - start, key[:, None], dropped)
+            kept = weights_kept(seed, head, (start + block + row)[None, :], first - start, key[:, None], dropped)
             of_weights = tl.where(kept, of_weights * rescale, 0.0)
             left = tl.where(kept, weights * rescale, 0.0)
             of_v = tl.dot(left.to(above.dtype), above, of_v)
@@ -259,8 +226,9 @@ def long_attention(
     """Into `out` `[tokens, N·H]` the contexts of the plan's texts. Returns what the way back needs of rows."""
     tokens, width = with_room(len(qkv)), qkv.shape[1] // 3
     sums = torch.empty(heads, tokens, dtype=torch.float32, device=qkv.device)
-    arguments = (qkv, out, sums, plan.programs, seed, tokens, width, _to_power(width // heads), *dropped(dropout))
-    _launch(_forward_kernel, arguments, FORWARD, heads, width // heads, plan, dropout)
+    head = width // heads
+    arguments = (qkv, out, sums, plan.programs, seed, tokens, width, softmax_power(head), *dropout_numbers(dropout))
+    _launch(_forward_kernel, arguments, FORWARD, heads, head, plan, dropout)
     return sums
 
 
@@ -284,20 +252,17 @@ def long_attention_backward(
     tokens, width = sums.shape[1], qkv.shape[1] // 3
     head = width // heads
     levels = torch.empty_like(sums)
-    rest = (sums, levels, plan.programs, seed, tokens, width, _to_power(head), head**-0.5, *dropped(dropout))
+    factors = (softmax_power(head), head**-0.5, *dropout_numbers(dropout))
+    rest = (sums, levels, plan.programs, seed, tokens, width, *factors)
     arguments = (qkv, context, grad, out, column_sums, *rest)
     _launch(_for_queries_kernel, arguments, FOR_QUERIES, heads, head, plan, dropout)
     _launch(_for_keys_kernel, (qkv, grad, out, column_sums, *rest), FOR_KEYS, heads, head, plan, dropout)
 
 
-def _to_power(head: int) -> float:
-    return math.log2(math.e) / math.sqrt(head)
-
-
 def _launch(
-    kernel: object, arguments: tuple[object, ...], walk: Walk, heads: int, head: int, plan: Schedule, dropout: float
+    kernel: Kernel, arguments: Arguments, walk: Walk, heads: int, head: int, plan: Schedule, dropout: float
 ) -> None:
-    lanes = max(16, triton.next_power_of_2(head))
+    lanes = max(16, next_power_of_2(head))
     constants = {
         "HEAD": head, "LANES": lanes, "TILE": plan.tile, "BLOCK": walk.block, "HARDWARE": not INTERPRETED,
         "DROPS": dropout > 0,

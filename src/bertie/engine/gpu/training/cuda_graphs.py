@@ -19,14 +19,15 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from bertie.engine.gpu.launch import rows_of, with_room
+from bertie.engine.gpu.training.autograd import Context, apply
 from bertie.engine.gpu.training.batch import Form, Passage, TrainingBatch
 from bertie.engine.gpu.training.layer import LayerGradients, Saved, TrainingLayer
+from bertie.engine.gpu.triton_launch import rows_of, with_room
 
 logger = logging.getLogger("bertie.engine")
 
@@ -108,8 +109,7 @@ class Stack:
 
     def __call__(self, x: Tensor, batch: TrainingBatch) -> Tensor:
         """`[tokens, D]` → `[tokens, D]`; the batch is a filled one."""
-        made: Tensor = _Whole.apply(x, batch, self, *self.parameters)  # type: ignore[no-untyped-call]
-        return made
+        return apply(_Whole, x, batch, self, *self.parameters)
 
     @property
     def gradients(self) -> list[LayerGradients]:
@@ -233,14 +233,19 @@ def _fill(room: Tensor, rows: Tensor) -> None:
     room[count:].zero_()
 
 
+class _WholeContext(Context, Protocol):
+    taken: _Taken
+    stack: Stack
+
+
 class _Whole(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, batch: TrainingBatch, stack: Stack, *parameters: Tensor) -> Tensor:
+    def forward(ctx: _WholeContext, x: Tensor, batch: TrainingBatch, stack: Stack, *parameters: Tensor) -> Tensor:
         out, ctx.taken = stack.forward(x, batch)
         ctx.stack = stack
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _WholeContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         of_x, gradients = ctx.stack.backward(ctx.taken, grad)
         return of_x, None, None, *gradients

@@ -1,6 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-# mypy: disable-error-code="import-not-found,import-untyped"
-# ruff: noqa: N803 (Triton's constants are in capitals)
 """The widening product of a layer in fp8, with bias, GELU and rounding to fp8 on its way out.
 
 cuBLAS multiplies a little faster, but has to write `[tokens, I]` in half precision for a second kernel to read: three
@@ -37,23 +34,17 @@ class Tiling(NamedTuple):
 
 
 @triton.jit
-def _wide_kernel(
+def _fp8_linear_gelu_kernel(
     x,  # [tokens, I] fp8, a tensor descriptor, as are the next two
     weight,  # [O, I] fp8
     out,  # [tokens, O] fp8
     bias,  # [O]
     x_scale,  # [1] fp32: what a 1 means in x
-    weight_scale,
-    out_scale,
-    tokens,
+    weight_scale, out_scale, tokens,
     width,  # O
     depth,  # I
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    TOGETHER: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-):
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, TOGETHER: tl.constexpr, PROGRAMS: tl.constexpr,
+):  # fmt: skip
     down, right = tl.cdiv(tokens, ROWS), tl.cdiv(width, COLUMNS)
     unit = tl.load(x_scale) * tl.load(weight_scale)
     half = 0.5 / tl.load(out_scale)
@@ -68,7 +59,7 @@ def _wide_kernel(
             total = tl.dot(x.load([row, step * DEPTH]), weight.load([column, step * DEPTH]).T, total)
         columns = column + tl.arange(0, COLUMNS)
         y = total * unit + tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
-        # GELU by tanh, as in epilogues.py, in units of out_scale.
+        # GELU by tanh, as in kernel_functions.py, in units of out_scale.
         inner = y * (0.7978845608028654 + 0.035677408136300125 * y * y)
         bent = tl.inline_asm_elementwise(
             "tanh.approx.f32 $0, $1;", "=f,f", [inner], dtype=tl.float32, is_pure=True, pack=1
@@ -78,7 +69,7 @@ def _wide_kernel(
         out.store([row, column], (y * bent + y).to(tl.float8e4nv))
 
 
-def wide_gelu(
+def fp8_linear_gelu(
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -93,25 +84,14 @@ def wide_gelu(
     width = weight.shape[0]
     out = torch.empty(tokens, width, device=x.device, dtype=x.dtype)
     programs = tiles.share * _multiprocessors(x.device.index or 0)
-    _wide_kernel[(programs,)](
+    _fp8_linear_gelu_kernel[(programs,)](
         TensorDescriptor.from_tensor(x, [tiles.rows, tiles.depth]),
         TensorDescriptor.from_tensor(weight, [tiles.columns, tiles.depth]),
         TensorDescriptor.from_tensor(out, [tiles.rows, tiles.columns]),
-        bias,
-        x_scale,
-        weight_scale,
-        out_scale,
-        tokens,
-        width,
-        depth,
-        ROWS=tiles.rows,
-        COLUMNS=tiles.columns,
-        DEPTH=tiles.depth,
-        TOGETHER=tiles.together,
-        PROGRAMS=programs,
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
-    )
+        bias, x_scale, weight_scale, out_scale, tokens, width, depth,
+        ROWS=tiles.rows, COLUMNS=tiles.columns, DEPTH=tiles.depth, TOGETHER=tiles.together, PROGRAMS=programs,
+        num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
     return out
 
 
