@@ -17,7 +17,7 @@ import pytest
 
 from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.text import BatchEncoding, BertTokenizer, WordPieceTokenizer, train_vocabulary
-from bertie.text.arguments import NO_LIMIT
+from bertie.text.settings import NO_LIMIT
 
 WORDS = [
     "[PAD]",
@@ -55,7 +55,9 @@ def test_text_package_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("module", ["wordpiece", "tokenizer", "truncation", "vocabulary", "windows"])
+@pytest.mark.parametrize(
+    "module", ["wordpiece.reference", "tokenizer", "truncation", "wordpiece.vocabulary", "windows"]
+)
 def test_examples_in_docstrings_run(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"bertie.text.{module}"))
     assert result.failed == 0

@@ -25,8 +25,8 @@ from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from bertie.errors import TokenizerError
-from bertie.text.backend import rust_errors
 from bertie.text.corpus.processes import in_order
+from bertie.text.rust import rust_errors
 from bertie.text.tokenizer import BertTokenizer
 from bertie.text.wordpiece.characters import WHITESPACE
 from bertie.text.wordpiece.reference import replace_surrogates
