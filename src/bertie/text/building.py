@@ -8,19 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from tokenizers import AddedToken, Tokenizer, normalizers
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import WordPiece
 
 from bertie.errors import TokenizerError
 from bertie.text.files import TokenizerFiles
-from bertie.text.rust import (
-    build_backend,
-    check_word_limit,
-    keep_whole,
-    parse_backend,
-    rust_errors,
-    set_template,
-)
-from bertie.text.settings import SPECIAL_ROLES, Settings, SpecialToken, as_special
+from bertie.text.rust import check_word_limit, keep_whole, parse_backend, rust_errors, set_template
+from bertie.text.settings import SPECIAL_ROLES, Settings, SpecialToken, as_added
 from bertie.text.wordpiece.reference import WORD_LIMIT
 from bertie.text.wordpiece.vocabulary import check_case_matches, guess_lower_case, read_text, read_vocabulary
 
@@ -108,25 +102,36 @@ def parts_from_files(files: TokenizerFiles, given: Settings, *, check_case: bool
 
 
 def _build(vocab: Mapping[str, int], settings: Settings, *, check_case: bool, name: str, source: str) -> Tokenizer:
+    """BERT's tokenizer over a vocabulary: `[CLS] A [SEP]`, `[CLS] A [SEP] B [SEP]`, type ids 0 and 1."""
     do_lower_case = settings.get("do_lower_case")
     if do_lower_case is None:
         do_lower_case = guess_lower_case(vocab, name)
     elif check_case:
         check_case_matches(vocab, do_lower_case, name=name, source=source)
     special = {role: str(settings.get(role) or default) for role, default in DEFAULT_SPECIAL.items()}
-    limit = settings.get("max_input_chars_per_word")
-    return build_backend(
-        vocab,
-        do_lower_case=do_lower_case,
-        strip_accents=settings.get("strip_accents"),
-        tokenize_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
-        unk_token=special["unk_token"],
-        cls_token=special["cls_token"],
-        sep_token=special["sep_token"],
-        special_tokens=list(special.values()),
-        never_split=settings.get("never_split") or (),
-        max_input_chars_per_word=WORD_LIMIT if limit is None else limit,
-    )
+    unk_token, cls_token, sep_token = special["unk_token"], special["cls_token"], special["sep_token"]
+    for role, token in (("unknown", unk_token), ("classification", cls_token), ("separator", sep_token)):
+        if token not in vocab:
+            raise TokenizerError(
+                f"The vocabulary ({len(vocab)} tokens) has no {token!r}, the {role} token.",
+                "Is it a BERT vocabulary? If the token has another name, pass it: unk_token=, cls_token=, sep_token=.",
+            )
+    given = settings.get("max_input_chars_per_word")
+    limit = WORD_LIMIT if given is None else given
+    check_word_limit(limit, "The tokenizer")
+    with rust_errors("The vocabulary cannot be used"):
+        backend = Tokenizer(WordPiece(dict(vocab), unk_token=unk_token, max_input_chars_per_word=limit))
+        backend.normalizer = normalizers.BertNormalizer(
+            handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
+            strip_accents=settings.get("strip_accents"),
+            lowercase=do_lower_case,
+        )
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece()
+        set_template(backend, cls_token=cls_token, sep_token=sep_token)
+        backend.add_special_tokens([as_added(token) for token in special.values() if token in vocab])
+    keep_whole(backend, settings.get("never_split") or ())
+    return backend
 
 
 def _role(settings: Settings, role: str) -> SpecialToken | None:
@@ -143,7 +148,7 @@ def _parts(backend: Tokenizer, settings: Settings) -> TokenizerParts:
         known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
         additional = settings.get("additional_special_tokens") or ()
         named = [token for token in (*special.values(), *additional) if token and token not in known]
-        backend.add_special_tokens([as_special(t) for t in named if backend.token_to_id(str(t)) is not None])
+        backend.add_special_tokens([as_added(t) for t in named if backend.token_to_id(str(t)) is not None])
     return TokenizerParts(backend, cast(Settings, {**settings, **special}))
 
 
@@ -154,7 +159,7 @@ def _add_named(backend: Tokenizer, settings: Settings) -> None:
     """
     roles = [token for role in SPECIAL_ROLES if (token := _role(settings, role)) and token != DEFAULT_SPECIAL.get(role)]
     named = [*roles, *(settings.get("additional_special_tokens") or ())]
-    new = [as_special(token) for token in named if backend.token_to_id(str(token)) is None]
+    new = [as_added(token) for token in named if backend.token_to_id(str(token)) is None]
     if new:
         add_to_vocabulary(backend, new, special=True)
 

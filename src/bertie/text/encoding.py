@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self, TypeVar, overload
 
 from bertie.errors import MissingExtra, TokenizerError
-from bertie.text.truncation import Cut, Side, WholeRow, take
+from bertie.text.truncation import Rows, Side, WholeRow, take
 
 T = TypeVar("T")
 
@@ -133,17 +133,10 @@ class Padding:
 
 
 class Trace:
-    """Where each row came from: `samples[i]` is its text's index, `cuts[i]` the slices kept of the whole row."""
+    """Where each row came from: `whole()` are all texts' whole rows, with offsets and words."""
 
-    def __init__(
-        self,
-        whole: Callable[[], Sequence[WholeRow]],
-        *,
-        samples: Sequence[int],
-        cuts: Sequence[Cut | None],
-        padding: Padding | None,
-    ) -> None:
-        self.samples, self.cuts = samples, cuts
+    def __init__(self, rows: Rows, whole: Callable[[], Sequence[WholeRow]], padding: Padding | None = None) -> None:
+        self.samples, self.cuts = rows.samples, rows.cuts
         self._all, self._padding = whole, padding
         # The rows of one long text are asked for one after another: its lists are made once, not for every row.
         self._latest: tuple[int, EncodedRow] | None = None
@@ -191,7 +184,7 @@ class BatchEncoding(UserDict[str, Any]):
         super().__init__(data or {})
         if encoding is not None:
             found: Sequence[WholeRow] = encoding if isinstance(encoding, (list, tuple)) else [encoding]
-            trace = Trace(lambda: found, samples=range(len(found)), cuts=[None] * len(found), padding=None)
+            trace = Trace(Rows(found, None), lambda: found)
         self._trace = trace
         self._rows: dict[int, EncodedRow] = {}
         self._n_sequences = n_sequences
@@ -204,11 +197,12 @@ class BatchEncoding(UserDict[str, Any]):
     @overload
     def __getitem__(self, key: slice) -> list[EncodedRow] | dict[str, Any]: ...
     def __getitem__(self, key: str | int | slice) -> object:
-        if isinstance(key, str):
-            return self.data[key]
-        if isinstance(key, slice):
-            rows = self.encodings
-            return {name: column[key] for name, column in self.data.items()} if rows is None else rows[key]
+        match key:
+            case str():
+                return self.data[key]
+            case slice():
+                rows = self.encodings
+                return {name: column[key] for name, column in self.data.items()} if rows is None else rows[key]
         return self._row(key)
 
     def __getattr__(self, name: str) -> Any:
@@ -265,7 +259,8 @@ class BatchEncoding(UserDict[str, Any]):
         if self._trace is None:
             raise NoRows(
                 "This encoding has only its columns: no tokenizer call made it, but pad(), or a dict.",
-                "Ask what the tokenizer returned, or for return_offsets_mapping=True there.",
+                "Ask what the tokenizer returned, or for {return_offsets_mapping} there.",
+                return_offsets_mapping=True,
             )
         if not 0 <= index < len(self._trace.samples):
             raise NoRow(f"There is no row {index}: the encoding has {len(self._trace.samples)}.")
@@ -418,8 +413,9 @@ def pad_columns(
         encoded = {name: [row[name] for row in given] for name in given[0]}
     if ids_name not in encoded:
         raise TokenizerError(f"There are no {ids_name} to pad; there are {', '.join(encoded) or 'no columns'}.")
-    ids = encoded[ids_name]
-    tensor_type = tensor_type or _array_type(ids[0] if isinstance(ids, (list, tuple)) and ids else ids)
+    match encoded[ids_name]:
+        case [first, *_] | first:
+            tensor_type = tensor_type or _array_type(first)
     columns = {name: _as_lists(column) for name, column in encoded.items()}
     single = bool(columns[ids_name]) and isinstance(columns[ids_name][0], int)
     if single:

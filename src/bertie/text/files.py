@@ -93,12 +93,13 @@ def read_json(path: Path) -> dict[str, Json]:
     return content
 
 
-def _is_flag(value: Json) -> bool:
+def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_whole(value: Json) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _whole(value: Json) -> int | None:
+    """A whole number, which true and false are not; None for anything else."""
+    return value if isinstance(value, int) and not _is_flag(value) else None
 
 
 def _are_words(value: Json) -> bool:
@@ -112,7 +113,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
     "tokenize_chinese_chars": (_is_flag, "true or false"),
     "clean_up_tokenization_spaces": (_is_flag, "true or false"),
     "split_special_tokens": (_is_flag, "true or false"),
-    "max_input_chars_per_word": (lambda it: _is_whole(it) and 0 < cast(int, it) < 2**31, "a positive number"),
+    "max_input_chars_per_word": (lambda it: 0 < (_whole(it) or 0) < 2**31, "a positive number"),
     "padding_side": (lambda it: it in ("left", "right"), "'left' or 'right'"),
     "truncation_side": (lambda it: it in ("left", "right"), "'left' or 'right'"),
     "never_split": (_are_words, "a list of words"),
@@ -133,13 +134,14 @@ def _settings(folder: Path, config: dict[str, Json]) -> Settings:
         for role in SPECIAL_ROLES:
             if origin.get(role) is not None:
                 settings[role] = _added_token(origin[role], file, role, special=True).content
-        extra = origin.get(ADDITIONAL) or []
-        if not extra and isinstance(newer := origin.get("extra_special_tokens"), list):  # the name in transformers 5
-            extra = newer
-        if not isinstance(extra, list):
-            raise _bad_field(file, ADDITIONAL, extra, "a list of tokens")
-        if extra:
-            settings[ADDITIONAL] = [_added_token(token, file, ADDITIONAL, special=True) for token in extra]
+        match origin.get(ADDITIONAL) or None, origin.get("extra_special_tokens"):  # the name in transformers 5
+            case ([*extra], _) | (None, [*extra]):
+                if extra:
+                    settings[ADDITIONAL] = [_added_token(token, file, ADDITIONAL, special=True) for token in extra]
+            case (None, _):
+                pass
+            case (bad, _):
+                raise _bad_field(file, ADDITIONAL, bad, "a list of tokens")
     length = _model_max_length(folder, config)
     if length is not None:
         settings["model_max_length"] = length
@@ -149,12 +151,12 @@ def _settings(folder: Path, config: dict[str, Json]) -> Settings:
 def _model_max_length(folder: Path, config: dict[str, Json]) -> int | None:
     length = config.get("model_max_length")
     if length is not None:
-        if not (_is_whole(length) or isinstance(length, float)) or not 0 < cast(float, length) < float("inf"):
+        number = length if isinstance(length, float) else _whole(length)
+        if number is None or not 0 < number < float("inf"):
             raise _bad_field(folder / "tokenizer_config.json", "model_max_length", length, "a positive number")
-        return int(cast(float, length))
+        return int(number)
     for name in ("config.json", "bert_config.json"):
-        positions = read_json(folder / name).get("max_position_embeddings")
-        if isinstance(positions, int) and positions > 0:
+        if (positions := _whole(read_json(folder / name).get("max_position_embeddings")) or 0) > 0:
             return positions
     return None
 
@@ -174,29 +176,33 @@ def _added_tokens(folder: Path, config: dict[str, Json]) -> tuple[tuple[int, Add
 
 
 def _token_id(value: Json, file: Path, name: str) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
-        value = int(value)
-    if not _is_whole(value) or not 0 <= cast(int, value) < 2**31:
+    match value:
+        case str() if value.isascii() and value.isdigit() and len(value) < 12:
+            index: int | None = int(value)
+        case _:
+            index = _whole(value)
+    if index is None or not 0 <= index < 2**31:
         raise _bad_field(file, name, value, "a token id")
-    return cast(int, value)
+    return index
 
 
 def _added_token(value: Json, file: Path, name: str, *, special: bool) -> AddedToken:
     """A token written as a string, or as the hub's object with its matching rules."""
-    described = {"content": value} if isinstance(value, str) else value
-    if not isinstance(described, dict) or not isinstance(described.get("content"), str):
-        raise _bad_field(file, name, value, "a token: a string, or an object with 'content'")
-    flags = {key: described.get(key, False) for key in ("single_word", "lstrip", "rstrip")}
-    flags["special"] = described.get("special", special)
-    flags["normalized"] = described.get("normalized", not flags["special"])
+    match {"content": value} if isinstance(value, str) else value:
+        case {"content": str(content), **rules}:
+            flags = {key: rules.get(key, False) for key in ("single_word", "lstrip", "rstrip")}
+        case _:
+            raise _bad_field(file, name, value, "a token: a string, or an object with 'content'")
+    flags["special"] = rules.get("special", special)
+    flags["normalized"] = rules.get("normalized", not flags["special"])
     for key, flag in flags.items():
         if not _is_flag(flag):
             raise _bad_field(file, f"{name}.{key}", flag, "true or false")
     with rust_errors(f"{file}: {name!r} is no token"):  # a lone surrogate, which JSON can spell and Rust cannot hold
-        return AddedToken(described["content"], **flags)
+        return AddedToken(content, **flags)
 
 
-def _bad_field(file: Path, key: str, value: Json, wanted: str) -> TokenizerError:
+def _bad_field(file: Path, key: str, value: object, wanted: str) -> TokenizerError:
     shown = repr(value)
     return TokenizerError(
         f"{file}: {key!r} is {shown[:80]}{'…' * (len(shown) > 80)}; wanted {wanted}.",
@@ -221,14 +227,13 @@ def read_chat_template(folder: Path, config: dict[str, Json]) -> ChatTemplate | 
     if not found and stated is not None:
         if isinstance(stated, str):
             return stated
-        for one in stated if isinstance(stated, list) else [None]:
-            if not isinstance(one, dict) or not {"name", "template"} <= set(one):
-                raise TokenizerError(
-                    f"{folder / 'tokenizer_config.json'}: 'chat_template' is {stated!r:.80}; wanted a template, or a "
-                    "list of objects with 'name' and 'template'.",
-                    "Correct the file or get it again.",
-                )
-            found[str(one["name"])] = str(one["template"])
+        for one in stated if isinstance(stated, list) else [stated]:
+            match one:
+                case {"name": name, "template": text}:
+                    found[str(name)] = str(text)
+                case _:
+                    wanted = "a template, or a list of objects with 'name' and 'template'"
+                    raise _bad_field(folder / "tokenizer_config.json", "chat_template", stated, wanted)
     return found["default"] if list(found) == ["default"] else found or None
 
 

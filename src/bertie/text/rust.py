@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, processors
 from tokenizers.models import WordPiece
 
 from bertie.errors import BertieError, TokenizerError, TokenizerTypeError
 from bertie.text.truncation import WholeRow
-from bertie.text.wordpiece.reference import WORD_LIMIT, replace_surrogates
+from bertie.text.wordpiece.reference import replace_surrogates
 
 if TYPE_CHECKING:
     from bertie.text.wordpiece.native import NativeTokenizer
@@ -51,53 +51,6 @@ def rust_errors(cause: str, remedy: str | None = None) -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(f"{cause}: the tokenizers library failed: {error}", remedy) from None
-
-
-def build_backend(
-    vocab: Mapping[str, int],
-    *,
-    do_lower_case: bool,
-    strip_accents: bool | None,
-    tokenize_chinese_chars: bool,
-    unk_token: str,
-    cls_token: str,
-    sep_token: str,
-    special_tokens: Sequence[str],
-    never_split: Sequence[str],
-    max_input_chars_per_word: int = WORD_LIMIT,
-    wordpieces_prefix: str = "##",
-) -> Tokenizer:
-    """BERT's tokenizer over a vocabulary: `[CLS] A [SEP]`, `[CLS] A [SEP] B [SEP]`, type ids 0 and 1."""
-    for role, token in (("unknown", unk_token), ("classification", cls_token), ("separator", sep_token)):
-        if token not in vocab:
-            raise TokenizerError(
-                f"The vocabulary ({len(vocab)} tokens) has no {token!r}, the {role} token.",
-                "Is it a BERT vocabulary? If the token has another name, pass it: unk_token=, cls_token=, sep_token=.",
-            )
-    check_word_limit(max_input_chars_per_word, "The tokenizer")
-    with rust_errors("The vocabulary cannot be used"):
-        backend = Tokenizer(
-            WordPiece(
-                dict(vocab),
-                unk_token=unk_token,
-                max_input_chars_per_word=max_input_chars_per_word,
-                continuing_subword_prefix=wordpieces_prefix,
-            )
-        )
-        backend.normalizer = normalizers.BertNormalizer(
-            clean_text=True,
-            handle_chinese_chars=tokenize_chinese_chars,
-            strip_accents=strip_accents,
-            lowercase=do_lower_case,
-        )
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece(prefix=wordpieces_prefix)
-        set_template(backend, cls_token=cls_token, sep_token=sep_token)
-        backend.add_special_tokens(
-            [AddedToken(t, normalized=False, special=True) for t in special_tokens if t in vocab]
-        )
-    keep_whole(backend, never_split)
-    return backend
 
 
 def set_template(backend: Tokenizer, *, cls_token: str, sep_token: str) -> None:
@@ -218,12 +171,21 @@ def _encodable(item: Input) -> object:
 
 def _check_inputs(inputs: Sequence[object], words: bool) -> None:
     def is_text(item: object) -> bool:
-        if words:
-            return isinstance(item, (list, tuple)) and all(isinstance(word, str) for word in item)
-        return isinstance(item, str)
+        match item:
+            case str():
+                return not words
+            case [*parts]:
+                return words and all(isinstance(word, str) for word in parts)
+        return False
+
+    def fits(item: object) -> bool:
+        match item:
+            case [first, second] if is_text(first) and is_text(second):
+                return True
+        return is_text(item)
 
     for index, item in enumerate(inputs):
-        if not is_text(item) and not (isinstance(item, (tuple, list)) and len(item) == 2 and all(map(is_text, item))):
+        if not fits(item):
             shown = repr(item)
             raise TokenizerTypeError(
                 f"Text {index} is {type(item).__name__} {shown[:60]}{'…' * (len(shown) > 60)}; "

@@ -88,6 +88,6 @@ def check_others(tokenizer: type, others: Mapping[str, object], known: Iterable[
     return kept
 
 
-def as_special(token: SpecialToken) -> AddedToken:
-    """A token as one that is found before the text is normalized."""
-    return AddedToken(token, normalized=False, special=True) if isinstance(token, str) else token
+def as_added(token: SpecialToken, *, special: bool = True) -> AddedToken:
+    """A token with its rules; one that is given as text is found before the text is normalized if it is special."""
+    return AddedToken(token, normalized=not special, special=special) if isinstance(token, str) else token

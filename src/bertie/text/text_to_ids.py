@@ -98,9 +98,12 @@ class Inputs:
         """One text or many, with or without a second one each."""
 
         def is_one(item: object) -> bool:
-            if is_split_into_words:
-                return isinstance(item, (list, tuple)) and (not item or isinstance(item[0], str))
-            return isinstance(item, str)
+            match item:
+                case str():
+                    return not is_split_into_words
+                case [] | [str(), *_]:
+                    return is_split_into_words
+            return False
 
         if is_one(text):
             one = cast(str, text)  # or a list of words
@@ -251,7 +254,7 @@ class TextToIds(TokenTable):
             data.update({name: column[0] for name, column in columns.items()})
         # Rows without offsets know no words or characters; whoever asks for those has the texts encoded again.
         whole = (lambda: rows.whole) if return_offsets_mapping else cache(partial(encode, offsets=True))
-        trace = Trace(whole, samples=rows.samples, cuts=rows.cuts, padding=pad)
+        trace = Trace(rows, whole, pad)
         return BatchEncoding(data, tensor_type=return_tensors, n_sequences=1 + inputs.paired, trace=trace)
 
     def _with_overflowing_tokens(self, inputs: Inputs, settings: dict[str, Any]) -> BatchEncoding:

@@ -24,7 +24,7 @@ from bertie.text.settings import (
     SPECIAL_ROLES,
     ChatTemplate,
     SpecialToken,
-    as_special,
+    as_added,
     check_side,
 )
 from bertie.text.truncation import Side
@@ -43,16 +43,9 @@ Ids: TypeAlias = Iterable[int] | Array
 
 # The hub's clean-up, applied in this order on top of the Rust decoder's own.
 _CLEAN_UP = (
-    (" .", "."),
-    (" ?", "?"),
-    (" !", "!"),
-    (" ,", ","),
+    *((f" {end}", end) for end in (".", "?", "!", ",")),
     (" ' ", "'"),
-    (" n't", "n't"),
-    (" 'm", "'m"),
-    (" 's", "'s"),
-    (" 've", "'ve"),
-    (" 're", "'re"),
+    *((f" {end}", end) for end in ("n't", "'m", "'s", "'ve", "'re")),
 )
 _MANY_IDS = 128
 
@@ -181,8 +174,7 @@ class TokenTable:
         then); False in the tokenizer's own configuration leaves it to Rust, as on the hub. The last two settings change
         nothing for BERT, there as here.
         """
-        found = _listed(token_ids)
-        ids = [found] if isinstance(found, int) else found
+        ids, _ = _listed(token_ids)
         with rust_errors(f"Ids {ids[:8]} cannot be decoded"):
             if clean_up_tokenization_spaces is False:
                 tokens = self.convert_ids_to_tokens(ids, skip_special_tokens=skip_special_tokens)
@@ -262,12 +254,14 @@ class TokenTable:
     def convert_ids_to_tokens(self, ids: Ids, skip_special_tokens: bool = False) -> list[str]: ...
     def convert_ids_to_tokens(self, ids: int | Ids, skip_special_tokens: bool = False) -> str | list[str]:
         """The token of an id, or the tokens of a list of them; [UNK] for an id that has none."""
-        found = _listed(ids)
-        if isinstance(found, int):
-            with rust_errors(f"{found} is not a token id"):
-                return cast(str, self._backend.id_to_token(found) or self.unk_token)
-        skipped = set(self.all_special_ids) if skip_special_tokens else ()
-        return [self.convert_ids_to_tokens(index) for index in found if index not in skipped]
+        found, is_one = _listed(ids)
+        skipped = set(self.all_special_ids) if skip_special_tokens and not is_one else ()
+        tokens: list[str] = []
+        for index in found:
+            if index not in skipped:
+                with rust_errors(f"{index} is not a token id"):
+                    tokens.append(self._backend.id_to_token(index) or cast(str, self.unk_token))
+        return tokens[0] if is_one else tokens
 
     def get_vocab(self) -> dict[str, int]:
         """Token to id, added tokens included."""
@@ -315,8 +309,7 @@ class TokenTable:
         tokens = [new_tokens] if is_token(new_tokens) else list(new_tokens or ())
         if not any(map(str, tokens)):
             return 0
-        flags = {"normalized": not special_tokens, "special": special_tokens}
-        added = [AddedToken(token, **flags) if isinstance(token, str) else token for token in tokens]
+        added = [as_added(token, special=special_tokens) for token in tokens]
         backend = copy_backend(self._backend)
         before = backend.get_vocab_size()
         add_to_vocabulary(backend, added, special=special_tokens)
@@ -407,7 +400,7 @@ class TokenTable:
                 f"The roles are {', '.join(SPECIAL_ROLES)} and {ADDITIONAL}.",
             )
         roles = {role: checked(token, role) for role, token in special_tokens_dict.items() if role != ADDITIONAL}
-        extra = [as_special(token) for token in check_tokens(special_tokens_dict.get(ADDITIONAL, ()))]
+        extra = [as_added(token) for token in check_tokens(special_tokens_dict.get(ADDITIONAL, ()))]
         present = self._additional or []
         if not replace_additional_special_tokens:
             texts = {str(token) for token in present}
@@ -427,7 +420,7 @@ def is_token(token: object) -> TypeGuard[SpecialToken]:
 def checked(token: object, role: str) -> AddedToken:
     if not is_token(token):
         raise TokenizerTypeError(f"The token for {role} is {token!r}; wanted a string or an AddedToken.")
-    return as_special(token)
+    return as_added(token)
 
 
 def check_tokens(tokens: object) -> list[SpecialToken]:
@@ -436,8 +429,8 @@ def check_tokens(tokens: object) -> list[SpecialToken]:
     return list(tokens)
 
 
-def _listed(ids: int | Ids) -> int | list[int]:
-    """Ids out of lists, tensors and arrays; one id stays one."""
+def _listed(ids: int | Ids) -> tuple[list[int], bool]:
+    """Ids out of lists, tensors and arrays, and whether it was one alone."""
     tolist = getattr(ids, "tolist", None)
     found = cast("int | Iterable[int]", ids if tolist is None else tolist())
-    return found if isinstance(found, int) else list(found)
+    return ([found], True) if isinstance(found, int) else (list(found), False)

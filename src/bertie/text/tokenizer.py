@@ -3,24 +3,34 @@
     tokenizer = BertTokenizer.from_pretrained("path/to/checkpoint")
     batch = tokenizer(["A text.", "Another one."], padding=True, truncation=True, return_tensors="pt")
 
-Here it is made, loaded and saved. What it does is in text_to_ids.py and token_table.py, and what else the hub's
-tokenizers do in hub/. Much text is encoded in C++. The algorithm itself, to be read, is wordpiece/reference.py.
+Here it is made, loaded, trained anew and saved. What it does is in text_to_ids.py and token_table.py, and what else
+the hub's tokenizers do in hub/. Much text is encoded in C++. The algorithm itself, to be read, is
+wordpiece/reference.py.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack, cast
+from typing import Self, TypedDict, Unpack, cast
 
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordPiece
+from tokenizers.trainers import WordPieceTrainer
 
 from bertie.errors import CheckpointNotFound, TokenizerError, TokenizerTypeError
-from bertie.text.building import TokenizerParts, parts_from_files, parts_from_rust, parts_from_vocabulary
+from bertie.text.building import (
+    TokenizerParts,
+    parts_from_backend,
+    parts_from_files,
+    parts_from_rust,
+    parts_from_vocabulary,
+)
 from bertie.text.files import (
     TEMPLATES_FOLDER,
     describe_added_token,
@@ -32,14 +42,11 @@ from bertie.text.files import (
 )
 from bertie.text.hub.interface import HubInterface
 from bertie.text.rust import rust_errors
-from bertie.text.settings import NO_LIMIT, ChatTemplate, Settings, SpecialToken, check_others
+from bertie.text.settings import ADDITIONAL, NO_LIMIT, SPECIAL_ROLES, ChatTemplate, Settings, SpecialToken, check_others
 from bertie.text.token_table import TokenTable
 from bertie.text.truncation import Side
 from bertie.text.wordpiece.reference import WORD_LIMIT
 from bertie.text.wordpiece.vocabulary import as_vocabulary, format_vocabulary, read_vocabulary
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 Resolver = Callable[[str], str | Path]
 
@@ -66,10 +73,9 @@ def _resolve_name(name: str, subfolder: str, fetching: Fetching) -> str | Path:
     """The one place where a name becomes a local folder; shipped models and the hub live in the checkpoint room."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise CheckpointNotFound(f"There is no tokenizer at {name}.", "Check the path.")
-    from bertie.checkpoint import hub
-    from bertie.checkpoint.locate import find_shipped
+    from bertie.checkpoint import hub, locate
 
-    if (shipped := find_shipped(name, wanted=hub.TOKENIZER, **fetching)) is not None:
+    if (shipped := locate.find_shipped(name, wanted=hub.TOKENIZER, **fetching)) is not None:
         return shipped / subfolder
     return hub.fetch_tokenizer(name, subfolder=subfolder, **fetching)
 
@@ -131,10 +137,11 @@ class BertTokenizer(HubInterface):
         source = vocab_file if vocab is None else vocab
         if source is not None:
             name, where = "", "this vocabulary"
-            if isinstance(source, (str, Path)):
-                where, name, tokens = str(source), Path(source).parent.name, read_vocabulary(source)
-            else:
-                tokens = as_vocabulary(source)
+            match source:
+                case str() | Path():
+                    where, name, tokens = str(source), Path(source).parent.name, read_vocabulary(source)
+                case _:
+                    tokens = as_vocabulary(source)
             settings = cast(Settings, given)
             parts = parts_from_vocabulary(tokens, settings, check_case=check_case, name=name, source=where)
         else:
@@ -191,6 +198,72 @@ class BertTokenizer(HubInterface):
         tokenizer._fill(parts, str(pretrained_model_name_or_path), others, template)
         return tokenizer
 
+    def train_new_from_iterator(
+        self,
+        text_iterator: Iterable[str] | Iterable[list[str]],
+        vocab_size: int,
+        length: int | None = None,
+        new_special_tokens: list[SpecialToken] | None = None,
+        special_tokens_map: dict[str, str] | None = None,
+        **trainer: object,
+    ) -> Self:
+        """A tokenizer with the same settings and a vocabulary learned from the texts.
+
+        `special_tokens_map` renames special tokens. `trainer` goes to `tokenizers.trainers.WordPieceTrainer`.
+        `bertie.text.train_vocabulary` learns one with Google's rules instead.
+        """
+        renamed = special_tokens_map or {}
+        state = json.loads(self._backend.to_str())
+        if state["model"]["type"] != "WordPiece":
+            raise TokenizerError(f"A {state['model']['type']} tokenizer cannot be trained here, only WordPiece.")
+        state["model"] |= {"vocab": {}, "unk_token": renamed.get(state["model"]["unk_token"], self.unk_token)}
+        special = [token for token in state["added_tokens"] if token["special"]]
+        learner = Tokenizer.from_str(json.dumps(state | {"added_tokens": [], "post_processor": None}))
+        tokens = [
+            AddedToken(renamed.get(t["content"], t["content"]), **{k: t[k] for k in _TOKEN_FLAGS}) for t in special
+        ]
+        new = list(new_special_tokens or ())
+        trainer = {"show_progress": True} | trainer
+        with rust_errors("The tokenizer could not be trained"):
+            rules = WordPieceTrainer(vocab_size=vocab_size, special_tokens=[*tokens, *new], **trainer)
+            learner.train_from_iterator(text_iterator, rules, length=length)
+        settings = dict(self.init_kwargs)
+        for role in SPECIAL_ROLES:
+            if (token := self._roles[role]) is not None:
+                settings[role] = renamed.get(str(token), str(token))
+        settings[ADDITIONAL] = [renamed.get(t, t) for t in self.additional_special_tokens or ()] + new
+        settings["never_split"] = [word for word in self.never_split if learner.token_to_id(word) is not None]
+        trained = type(self).__new__(type(self))
+        TokenTable.__init__(trained, parts_from_backend(learner, cast(Settings, settings)))
+        trained.chat_template = self.chat_template
+        return trained
+
+    @property
+    def init_kwargs(self) -> dict[str, object]:
+        """What would make this tokenizer again, by the names of `__init__`, as it is now."""
+        normalizer = self._backend.normalizer
+        return {
+            **dict.fromkeys(("vocab_file", "vocab", "tokenizer_file", "tokenizer_object")),
+            "check_case": True,
+            **self.other_settings,
+            "do_lower_case": self.do_lower_case,
+            "do_basic_tokenize": True,
+            "strip_accents": getattr(normalizer, "strip_accents", None),
+            "tokenize_chinese_chars": getattr(normalizer, "handle_chinese_chars", True),
+            "never_split": list(self.never_split) or None,
+            "max_input_chars_per_word": getattr(self._backend.model, "max_input_chars_per_word", WORD_LIMIT),
+            "model_max_length": self.model_max_length,
+            "padding_side": self.padding_side,
+            "truncation_side": self.truncation_side,
+            "clean_up_tokenization_spaces": self.clean_up_tokenization_spaces,
+            "split_special_tokens": self.split_special_tokens,
+            "model_input_names": list(self.model_input_names),
+            "name_or_path": self.name_or_path,
+            "chat_template": self.chat_template,
+            **dict.fromkeys(self.SPECIAL_TOKENS_ATTRIBUTES),
+            **self.special_tokens_map_extended,
+        }
+
     def save_pretrained(
         self,
         save_directory: str | Path,
@@ -246,6 +319,7 @@ class BertTokenizer(HubInterface):
         return write_files(save_directory, {"vocab.txt": vocab}, filename_prefix)
 
 
+_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 # What a vocabulary is read with, and the default of each.
 _DEFAULTS = {
     name: parameter.default

@@ -152,7 +152,9 @@ def test_no_more_is_read_than_the_workers_can_use() -> None:
 
 @pytest.mark.parametrize("task", ["refuse", "die"])
 def test_a_worker_that_fails_or_dies_is_told_of(task: str) -> None:
-    message = {"refuse": r"The item 3 is no good\.\nLeave it out", "die": r"exit code -9.*\n.*--processes 1"}[task]
+    message = {"refuse": r"The item 3 is no good\.\nLeave it out", "die": r"exit code -9.*\n.*e\.g\. processes=1\."}[
+        task
+    ]
     results = in_order(getattr(worker_tasks, task), range(10), processes=2)
     with closing(results), pytest.raises(DataError, match=message):
         list(results)

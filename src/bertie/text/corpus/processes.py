@@ -118,7 +118,8 @@ class _Worker:
     def _lost(self) -> DataError:
         return DataError(
             f"A process that prepares the text ended before its work did (exit code {self.exit_code()}).",
-            "Memory may have run out. What is finished is kept: go on with fewer, e.g. processes=1 (--processes 1).",
+            "Memory may have run out. What is finished is kept: go on with fewer, e.g. {processes}.",
+            processes=1,
         )
 
 

@@ -78,9 +78,13 @@ class ChatTemplates(TextToIds):
             other = "add_generation_prompt" if add_generation_prompt else "return_assistant_tokens_mask"
             raise TokenizerError(f"continue_final_message and {other} exclude each other.", "Give one of them.")
         render = _compiled(self.get_chat_template(chat_template, tools))
-        several = isinstance(conversation, (list, tuple)) and (
-            isinstance(conversation[0], (list, tuple)) or hasattr(conversation[0], "messages")
-        )
+        match conversation:
+            case [[*_], *_]:
+                several = True
+            case [first, *_]:
+                several = hasattr(first, "messages")
+            case _:
+                several = False
         conversations = cast("Sequence[Conversation]", conversation if several else [conversation])
         values = {**self.special_tokens_map, **values, "tools": _schemas(tools), "documents": documents}
         values["add_generation_prompt"] = add_generation_prompt
@@ -232,10 +236,13 @@ def _cut_open(render: Render, messages: Sequence[Message], values: Mapping[str, 
     """The conversation up to the end of its last message, without what the template puts after it."""
     messages = copy.deepcopy(messages)
     last, key = cast("dict[str, Any] | None", messages[-1]), "content"
-    if isinstance(messages[-1]["content"], (list, tuple)):
-        last, key = next((block for block in reversed(messages[-1]["content"]) if "text" in block), None), "text"
+    match messages[-1]["content"]:
+        case [*blocks]:
+            last, key = next((block for block in reversed(blocks) if "text" in block), None), "text"
     if last is None:
-        raise TokenizerError("continue_final_message=True, and the final message has no text to continue.")
+        raise TokenizerError(
+            "{continue_final_message}, and the final message has no text to continue.", continue_final_message=True
+        )
     said = last[key]
     last[key] = said + _OPEN_END
     text, _ = render(messages, values)

@@ -7,28 +7,22 @@ sentence-transformers choose by it. It is never imported here.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, ClassVar, NoReturn, Self, Unpack, cast, get_args
+from typing import Any, ClassVar, NoReturn, Unpack, cast, get_args
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 from tokenizers.decoders import Decoder
-from tokenizers.trainers import WordPieceTrainer
 
 from bertie.errors import TokenizerError, TokenizerTypeError
-from bertie.text.building import parts_from_backend
 from bertie.text.encoding import BatchEncoding
 from bertie.text.hub.chat import ChatTemplates
 from bertie.text.rust import rust_errors
-from bertie.text.settings import ADDITIONAL, SPECIAL_ROLES, Settings, SpecialToken
 from bertie.text.text_to_ids import CallSettings, PaddingArgument, Texts, TruncationArgument, named_settings
-from bertie.text.token_table import TokenTable
 from bertie.text.truncation import Side, Strategy
 from bertie.text.wordpiece.basic import BasicTokenizer, WordpieceTokenizer
-from bertie.text.wordpiece.reference import WORD_LIMIT
 
 # From the most particular: whoever has imported transformers' own BertTokenizerFast may ask for that.
 _HUB_CLASSES = {
@@ -93,13 +87,14 @@ class HubInterface(ChatTemplates):
     ) -> BatchEncoding:
         """One text or pair; settings as for calling the tokenizer, which does the same."""
         settings = named_settings(args, settings)
-        is_words = settings.get("is_split_into_words") and isinstance(text, (list, tuple))
-        if not isinstance(text, str) and not is_words:
-            raise TokenizerTypeError(
-                f"encode_plus() takes one text, not {type(text).__name__}.",
-                "Several go to batch_encode_plus(), words to is_split_into_words=True.",
-            )
-        return self(text, text_pair, **settings)
+        match text, bool(settings.get("is_split_into_words")):
+            case (str(), _) | ([*_], True):
+                return self(text, text_pair, **settings)
+        raise TokenizerTypeError(
+            f"encode_plus() takes one text, not {type(text).__name__}.",
+            "Several go to batch_encode_plus(), words to {is_split_into_words}.",
+            is_split_into_words=True,
+        )
 
     def batch_encode_plus(
         self, batch_text_or_text_pairs: Texts, *args: object, **settings: Unpack[CallSettings]
@@ -111,7 +106,7 @@ class HubInterface(ChatTemplates):
                 f"batch_encode_plus() takes a list, not {type(batch_text_or_text_pairs).__name__}.",
                 "One text goes to encode_plus().",
             )
-        if settings.get("is_split_into_words") and not batch_text_or_text_pairs:
+        if not batch_text_or_text_pairs:  # no text is no list of words
             settings["is_split_into_words"] = False
         return self(batch_text_or_text_pairs, **settings)
 
@@ -376,72 +371,6 @@ class HubInterface(ChatTemplates):
                     pad_to_multiple_of=pad_to_multiple_of,
                 )
 
-    def train_new_from_iterator(
-        self,
-        text_iterator: Iterable[str] | Iterable[list[str]],
-        vocab_size: int,
-        length: int | None = None,
-        new_special_tokens: list[SpecialToken] | None = None,
-        special_tokens_map: dict[str, str] | None = None,
-        **trainer: object,
-    ) -> Self:
-        """A tokenizer with the same settings and a vocabulary learned from the texts.
-
-        `special_tokens_map` renames special tokens. `trainer` goes to `tokenizers.trainers.WordPieceTrainer`.
-        `bertie.text.train_vocabulary` learns one with Google's rules instead.
-        """
-        renamed = special_tokens_map or {}
-        state = json.loads(self._backend.to_str())
-        if state["model"]["type"] != "WordPiece":
-            raise TokenizerError(f"A {state['model']['type']} tokenizer cannot be trained here, only WordPiece.")
-        state["model"] |= {"vocab": {}, "unk_token": renamed.get(state["model"]["unk_token"], self.unk_token)}
-        special = [token for token in state["added_tokens"] if token["special"]]
-        learner = Tokenizer.from_str(json.dumps(state | {"added_tokens": [], "post_processor": None}))
-        tokens = [
-            AddedToken(renamed.get(t["content"], t["content"]), **{k: t[k] for k in _TOKEN_FLAGS}) for t in special
-        ]
-        new = list(new_special_tokens or ())
-        trainer = {"show_progress": True} | trainer
-        with rust_errors("The tokenizer could not be trained"):
-            rules = WordPieceTrainer(vocab_size=vocab_size, special_tokens=[*tokens, *new], **trainer)
-            learner.train_from_iterator(text_iterator, rules, length=length)
-        settings = dict(self.init_kwargs)
-        for role in SPECIAL_ROLES:
-            if (token := self._roles[role]) is not None:
-                settings[role] = renamed.get(str(token), str(token))
-        settings[ADDITIONAL] = [renamed.get(t, t) for t in self.additional_special_tokens or ()] + new
-        settings["never_split"] = [word for word in self.never_split if learner.token_to_id(word) is not None]
-        trained = type(self).__new__(type(self))
-        TokenTable.__init__(trained, parts_from_backend(learner, cast(Settings, settings)))
-        trained.chat_template = self.chat_template
-        return trained
-
-    @property
-    def init_kwargs(self) -> dict[str, object]:
-        """What would make this tokenizer again, by the names of `__init__`, as it is now."""
-        normalizer = self._backend.normalizer
-        return {
-            **dict.fromkeys(("vocab_file", "vocab", "tokenizer_file", "tokenizer_object")),
-            "check_case": True,
-            **self.other_settings,
-            "do_lower_case": self.do_lower_case,
-            "do_basic_tokenize": True,
-            "strip_accents": getattr(normalizer, "strip_accents", None),
-            "tokenize_chinese_chars": getattr(normalizer, "handle_chinese_chars", True),
-            "never_split": list(self.never_split) or None,
-            "max_input_chars_per_word": getattr(self._backend.model, "max_input_chars_per_word", WORD_LIMIT),
-            "model_max_length": self.model_max_length,
-            "padding_side": self.padding_side,
-            "truncation_side": self.truncation_side,
-            "clean_up_tokenization_spaces": self.clean_up_tokenization_spaces,
-            "split_special_tokens": self.split_special_tokens,
-            "model_input_names": list(self.model_input_names),
-            "name_or_path": self.name_or_path,
-            "chat_template": self.chat_template,
-            **dict.fromkeys(self.SPECIAL_TOKENS_ATTRIBUTES),
-            **self.special_tokens_map_extended,
-        }
-
     # -- refused by name --
 
     def push_to_hub(self, *args: object, **settings: object) -> NoReturn:
@@ -454,6 +383,3 @@ class HubInterface(ChatTemplates):
 
 def _shortened(ids: list[int], count: int, side: Side) -> list[int]:
     return ids[count:] if side == "left" else ids[: len(ids) - count]
-
-
-_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")

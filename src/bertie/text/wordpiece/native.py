@@ -2,7 +2,7 @@
 
 Rust answers with an object a text, which Python then has to read out one by one: with a GPU behind it, that was the
 narrow place. Here a list of texts goes in as one string and all ids come back in one array, many times as fast. The ids
-are the same: what a character becomes is looked up in tables that the reference itself (wordpiece.py) makes when they
+are the same: what a character becomes is looked up in tables that the reference itself (reference.py) makes when they
 are first wanted, and a text that needs more than tables is left to Rust: one with special tokens in it, or with marks
 that have to be sorted. So is every text where the library was not built, or where the tokenizer is not BERT's own.
 """

@@ -25,9 +25,8 @@ from bertie.data import BadRows, Document, read_documents
 from bertie.data.source import PathLike, check_readable, is_regular
 from bertie.errors import DataError
 from bertie.text import BertTokenizer
-from bertie.text.corpus.documents import TokenizedDocuments, text_size, tokenize_documents
+from bertie.text.corpus.documents import TokenizedDocuments, looks_like_sentences, text_size, tokenize_documents
 from bertie.text.corpus.processes import in_order, num_processes
-from bertie.text.corpus.sentences import looks_like_sentences
 from bertie.training.pretraining.array_folder import Array, ArrayBuilder, locked, open_arrays
 from bertie.training.token_rows import fingerprint
 
