@@ -46,7 +46,7 @@ class Fetching(TypedDict, total=False):
     """How files are fetched, under huggingface_hub's own names."""
 
     revision: str | None
-    cache_dir: str | None
+    cache_dir: str | Path | None
     local_files_only: bool
     token: str | bool | None
     force_download: bool

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from threading import Lock
 from typing import Literal, TypeAlias
 
@@ -109,9 +110,11 @@ def truncated_rows(
         places = [place for place, kind in enumerate(kinds) if kind == paired]
         if not places:
             continue
-        encoded = tokenizer([items[place] for place in places], truncation=strategy, max_length=max_length)
-        columns = (encoded["input_ids"], encoded["token_type_ids"], encoded.truncated)
-        for place, ids, types, is_cut in zip(places, *columns, strict=True):
+        found = tokenizer.encode_cut(
+            [items[place] for place in places], paired=paired, max_length=max_length, strategy=strategy
+        )
+        columns = (found.ids, found.type_ids or repeat([0]), found.is_cut)
+        for place, ids, types, is_cut in zip(places, *columns, strict=found.type_ids is not None):
             rows[place] = Row(ids, types if any(types) else None, is_cut)
     return [row for row in rows if row is not None]
 
@@ -188,17 +191,7 @@ def split_text_or_pair(
     room -= standing
     spans = window_spans(sizes[slides], room, min(stride, room // 2) if stride >= room else stride)
     parts = [((0, standing), span) if slides else (span, (0, standing)) for span in spans]
-    return Windows(whole, tuple(_cut(layout, a, b) for a, b in parts), tuple(spans), start, is_cut)
-
-
-def _cut(layout: Layout, a: tuple[int, int], b: tuple[int, int]) -> Cut:
-    return (
-        (0, layout.a_start),
-        (layout.a_start + a[0], layout.a_start + a[1]),
-        (layout.a_end, layout.b_start),
-        (layout.b_start + b[0], layout.b_start + b[1]),
-        (layout.b_end, layout.length),
-    )
+    return Windows(whole, tuple(layout.cut(a, b) for a, b in parts), tuple(spans), start, is_cut)
 
 
 def document_rows(

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import ConfigError, DataError, InputError
-from bertie.text.corpus.sentences import looks_like_sentences, split_sentences
+from bertie.text.corpus.documents import looks_like_sentences, split_sentences
 from bertie.training.pretraining import corpus as corpus_module
 from bertie.training.pretraining import pairs as pretraining_data
 from bertie.training.pretraining.corpus import TokenizedCorpus, tokenize_corpus

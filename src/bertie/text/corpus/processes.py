@@ -3,9 +3,10 @@
     with closing(in_order(tokenize_documents, pieces, setup=(tokenizer,), processes=8)) as results:
         for result in results: …
 
-A worker runs `function(item, *setup)`; the function's module is all it imports. Workers are started afresh (spawned):
-a fork of a process that has threads, Rust's or a GPU's, may hang. And they do not read the program that was started
-once more, as Python's own pools do: a script without `if __name__ == "__main__"` would begin anew in each of them.
+A worker runs `function(item, *setup)`; the function's module is all it imports. Workers are new Pythons: a fork of a
+process that has threads, Rust's or a GPU's, may hang. They know this module and nothing of the program that was
+started: Python's own pools read that once more, and a script without `if __name__ == "__main__"` would begin anew in
+each of them. They are a process group of their own, which Ctrl-C on a terminal does not reach.
 
 A worker ends with its pipe: when the results are closed, when an error passes through here, and when this process is
 killed.
@@ -16,15 +17,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
+import subprocess
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import TypeVar, cast
 
+from bertie.arguments import whole_number
 from bertie.errors import DataError
 
 Result = TypeVar("Result")
@@ -32,13 +31,19 @@ Result = TypeVar("Result")
 _MOST = 8  # processes, where nobody says: more wait for the one that reads and writes
 _AHEAD = 2  # items that are under way or wait for their turn, for each worker
 _GRACE = 5.0  # seconds in which a worker that was told to end does
+_PROGRAM = """\
+import sys
+sys.path[:] = sys.argv[2:]
+from bertie.text.corpus.processes import work
+work(int(sys.argv[1]))
+"""
 
 
 def num_processes(wanted: int | None = None, *, worth_it: bool = True) -> int:
     """How many to use: what was asked for, or as many as there are cores, eight at most; 1 where it is not worth it."""
-    if wanted is not None and wanted < 1:
-        raise DataError(f"processes is {wanted}; it takes a whole number of at least 1.")
-    if multiprocessing.current_process().daemon:  # such a process may not start others
+    if wanted is not None:
+        whole_number("processes", wanted, error=DataError)
+    if multiprocessing.current_process().daemon:  # one of many already, in somebody's pool
         return 1
     if wanted is not None:
         return wanted
@@ -47,7 +52,7 @@ def num_processes(wanted: int | None = None, *, worth_it: bool = True) -> int:
 
 
 def in_order(
-    function: Callable[..., Result], items: Iterable[Any], *, processes: int, setup: tuple[Any, ...] = ()
+    function: Callable[..., Result], items: Iterable[object], *, processes: int, setup: tuple[object, ...] = ()
 ) -> Generator[Result, None, None]:
     """`function(item, *setup)` for every item, in their order; with fewer than two processes, here.
 
@@ -59,61 +64,69 @@ def in_order(
         return
     workers: list[_Worker] = []
     try:
-        with _unseen_program(), _without_interrupts():
-            for _ in range(processes):
-                workers.append(_start(function, setup))
-        yield from _dealt(workers, iter(items))
+        for _ in range(processes):
+            workers.append(_Worker())
+            workers[-1].send((function, setup))
+        yield from cast("Iterator[Result]", _dealt(workers, iter(items)))
     finally:
         for worker in workers:
             worker.connection.close()
             worker.process.terminate()
         for worker in workers:
-            worker.process.join(_GRACE)
-            if worker.process.is_alive():
+            if worker.exit_code() is None:
                 worker.process.kill()
-                worker.process.join()
+                worker.process.wait()
 
 
-class _Worker(NamedTuple):
-    process: BaseProcess
-    connection: Connection[Any, Any]
+class _Worker:
+    """Another Python, at the other end of a pipe."""
 
-    def send(self, item: Any) -> None:
+    def __init__(self) -> None:
+        self.connection: Connection[object, tuple[bool, object]]
+        self.connection, theirs = Pipe()
+        with theirs:  # the worker's copy is the only one: when it dies, ours ends
+            handle = theirs.fileno()
+            self.process = subprocess.Popen(
+                [sys.executable, *(f"-W{one}" for one in sys.warnoptions), "-c", _PROGRAM, str(handle), *sys.path],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},  # one core each
+                pass_fds=[handle],
+                process_group=0,
+            )
+
+    def send(self, item: object) -> None:
         try:
             self.connection.send(item)
         except ConnectionError:
             raise self._lost() from None
 
-    def receive(self) -> Any:
+    def receive(self) -> object:
         try:
             well, value = self.connection.recv()
         except (EOFError, ConnectionError):
             raise self._lost() from None
         if not well:
-            raise value
+            raise cast(Exception, value)
         return value
 
+    def exit_code(self) -> int | None:
+        """That of a worker that is about to end; None where it does not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_GRACE)
+        return self.process.returncode
+
     def _lost(self) -> DataError:
-        self.process.join(_GRACE)
         return DataError(
-            f"A process that prepares the text ended before its work did (exit code {self.process.exitcode}).",
-            "Memory may have run out. What is finished is kept: go on with fewer, e.g. processes=1 (--processes 1).",
+            f"A process that prepares the text ended before its work did (exit code {self.exit_code()}).",
+            "Memory may have run out. What is finished is kept: go on with fewer, e.g. {processes}.",
+            processes=1,
         )
 
 
-def _start(function: Callable[..., Any], setup: tuple[Any, ...]) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, function, setup), name="bertie-worker", daemon=True)
-    process.start()
-    theirs.close()  # the worker's copy is the only one: when it dies, ours ends
-    return _Worker(process, ours)
-
-
-def _dealt(workers: list[_Worker], items: Iterator[Any]) -> Iterator[Any]:
+def _dealt(workers: list[_Worker], items: Iterator[object]) -> Iterator[object]:
     """Items to whoever is idle, results in the items' order."""
-    idle, busy = list(workers), dict[Any, tuple[int, _Worker]]()
-    early: dict[int, Any] = {}  # results that wait for one before them
+    idle, busy = list(workers), dict[object, tuple[int, _Worker]]()
+    early: dict[int, object] = {}  # results that wait for one before them
     sent = given = 0
     ended, failure = False, None
     while True:
@@ -130,7 +143,8 @@ def _dealt(workers: list[_Worker], items: Iterator[Any]) -> Iterator[Any]:
                 busy[worker.connection] = (sent, worker)
                 sent += 1
         if busy:
-            for connection in wait(list(busy), timeout=0 if given in early else None):
+            waiting = [worker.connection for _, worker in busy.values()]
+            for connection in wait(waiting, timeout=0 if given in early else None):
                 number, worker = busy.pop(connection)
                 early[number] = worker.receive()
                 idle.append(worker)
@@ -143,11 +157,11 @@ def _dealt(workers: list[_Worker], items: Iterator[Any]) -> Iterator[Any]:
             return
 
 
-def _work(connection: Connection[Any, Any], function: Callable[..., Any], setup: tuple[Any, ...]) -> None:
+def work(handle: int) -> None:
     """A worker's life."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
+    connection: Connection[tuple[bool, object], object] = Connection(handle)
     with contextlib.suppress(EOFError, ConnectionError):
+        function, setup = cast("tuple[Callable[..., object], tuple[object, ...]]", connection.recv())
         while True:
             item = connection.recv()
             try:
@@ -155,27 +169,3 @@ def _work(connection: Connection[Any, Any], function: Callable[..., Any], setup:
             except Exception as error:
                 answer = False, error
             connection.send(answer)
-
-
-@contextlib.contextmanager
-def _unseen_program() -> Iterator[None]:
-    """While workers are started: a program with nothing in it, for them to read."""
-    program = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = program
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Workers are born deaf to Ctrl-C, so that none of them complains of one while it is still importing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

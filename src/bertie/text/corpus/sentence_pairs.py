@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertie.arguments import whole_number
 from bertie.errors import ConfigError
 
 Array = npt.NDArray[Any]
@@ -53,12 +54,11 @@ class PairRules:
 
     def __post_init__(self) -> None:
         if self.max_length < 8:
-            raise ConfigError(f"max_length is {self.max_length}; a pair needs at least 8.")
-        if self.dupe_factor < 1:
-            raise ConfigError(f"dupe_factor is {self.dupe_factor}; it takes a whole number of at least 1.")
+            raise ConfigError("{max_length:is} a pair needs at least 8.", max_length=self.max_length)
+        whole_number("dupe_factor", self.dupe_factor, error=ConfigError)
         for name in ("short_seq_prob", "random_next"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it takes a number from 0 to 1.")
+                raise ConfigError(f"{{{name}:is}} it takes a number from 0 to 1.", **{name: getattr(self, name)})
 
 
 def document_pairs(
@@ -123,7 +123,7 @@ class Bounds:
         self.sentences, self.documents, self.file = sentences, documents, file
         self.num_documents = len(documents) - 1
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         if self.file is None:
             return Bounds, (self.sentences, self.documents)
         return _mapped, (self.file, self.documents)

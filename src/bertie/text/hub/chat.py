@@ -14,41 +14,50 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from bertie.errors import MissingExtra, TokenizerError, TokenizerTypeError
-from bertie.text.wordpiece.vocabulary import read_text
+from bertie.text.encoding import BatchEncoding
+from bertie.text.text_to_ids import CallSettings, PaddingArgument, TextToIds, TruncationArgument
 
-TEMPLATE_FILE, OTHERS_FOLDER = "chat_template.jinja", "additional_chat_templates"
+if TYPE_CHECKING:
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
+
+Message: TypeAlias = Mapping[str, Any]  # "role", "content" (a text, or a list of blocks), and what a template knows
+
+
+class Chat(Protocol):
+    """A conversation as pipelines of transformers hold it."""
+
+    @property
+    def messages(self) -> Sequence[Message]: ...
+
+
+Conversation: TypeAlias = "Sequence[Message] | Chat"
 _OPEN_END = "CONTINUE_FINAL_MESSAGE_TAG "  # transformers' word, which a template may look for
-_NAME = re.compile(r"[\w\-][\w.\-]{0,80}")
 
 
-class ChatTemplates:
+class ChatTemplates(TextToIds):
     """What a tokenizer does with conversations. `BertTokenizer` inherits it."""
-
-    chat_template: str | dict[str, str] | None = None
-    special_tokens_map: Any
-    __call__: Callable[..., Any]
 
     def apply_chat_template(
         self,
-        conversation: Any,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        conversation: Conversation | Sequence[Conversation],
+        tools: Sequence[Mapping[str, object]] | None = None,
         documents: Sequence[Mapping[str, str]] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = False,
         continue_final_message: bool = False,
         tokenize: bool = True,
-        padding: Any = False,
-        truncation: Any = False,
+        padding: PaddingArgument = False,
+        truncation: TruncationArgument | None = False,
         max_length: int | None = None,
         return_tensors: str | None = None,
         return_dict: bool = False,
         return_assistant_tokens_mask: bool = False,
-        tokenizer_kwargs: Mapping[str, Any] | None = None,
-        **values: Any,
+        tokenizer_kwargs: CallSettings | None = None,
+        **values: object,
     ) -> Any:
         """A conversation `[{"role": …, "content": …}, …]`, or a list of them, as ids (or text: `tokenize=False`).
 
@@ -56,21 +65,32 @@ class ChatTemplates:
         `{% generation %}` and `{% endgeneration %}`.
         """
         if return_dict and not tokenize:
-            raise TokenizerError("return_dict=True needs tokenize=True: a text has no columns.")
+            raise TokenizerError(
+                "{return_dict} needs {tokenize}: a text has no columns.", return_dict=True, tokenize=True
+            )
         if return_assistant_tokens_mask and not return_dict:
-            raise TokenizerError("return_assistant_tokens_mask=True needs return_dict=True: it is one of the columns.")
+            raise TokenizerError(
+                "{return_assistant_tokens_mask} needs {return_dict}: it is one of the columns.",
+                return_assistant_tokens_mask=True,
+                return_dict=True,
+            )
         if continue_final_message and (add_generation_prompt or return_assistant_tokens_mask):
             other = "add_generation_prompt" if add_generation_prompt else "return_assistant_tokens_mask"
             raise TokenizerError(f"continue_final_message and {other} exclude each other.", "Give one of them.")
         render = _compiled(self.get_chat_template(chat_template, tools))
-        several = isinstance(conversation, (list, tuple)) and (
-            isinstance(conversation[0], (list, tuple)) or hasattr(conversation[0], "messages")
-        )
+        match conversation:
+            case [[*_], *_]:
+                several = True
+            case [first, *_]:
+                several = hasattr(first, "messages")
+            case _:
+                several = False
+        conversations = cast("Sequence[Conversation]", conversation if several else [conversation])
         values = {**self.special_tokens_map, **values, "tools": _schemas(tools), "documents": documents}
         values["add_generation_prompt"] = add_generation_prompt
         texts, marked, no_spans = [], [], list[tuple[int, int]]()
-        for one in conversation if several else [conversation]:
-            messages = getattr(one, "messages", one)
+        for one in conversations:
+            messages = cast("Sequence[Message]", getattr(one, "messages", one))
             if continue_final_message:
                 text, spans = _cut_open(render, messages, values), no_spans
             else:
@@ -79,8 +99,8 @@ class ChatTemplates:
             marked.append(spans)
         if not tokenize:
             return texts if several else texts[0]
-        settings = {"padding": padding, "truncation": truncation, "max_length": max_length, **(tokenizer_kwargs or {})}
-        settings = {"add_special_tokens": False, "return_tensors": return_tensors, **settings}
+        settings: CallSettings = {"padding": padding, "truncation": truncation, "max_length": max_length}
+        settings |= {"add_special_tokens": False, "return_tensors": return_tensors, **(tokenizer_kwargs or {})}
         encoding = self(texts if several else texts[0], **settings)
         if return_assistant_tokens_mask:
             ids = encoding["input_ids"] if several or return_tensors else [encoding["input_ids"]]
@@ -92,8 +112,8 @@ class ChatTemplates:
 
     def encode_message_with_chat_template(
         self,
-        message: Mapping[str, str],
-        conversation_history: Sequence[Mapping[str, str]] | None = None,
+        message: Message,
+        conversation_history: Sequence[Message] | None = None,
         **settings: Any,
     ) -> list[int]:
         """The ids that a message adds to a conversation: those after the beginning that both have."""
@@ -105,7 +125,7 @@ class ChatTemplates:
         alike = next((n for n, pair in enumerate(zip(start, whole, strict=False)) if pair[0] != pair[1]), None)
         return whole[min(len(start), len(whole)) if alike is None else alike :]
 
-    def get_chat_template(self, chat_template: str | None = None, tools: Any = None) -> str:
+    def get_chat_template(self, chat_template: str | None = None, tools: object = None) -> str:
         """The template to use: the one given, or named, or the tokenizer's own."""
         own = self.chat_template
         if isinstance(own, dict):
@@ -118,55 +138,18 @@ class ChatTemplates:
                     "Name one: chat_template='…'.",
                 )
             return own[name]
-        if chat_template is None and own is None:
+        if chat_template is not None:
+            return chat_template
+        if own is None:
             raise TokenizerError(
                 "Cannot use chat template functions because tokenizer.chat_template is not set and no template "
                 "argument was passed! BERT has none of its own.",
                 "Set tokenizer.chat_template, or pass chat_template='…'.",
             )
-        return own if chat_template is None else chat_template  # type: ignore[return-value]
+        return own
 
 
-def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
-    """A folder's templates: from their own files, or else from its tokenizer_config.json."""
-    found: dict[str, str] = {}
-    if (folder / TEMPLATE_FILE).is_file():
-        found["default"] = read_text(folder / TEMPLATE_FILE)
-    for file in sorted((folder / OTHERS_FOLDER).glob("*.jinja")):
-        found[file.stem] = read_text(file)
-    stated = config.get("chat_template")
-    if not found and stated is not None:
-        if isinstance(stated, str):
-            return stated
-        try:
-            found = {str(one["name"]): str(one["template"]) for one in stated}
-        except (TypeError, KeyError):
-            raise TokenizerError(
-                f"{folder / 'tokenizer_config.json'}: 'chat_template' is {stated!r:.80}; wanted a template, or a list "
-                "of objects with 'name' and 'template'.",
-                "Correct the file or get it again.",
-            ) from None
-    return found["default"] if list(found) == ["default"] else found or None
-
-
-def template_files(template: str | Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """The files that hold a tokenizer's templates: beside the others, and in the folder OTHERS_FOLDER."""
-    named = {"default": template} if isinstance(template, str) else dict(template or {})
-    bad = [name for name in named if not _NAME.fullmatch(name)]
-    if bad:
-        raise TokenizerError(f"A chat template cannot be named {bad[0]!r}.", "Use letters, digits, '_', '-' and '.'.")
-    first = {TEMPLATE_FILE: named.pop("default")} if "default" in named else {}
-    return first, {f"{name}.jinja": text for name, text in named.items()}
-
-
-def template_setting(template: str | Mapping[str, str] | None) -> Any:
-    """The older way to save them, in tokenizer_config.json."""
-    if isinstance(template, Mapping):
-        return [{"name": name, "template": text} for name, text in template.items()]
-    return template
-
-
-Render = Callable[[Any, Mapping[str, Any]], tuple[str, list[tuple[int, int]]]]
+Render = Callable[[Sequence[Message], Mapping[str, object]], tuple[str, list[tuple[int, int]]]]
 
 
 @lru_cache(maxsize=8)
@@ -184,7 +167,7 @@ def _compiled(template: str) -> Render:
 
         tags = {"generation"}  # noqa: RUF012
 
-        def parse(self, parser: Any) -> Any:
+        def parse(self, parser: Parser) -> Node:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.CallBlock(self.call_method("_between_marks"), [], [], body).set_lineno(line)
@@ -206,7 +189,7 @@ def _compiled(template: str) -> Render:
     except TemplateError as error:
         raise TokenizerError(f"The chat template cannot be read: {error}.", "Correct the template.") from error
 
-    def render(messages: Any, values: Mapping[str, Any]) -> tuple[str, list[tuple[int, int]]]:
+    def render(messages: Sequence[Message], values: Mapping[str, object]) -> tuple[str, list[tuple[int, int]]]:
         return _without_marks(compiled.render({**values, "messages": messages}))
 
     return render
@@ -230,12 +213,16 @@ def _without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
 ) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _schemas(tools: Sequence[Any] | None) -> list[Any] | None:
+def _schemas(tools: Sequence[object] | None) -> list[object] | None:
     for tool in tools or ():
         if not isinstance(tool, Mapping):
             raise TokenizerTypeError(
@@ -245,16 +232,17 @@ def _schemas(tools: Sequence[Any] | None) -> list[Any] | None:
     return None if tools is None else list(tools)
 
 
-def _cut_open(render: Render, messages: Any, values: Mapping[str, Any]) -> str:
+def _cut_open(render: Render, messages: Sequence[Message], values: Mapping[str, object]) -> str:
     """The conversation up to the end of its last message, without what the template puts after it."""
     messages = copy.deepcopy(messages)
-    last = messages[-1]
-    if isinstance(last["content"], (list, tuple)):
-        last, key = next((block for block in reversed(last["content"]) if "text" in block), None), "text"
-    else:
-        key = "content"
+    last, key = cast("dict[str, Any] | None", messages[-1]), "content"
+    match messages[-1]["content"]:
+        case [*blocks]:
+            last, key = next((block for block in reversed(blocks) if "text" in block), None), "text"
     if last is None:
-        raise TokenizerError("continue_final_message=True, and the final message has no text to continue.")
+        raise TokenizerError(
+            "{continue_final_message}, and the final message has no text to continue.", continue_final_message=True
+        )
     said = last[key]
     last[key] = said + _OPEN_END
     text, _ = render(messages, values)
@@ -269,7 +257,7 @@ def _cut_open(render: Render, messages: Any, values: Mapping[str, Any]) -> str:
     return text[:end] if text[end : end + len(_OPEN_END)] == _OPEN_END else text[:end].rstrip()
 
 
-def _tokens_between(encoding: Any, row: int, length: int, spans: list[tuple[int, int]]) -> list[int]:
+def _tokens_between(encoding: BatchEncoding, row: int, length: int, spans: list[tuple[int, int]]) -> list[int]:
     mask = [0] * length
     for start, end in spans:
         first, last = encoding.char_to_token(row, start), encoding.char_to_token(row, end - 1)

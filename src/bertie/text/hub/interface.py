@@ -7,26 +7,21 @@ sentence-transformers choose by it. It is never imported here.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Unpack, cast, get_args
 
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.trainers import WordPieceTrainer
+from tokenizers import Tokenizer
+from tokenizers.decoders import Decoder
 
 from bertie.errors import TokenizerError, TokenizerTypeError
-from bertie.text.arguments import Inputs, plan_truncation
-from bertie.text.backend import rust_errors
 from bertie.text.encoding import BatchEncoding
-from bertie.text.folder import SPECIAL_ROLES
 from bertie.text.hub.chat import ChatTemplates
-from bertie.text.parts import parts_from_backend
-from bertie.text.special_tokens import ADDITIONAL
-from bertie.text.tokens import TokenTable
-from bertie.text.truncation import shorten_ids
+from bertie.text.rust import rust_errors
+from bertie.text.text_to_ids import CallSettings, PaddingArgument, Texts, TruncationArgument, named_settings
+from bertie.text.truncation import Side, Strategy
 from bertie.text.wordpiece.basic import BasicTokenizer, WordpieceTokenizer
 
 # From the most particular: whoever has imported transformers' own BertTokenizerFast may ask for that.
@@ -55,19 +50,19 @@ def hub_class(is_fast: bool) -> type | None:
 
 
 @cache
-def both(ours: Any, theirs: Any) -> type:
+def both(ours: type, theirs: type) -> type:
     """A class that says it is both. It is asked for its bases and its name only; calling it makes one of ours."""
     names = {name: getattr(ours, name) for name in ("from_pretrained", "__module__", "__doc__")}
     names["__new__"] = lambda cls, *args, **settings: ours(*args, **settings)
     return type(ours.__name__, (ours, theirs), names)
 
 
-def blank(cls: Any) -> Any:
+def blank(cls: type[HubInterface]) -> HubInterface:
     """For unpickling: a tokenizer that has nothing yet."""
     return cls.__new__(cls)
 
 
-class HubInterface(ChatTemplates, TokenTable):
+class HubInterface(ChatTemplates):
     """The rest of the hub's tokenizer. `BertTokenizer` is built on it."""
 
     can_save_slow_tokenizer = True
@@ -75,44 +70,44 @@ class HubInterface(ChatTemplates, TokenTable):
     do_basic_tokenize = True
     vocab_files_names: ClassVar = {"vocab_file": "vocab.txt", "tokenizer_file": "tokenizer.json"}
 
-    @property  # type: ignore[misc]
+    @property  # type: ignore[misc]  # `isinstance` asks for it; that it may be computed is Python's rule, not mypy's
     def __class__(self) -> type:
-        ours: Any = type(self)
+        ours: type = type(self)
         theirs = hub_class(self.is_fast)
         return ours if theirs is None else both(ours, theirs)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # What was said already stays behind: datasets finds its cache by these bytes, and a log line should not matter.
         return blank, (type(self),), self.__dict__ | {"deprecation_warnings": {}}
 
     # -- texts --
 
-    def __call__(self, *args: Any, **settings: Any) -> BatchEncoding:
-        raise NotImplementedError
-
-    def encode_plus(self, text: Any, text_pair: Any = None, *args: Any, **settings: Any) -> BatchEncoding:
+    def encode_plus(
+        self, text: Texts, text_pair: Texts | None = None, *args: object, **settings: Unpack[CallSettings]
+    ) -> BatchEncoding:
         """One text or pair; settings as for calling the tokenizer, which does the same."""
-        if args:
-            settings = dict(zip(_ENCODE_ARGUMENTS, args, strict=False)) | settings
-        is_words = settings.get("is_split_into_words") and isinstance(text, (list, tuple))
-        if not isinstance(text, str) and not is_words:
-            raise TokenizerTypeError(
-                f"encode_plus() takes one text, not {type(text).__name__}.",
-                "Several go to batch_encode_plus(), words to is_split_into_words=True.",
-            )
-        return self(text, text_pair, **settings)
+        settings = named_settings(args, settings)
+        match text, bool(settings.get("is_split_into_words")):
+            case (str(), _) | ([*_], True):
+                return self(text, text_pair, **settings)
+        raise TokenizerTypeError(
+            f"encode_plus() takes one text, not {type(text).__name__}.",
+            "Several go to batch_encode_plus(), words to {is_split_into_words}.",
+            is_split_into_words=True,
+        )
 
-    def batch_encode_plus(self, batch_text_or_text_pairs: Any, *args: Any, **settings: Any) -> BatchEncoding:
+    def batch_encode_plus(
+        self, batch_text_or_text_pairs: Texts, *args: object, **settings: Unpack[CallSettings]
+    ) -> BatchEncoding:
         """A list of texts or of pairs; settings as for calling the tokenizer, which does the same."""
-        if args:
-            settings = dict(zip(_ENCODE_ARGUMENTS, args, strict=False)) | settings
+        settings = named_settings(args, settings)
         if not isinstance(batch_text_or_text_pairs, (list, tuple)):
             raise TokenizerTypeError(
                 f"batch_encode_plus() takes a list, not {type(batch_text_or_text_pairs).__name__}.",
                 "One text goes to encode_plus().",
             )
-        if settings.get("is_split_into_words") and not batch_text_or_text_pairs:
-            return self([], **(settings | {"is_split_into_words": False}))
+        if not batch_text_or_text_pairs:  # no text is no list of words
+            settings["is_split_into_words"] = False
         return self(batch_text_or_text_pairs, **settings)
 
     def prepare_seq2seq_batch(
@@ -121,18 +116,20 @@ class HubInterface(ChatTemplates, TokenTable):
         tgt_texts: list[str] | None = None,
         max_length: int | None = None,
         max_target_length: int | None = None,
-        padding: Any = "longest",
+        padding: PaddingArgument = "longest",
         return_tensors: str | None = None,
-        truncation: Any = True,
-        **settings: Any,
+        truncation: TruncationArgument = True,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        **settings: object,
     ) -> BatchEncoding:
-        """Source texts, and target texts as `labels`; the two may have different lengths."""
-        for language in ("src_lang", "tgt_lang"):
-            settings.pop(language, None)
+        """Source texts, and target texts as `labels`; the two may have different lengths. BERT knows no languages."""
         settings |= {"padding": padding, "truncation": truncation, "return_tensors": return_tensors}
-        inputs = self(src_texts, max_length=max_length, **settings)
+        chosen = cast(CallSettings, settings)
+        inputs = self(src_texts, **chosen | {"max_length": max_length})
         if tgt_texts is not None:
-            inputs["labels"] = self(tgt_texts, max_length=max_target_length or max_length, **settings)["input_ids"]
+            targets = self(tgt_texts, **chosen | {"max_length": max_target_length or max_length})
+            inputs["labels"] = targets["input_ids"]
         return inputs
 
     @contextmanager
@@ -194,22 +191,52 @@ class HubInterface(ChatTemplates, TokenTable):
         truncation_strategy: str = "longest_first",
         stride: int = 0,
     ) -> tuple[list[int], list[int] | None, list[int]]:
-        """Ids without special tokens, shortened; the third list holds what was removed, `stride` tokens before it."""
-        return shorten_ids(
-            ids, pair_ids, num_tokens_to_remove, truncation_strategy, stride=stride, side=self.truncation_side
-        )
+        """Ids without special tokens, shortened; the third list holds what was removed, `stride` tokens before it.
+
+        Of a pair under "longest_first" nothing is given back.
+        """
+        side, excess = self.truncation_side, num_tokens_to_remove
+        if excess <= 0 or truncation_strategy == "do_not_truncate":
+            return ids, pair_ids, []
+        if truncation_strategy not in get_args(Strategy):
+            raise TokenizerError(
+                "{truncation_strategy} is not known.",
+                f"Use one of {get_args(Strategy)}.",
+                accepted=get_args(Strategy),
+                truncation_strategy=truncation_strategy,
+            )
+        if truncation_strategy == "longest_first" and pair_ids is not None:
+            # An odd id goes the other way round than in rows that Rust makes: that is the hub's difference too.
+            from_longer = min(abs(len(ids) - len(pair_ids)), excess)
+            from_a, from_b = (excess - from_longer) // 2, (excess - from_longer + 1) // 2
+            if len(ids) > len(pair_ids):
+                from_a += from_longer
+            else:
+                from_b += from_longer
+            return _shortened(ids, from_a, side), _shortened(pair_ids, from_b, side), []
+        target = pair_ids if truncation_strategy == "only_second" else ids
+        if target is None or len(target) <= excess:
+            raise TokenizerError(
+                f"{{truncation}} cannot remove {excess} tokens: the sequence has {len(target or ())}.",
+                "Raise max_length, or use truncation='longest_first'.",
+                truncation=truncation_strategy,
+            )
+        window = min(len(target), stride + excess)
+        removed = target[:window] if side == "left" else target[-window:]
+        kept = _shortened(target, excess, side)
+        return (ids, kept, removed) if truncation_strategy == "only_second" else (kept, pair_ids, removed)
 
     def prepare_for_model(
         self,
         ids: list[int],
         pair_ids: list[int] | None = None,
         add_special_tokens: bool = True,
-        padding: Any = False,
-        truncation: Any = None,
+        padding: PaddingArgument = False,
+        truncation: TruncationArgument | None = None,
         max_length: int | None = None,
         stride: int = 0,
         pad_to_multiple_of: int | None = None,
-        padding_side: Any = None,
+        padding_side: Side | None = None,
         return_tensors: str | None = None,
         return_token_type_ids: bool | None = None,
         return_attention_mask: bool | None = None,
@@ -223,14 +250,7 @@ class HubInterface(ChatTemplates, TokenTable):
         """A row from ids that were made before: special tokens, truncation and padding as for texts."""
         if return_offsets_mapping:
             raise TokenizerError("Ids have no offsets: the text is not known.", "Call the tokenizer with the text.")
-        plan = plan_truncation(
-            truncation,
-            padding=padding,
-            max_length=max_length,
-            stride=stride,
-            side=self.truncation_side,
-            model_max_length=self.model_max_length,
-        )
+        plan = self._plan_truncation(truncation, padding, max_length, stride)
         num_special = self.num_special_tokens_to_add(pair_ids is not None) if add_special_tokens else 0
         length = len(ids) + len(pair_ids or ()) + num_special
         overflow: list[int] = []
@@ -270,52 +290,6 @@ class HubInterface(ChatTemplates, TokenTable):
             padded["length"] = len(padded["input_ids"])
         return padded.convert_to_tensors(return_tensors, prepend_batch_axis)
 
-    def pad(self, *args: Any, **settings: Any) -> BatchEncoding:
-        raise NotImplementedError
-
-    def _with_overflowing_tokens(self, inputs: Inputs, settings: Any) -> BatchEncoding:
-        """A row to a text and the ids that were cut off, as transformers 4's tokenizer in Python has it.
-
-        The others cut a text into several rows instead.
-        """
-        if settings.pop("return_offsets_mapping"):
-            raise TokenizerError(
-                "A slow tokenizer does not give return_offsets_mapping and return_overflowing_tokens together.",
-                "Leave use_fast=False out, or take a BertTokenizerFast.",
-            )
-        by_text = {name: settings.pop(name) for name in ("is_split_into_words", "split_special_tokens")}
-        padding = {name: settings.pop(name) for name in _PADDING}
-        tensors = settings.pop("return_tensors")
-        if settings["truncation"] is None and padding["padding"] is not False:  # a length to fill up to, not to cut to
-            settings["truncation"] = False
-        rows = []
-        for one in inputs.rows:
-            first, second = one if inputs.paired else (one, None)
-            ids, pair_ids = (
-                None if text is None else self(text, add_special_tokens=False, verbose=False, **by_text)["input_ids"]
-                for text in (first, second)
-            )
-            rows.append(self.prepare_for_model(ids or [], pair_ids, **settings, return_attention_mask=False))
-        columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {"input_ids": []}
-        padded = self.pad(columns, max_length=settings["max_length"], **padding)
-        if not inputs.batched and tensors is None:
-            padded = BatchEncoding({name: column[0] for name, column in padded.items()})
-        return padded.convert_to_tensors(tensors)
-
-    def _wanted(self, given: bool | None, name: str) -> bool:
-        """None asks whether the model takes the column."""
-        return name in self.model_input_names if given is None else given
-
-    def _warn_if_too_long(self, rows: list[list[int]], max_length: int | None, verbose: bool) -> None:
-        if max_length is None and verbose:
-            longest = max(map(len, rows), default=0)
-            if longest > self.model_max_length:
-                self._say_once(
-                    "sequence-length-is-longer-than-the-specified-maximum",
-                    "Token indices sequence length is longer than the specified maximum sequence length for this model "
-                    f"({longest} > {self.model_max_length}). The model cannot take this row: pass truncation=True.",
-                )
-
     # -- what the hub's tokenizers have --
 
     @property
@@ -326,7 +300,7 @@ class HubInterface(ChatTemplates, TokenTable):
     def ids_to_tokens(self) -> dict[int, str]:
         return {index: token for token, index in self.get_vocab().items()}
 
-    def _convert_id_to_token(self, index: int) -> Any:  # transformers' whole-word collator asks for this one
+    def _convert_id_to_token(self, index: int) -> str:  # transformers' whole-word collator asks for this one
         return self.convert_ids_to_tokens(int(index))
 
     @property
@@ -362,17 +336,18 @@ class HubInterface(ChatTemplates, TokenTable):
     _tokenizer = backend_tokenizer
 
     @property
-    def decoder(self) -> Any:
-        return self._backend.decoder
+    def decoder(self) -> Decoder | None:
+        decoder: Decoder | None = self._backend.decoder
+        return decoder
 
     def set_truncation_and_padding(
         self,
-        padding_strategy: Any,
-        truncation_strategy: Any,
+        padding_strategy: object,  # names, or the hub's enumeration of them
+        truncation_strategy: object,
         max_length: int | None,
         stride: int,
         pad_to_multiple_of: int | None,
-        padding_side: Any = None,
+        padding_side: Side | None = None,
     ) -> None:
         """Set what `backend_tokenizer.encode` does; calls of this tokenizer bring their own settings and undo it."""
         backend = self.backend_tokenizer
@@ -396,74 +371,15 @@ class HubInterface(ChatTemplates, TokenTable):
                     pad_to_multiple_of=pad_to_multiple_of,
                 )
 
-    def train_new_from_iterator(
-        self,
-        text_iterator: Iterable[Any],
-        vocab_size: int,
-        length: int | None = None,
-        new_special_tokens: list[str | AddedToken] | None = None,
-        special_tokens_map: dict[str, str] | None = None,
-        **trainer: Any,
-    ) -> Self:
-        """A tokenizer with the same settings and a vocabulary learned from the texts.
-
-        `special_tokens_map` renames special tokens. `trainer` goes to `tokenizers.trainers.WordPieceTrainer`.
-        `bertie.text.train_vocabulary` learns one with Google's rules instead.
-        """
-        renamed = special_tokens_map or {}
-        state = json.loads(self._backend.to_str())
-        if state["model"]["type"] != "WordPiece":
-            raise TokenizerError(f"A {state['model']['type']} tokenizer cannot be trained here, only WordPiece.")
-        state["model"] |= {"vocab": {}, "unk_token": renamed.get(state["model"]["unk_token"], self.unk_token)}
-        special = [token for token in state["added_tokens"] if token["special"]]
-        learner = Tokenizer.from_str(json.dumps(state | {"added_tokens": [], "post_processor": None}))
-        tokens = [
-            AddedToken(renamed.get(t["content"], t["content"]), **{k: t[k] for k in _TOKEN_FLAGS}) for t in special
-        ]
-        new = list(new_special_tokens or ())
-        trainer = {"show_progress": True} | trainer
-        with rust_errors("The tokenizer could not be trained"):
-            rules = WordPieceTrainer(vocab_size=vocab_size, special_tokens=[*tokens, *new], **trainer)
-            learner.train_from_iterator(text_iterator, rules, length=length)
-        settings = dict(self.init_kwargs)
-        for role in SPECIAL_ROLES:
-            if (token := settings[role]) is not None:
-                settings[role] = renamed.get(str(token), str(token))
-        settings[ADDITIONAL] = [renamed.get(t, t) for t in self.additional_special_tokens or ()] + new
-        settings["never_split"] = [word for word in self.never_split if learner.token_to_id(word) is not None]
-        trained = type(self).__new__(type(self))
-        TokenTable.__init__(trained, parts_from_backend(learner, settings))
-        trained.chat_template = self.chat_template
-        return trained
-
     # -- refused by name --
 
-    def push_to_hub(self, *args: Any, **settings: Any) -> NoReturn:
+    def push_to_hub(self, *args: object, **settings: object) -> NoReturn:
         raise TokenizerError("push_to_hub is not supported.", "Save, then upload the folder with huggingface_hub.")
 
     @classmethod
-    def register_for_auto_class(cls, auto_class: Any = "AutoTokenizer") -> NoReturn:
+    def register_for_auto_class(cls, auto_class: object = "AutoTokenizer") -> NoReturn:
         raise TokenizerError("register_for_auto_class is for code that is uploaded; Bertie's is installed.")
 
 
-_PADDING = ("padding", "pad_to_multiple_of", "padding_side", "return_attention_mask")
-_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
-# encode_plus and batch_encode_plus after the texts, in the hub's order.
-_ENCODE_ARGUMENTS = (
-    "add_special_tokens",
-    "padding",
-    "truncation",
-    "max_length",
-    "stride",
-    "is_split_into_words",
-    "pad_to_multiple_of",
-    "padding_side",
-    "return_tensors",
-    "return_token_type_ids",
-    "return_attention_mask",
-    "return_overflowing_tokens",
-    "return_special_tokens_mask",
-    "return_offsets_mapping",
-    "return_length",
-    "verbose",
-)
+def _shortened(ids: list[int], count: int, side: Side) -> list[int]:
+    return ids[count:] if side == "left" else ids[: len(ids) - count]

@@ -2,7 +2,7 @@
 
 `BertTokenizer` does not use them. They are for code that was written on them: own pre-processing, answers of SQuAD
 that are aligned with the text (`get_final_text`), tests. They follow `transformers` 4.57, which follows Python's
-Unicode tables; `wordpiece.py` follows Rust's, whose ids are the ones checkpoints were trained with. The differences
+Unicode tables; `reference.py` follows Rust's, whose ids are the ones checkpoints were trained with. The differences
 are characters that are younger than the Rust library's tables, and accents on capitals that lower-case to two letters.
 """
 

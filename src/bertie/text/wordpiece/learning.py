@@ -18,15 +18,15 @@ from contextlib import closing
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from bertie.errors import TokenizerError
-from bertie.text.backend import rust_errors
 from bertie.text.corpus.processes import in_order
+from bertie.text.rust import rust_errors
 from bertie.text.tokenizer import BertTokenizer
 from bertie.text.wordpiece.characters import WHITESPACE
 from bertie.text.wordpiece.reference import replace_surrogates
@@ -72,9 +72,11 @@ def train_vocabulary(
         handle_chinese_chars=tokenize_chinese_chars, strip_accents=strip_accents, lowercase=lowercase
     )
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
-        texts = _read_files(paths, encoding, skip_bad) if paths is not None else _checked(source)
+        texts = (
+            _read_files(paths, encoding, skip_bad) if paths is not None else _checked(cast("Iterable[object]", source))
+        )
         kept = texts if paths is not None else _spooled(texts, spool)
-        letters = _count_letters(_told(kept, "letters", progress), normalizer, processes)
+        letters = _count_letters(_with_progress(kept, "letters", progress), normalizer, processes)
         if not letters:
             raise TokenizerError(
                 "There is no text to learn a vocabulary from: no letter was found.", "Check the files: are they empty?"
@@ -85,9 +87,11 @@ def train_vocabulary(
         needed = len(special) + 2 * len(alphabet)
         if vocab_size < needed:
             raise TokenizerError(
-                f"vocab_size={vocab_size} is too small: {len(special)} special tokens and {len(alphabet)} characters, "
+                f"{{vocab_size}} is too small: {len(special)} special tokens and {len(alphabet)} characters, "
                 f"first and continuing, are {needed} already.",
-                "Use a larger vocab_size or a smaller limit_alphabet.",
+                "Use a larger vocab_size or a smaller {limit_alphabet}.",
+                vocab_size=vocab_size,
+                limit_alphabet=...,
             )
         spool.seek(0)
         learner = Tokenizer(WordPiece(unk_token="[UNK]"))
@@ -105,7 +109,7 @@ def train_vocabulary(
         )
         with rust_errors("The vocabulary could not be learned"):
             again = _read_files(paths, encoding, skip_bad) if paths is not None else spool
-            learner.train_from_iterator(_told(again, "words", progress, then="pieces"), trainer)
+            learner.train_from_iterator(_with_progress(again, "words", progress, then="pieces"), trainer)
     return BertTokenizer(
         learner.get_vocab(),
         do_lower_case=lowercase,
@@ -117,12 +121,16 @@ def train_vocabulary(
 
 
 def _as_paths(source: object) -> list[Path] | None:
-    entries = source if isinstance(source, (list, tuple)) else [source]
-    paths = [entry for entry in entries if isinstance(entry, Path)]
-    return paths if paths and len(paths) == len(entries) else None
+    match source:
+        case Path():
+            return [source]
+        case [Path(), *_]:
+            paths = [entry for entry in source if isinstance(entry, Path)]
+            return paths if len(paths) == len(source) else None
+    return None
 
 
-def _checked(texts: Any) -> Iterator[str]:
+def _checked(texts: Iterable[object]) -> Iterator[str]:
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TokenizerError(
@@ -159,8 +167,9 @@ def _decoded(file: IO[bytes], path: Path, encoding: str, skip_bad: bool) -> Iter
                 continue
             raise TokenizerError(
                 f"{path}, line {number}: byte 0x{line[error.start]:02x} at {error.start + 1} is not {encoding}.",
-                "Say which encoding it is, e.g. encoding='latin-1', or leave such lines out: skip_bad=True "
-                "(--skip-bad).",
+                "Say which encoding it is, e.g. {encoding}, or leave such lines out: {skip_bad}.",
+                encoding="latin-1",
+                skip_bad=True,
             ) from None
         yield line_text
 
@@ -172,19 +181,21 @@ def _spooled(texts: Iterable[str], spool: IO[str]) -> Iterator[str]:
         yield text
 
 
-def _told(texts: Iterable[str], what: str, progress: Progress | None, *, then: str | None = None) -> Iterator[str]:
-    """The same texts; `progress` hears how much of them has been read."""
+def _with_progress(
+    texts: Iterable[str], what: str, progress: Progress | None, *, then: str | None = None
+) -> Iterator[str]:
+    """The same texts; `progress` is called with how much of them has been read."""
     if progress is None:
         yield from texts
         return
-    read = told = 0
+    read = reported = 0
     progress(what, 0)
     for text in texts:
         yield text
         read += len(text)
-        if read - told >= _CHARACTERS_AT_ONCE:
+        if read - reported >= _CHARACTERS_AT_ONCE:
             progress(what, read)
-            told = read
+            reported = read
     progress(then or what, read)
 
 

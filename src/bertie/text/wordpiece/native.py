@@ -2,7 +2,7 @@
 
 Rust answers with an object a text, which Python then has to read out one by one: with a GPU behind it, that was the
 narrow place. Here a list of texts goes in as one string and all ids come back in one array, many times as fast. The ids
-are the same: what a character becomes is looked up in tables that the reference itself (wordpiece.py) makes when they
+are the same: what a character becomes is looked up in tables that the reference itself (reference.py) makes when they
 are first wanted, and a text that needs more than tables is left to Rust: one with special tokens in it, or with marks
 that have to be sorted. So is every text where the library was not built, or where the tokenizer is not BERT's own.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product, repeat
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,15 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bertie.errors import TokenizerError
 from bertie.library import Signatures, open_library
-from bertie.text.backend import encode_all
-from bertie.text.encoding import RustEncoding
-from bertie.text.truncation import Layout
+from bertie.text.rust import Input, encode_all
+from bertie.text.truncation import Layout, WholeRow
 from bertie.text.wordpiece.characters import NONSPACING_MARKS, PUNCTUATION, WHITESPACE, combining_class, decompose
 from bertie.text.wordpiece.reference import WordPieceTokenizer, replace_surrogates
 
+T = TypeVar("T")
 Ids = NDArray[np.int64]
 Encode = Callable[[list[str]], list[list[int]]]
-EncodeRows = Callable[[list[Any]], list[RustEncoding]]
+EncodeRows = Callable[[list[Input]], list[WholeRow]]
 
 VERSION = 2  # of the interface at the end of csrc/wordpiece.cpp
 _PAGES = 0x110000 // 256
@@ -56,7 +56,7 @@ _SIGNATURES: Signatures = {
 
 
 @lru_cache(maxsize=1)
-def load_library() -> Any | None:
+def load_library() -> ctypes.CDLL | None:
     """The library, or None where it was not built (or is an older one)."""
     return open_library(__file__, "_wordpiece", _SIGNATURES, version=("bertie_wordpiece_version", VERSION))
 
@@ -71,7 +71,7 @@ class Frame:
     types: tuple[tuple[int, ...], ...]  # of before, A, between, B, after: one of A and of B is that of all their tokens
 
     @classmethod
-    def of(cls, row: RustEncoding, tokens: tuple[int, int]) -> Frame | None:
+    def of(cls, row: WholeRow, tokens: tuple[int, int]) -> Frame | None:
         """That of a row of texts of so many tokens; None where it is not of this shape."""
         found = Layout.of(row.sequence_ids)
         ends = (0, found.a_start, found.a_end, found.b_start, found.b_end, found.length)
@@ -87,7 +87,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class NativeRow:
-    """A row with what is read of a `RustEncoding`; without a trace it has no offsets and words."""
+    """A row with what is read of a `WholeRow`; without a trace it has no offsets and words."""
 
     ids: list[int]
     frame: Frame
@@ -98,16 +98,13 @@ class NativeRow:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def _framed(self, a: list[Any], b: list[Any], special: Any) -> list[Any]:
+    def _framed(self, a: list[T], b: list[T], special: T) -> list[T]:
         """Values of A's and of B's tokens with those of special tokens around them."""
         before, between, after = (len(part) for part in (self.frame.before, self.frame.between, self.frame.after))
         return [*[special] * before, *a, *[special] * between, *b, *[special] * after]
 
-    def _traced(self, *rows: int) -> tuple[list[Any], list[Any]]:
-        assert self.trace is not None, "encoded without offsets"
-        values = [self.trace[row].tolist() for row in rows]
-        whole = values[0] if len(rows) == 1 else list(zip(*values, strict=True))
-        return whole[: self.sizes[0]], whole[self.sizes[0] :]
+    def _halves(self, values: list[T]) -> tuple[list[T], list[T]]:
+        return values[: self.sizes[0]], values[self.sizes[0] :]
 
     @property
     def type_ids(self) -> list[int]:
@@ -128,11 +125,15 @@ class NativeRow:
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
-        return self._framed(*self._traced(0, 1), (0, 0))
+        assert self.trace is not None, "encoded without offsets"
+        starts, ends = self.trace[:2].tolist()
+        return self._framed(*self._halves(list(zip(starts, ends, strict=True))), (0, 0))
 
     @property
     def word_ids(self) -> list[int | None]:
-        return self._framed(*self._traced(2), None)
+        assert self.trace is not None, "encoded without offsets"
+        words: list[int | None] = self.trace[2].tolist()
+        return self._framed(*self._halves(words), None)
 
 
 Frames = dict[tuple[bool, bool], Frame]  # by whether there is a pair, and special tokens
@@ -169,7 +170,7 @@ class NativeTokenizer:
         return cls(library, backend, tokens, [token.content for token in added], frames)
 
     def __init__(
-        self, library: Any, backend: Tokenizer, tokens: dict[int, str], added: list[str], frames: Frames
+        self, library: ctypes.CDLL, backend: Tokenizer, tokens: dict[int, str], added: list[str], frames: Frames
     ) -> None:
         model, normalizer = backend.model, backend.normalizer
         self._library, self._tokens, self._frames = library, tokens, frames
@@ -212,35 +213,35 @@ class NativeTokenizer:
         return _filled_in(ids, lengths, left, others([texts[place] for place in left]))
 
     def encode_rows(
-        self, inputs: Sequence[Any], *, paired: bool, framed: bool, offsets: bool, others: EncodeRows
-    ) -> list[RustEncoding] | None:
+        self, inputs: Sequence[Input], *, paired: bool, framed: bool, offsets: bool, others: EncodeRows
+    ) -> list[WholeRow] | None:
         """Whole rows of texts or of pairs, with special tokens or without; None: ask Rust.
 
         They are `NativeRow`s, except those of `others`, which gets the inputs that are left to Rust.
         """
         if paired and any(isinstance(pair, str) or len(pair) != 2 for pair in inputs):
             return None
-        texts = [text for pair in inputs for text in pair] if paired else list(inputs)
+        texts = cast("list[str]", [text for pair in inputs for text in pair] if paired else list(inputs))
         found = self._run(texts, traced=offsets)
         if found is None:
             return None
         ids, lengths, trace = found[0].tolist(), found[1].tolist(), found[2]
         frame = self._frames[paired, framed]
         before, between, after = ([*part] for part in (frame.before, frame.between, frame.after))
-        rows: list[Any] = []
+        rows: list[WholeRow] = []
+        left: list[int] = []
         start = 0
         for a, b in zip(lengths[::2], lengths[1::2], strict=True) if paired else zip(lengths, repeat(0)):
             end = start + max(a, 0) + max(b, 0)
             if a == _LEFT or b == _LEFT:
-                rows.append(None)
-            else:
-                row = before + ids[start : start + a] + between + ids[start + a : end] + after
-                rows.append(NativeRow(row, frame, (a, b), self._tokens, None if trace is None else trace[:, start:end]))
+                left.append(len(rows))
+                a = b = 0
+            row = before + ids[start : start + a] + between + ids[start + a : end] + after
+            rows.append(NativeRow(row, frame, (a, b), self._tokens, None if trace is None else trace[:, start:end]))
             start = end
-        left = [place for place, row in enumerate(rows) if row is None]
         if left:
-            for place, row in zip(left, others([inputs[place] for place in left]), strict=True):
-                rows[place] = row
+            for place, other in zip(left, others([inputs[place] for place in left]), strict=True):
+                rows[place] = other
         return rows
 
     def _run(
@@ -319,7 +320,7 @@ def _frames(backend: Tokenizer, tokens: Mapping[int, str]) -> Frames | None:
     try:
         for paired, framed in product((False, True), repeat=2):
             texts = ("a", "b") if paired else "a"
-            row = encode_all(backend, [texts], add_special_tokens=framed, is_split_into_words=False, offsets=True)[0]
+            row = encode_all(backend, [texts], framed=framed, offsets=True)[0]
             sizes = len(backend.model.tokenize("a")), len(backend.model.tokenize("b")) if paired else 0
             frame = Frame.of(row, sizes)
             if frame is None or row.tokens != [tokens.get(number) for number in row.ids]:

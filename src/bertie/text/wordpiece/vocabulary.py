@@ -68,9 +68,9 @@ def read_text(path: str | Path) -> str:
             f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}.",
             "Get the file again, or convert it to UTF-8.",
         ) from error
+    except TokenizerError:
+        raise
     except (OSError, ValueError) as error:  # a directory, no permission, a NUL in the path
-        if isinstance(error, TokenizerError):
-            raise
         raise TokenizerError(f"{path} cannot be read: {error}.") from error
 
 
@@ -132,10 +132,12 @@ def check_case_matches(vocab: Iterable[str], do_lower_case: bool, *, name: str =
     if case is None or (case == "uncased") == do_lower_case:
         return
     raise TokenizerError(
-        f"do_lower_case={do_lower_case} does not fit {source or 'this vocabulary'}: it is of "
+        f"{{do_lower_case}} does not fit {source or 'this vocabulary'}: it is of "
         f"{'a cased' if case == 'cased' else 'an uncased'} model ({evidence}), so most words "
         "would become [UNK] or fall to pieces.",
-        f"Use do_lower_case={not do_lower_case}; if the setting is right all the same, check_case=False.",
+        f"Use do_lower_case={not do_lower_case}; if the setting is right all the same, {{check_case}}.",
+        do_lower_case=do_lower_case,
+        check_case=False,
     )
 
 
@@ -143,11 +145,10 @@ def as_vocabulary(vocab: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
     """A mapping of tokens to ids, or a list of tokens, checked."""
     tokens = dict(vocab) if isinstance(vocab, Mapping) else {token: index for index, token in enumerate(vocab)}
     for token, index in tokens.items():
-        if (
-            not isinstance(token, str)
-            or isinstance(index, bool)
-            or not isinstance(index, int)
-            or not 0 <= index < 2**31
-        ):
-            raise TokenizerError(f"The vocabulary maps {token!r} to {index!r}; wanted a string and an id from 0 on.")
+        match token, index:
+            case (_, bool()):  # which Python counts among the numbers
+                pass
+            case (str(), int()) if 0 <= index < 2**31:
+                continue
+        raise TokenizerError(f"The vocabulary maps {token!r} to {index!r}; wanted a string and an id from 0 on.")
     return tokens

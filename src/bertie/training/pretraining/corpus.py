@@ -26,9 +26,8 @@ from bertie.data.source import PathLike, check_readable, is_regular
 from bertie.errors import DataError
 from bertie.files import sha256
 from bertie.text import BertTokenizer
-from bertie.text.corpus.documents import TokenizedDocuments, text_size, tokenize_documents
+from bertie.text.corpus.documents import TokenizedDocuments, looks_like_sentences, text_size, tokenize_documents
 from bertie.text.corpus.processes import in_order, num_processes
-from bertie.text.corpus.sentences import looks_like_sentences
 from bertie.training.metrics import Array
 from bertie.training.pretraining.array_folder import ArrayBuilder, locked, open_arrays
 from bertie.training.token_rows import fingerprint

@@ -1,4 +1,4 @@
-// Texts to word pieces, as wordpiece.py tells it, for many texts in one call.
+// Texts to word pieces, as reference.py tells it, for many texts in one call.
 //
 // What a character becomes (nothing, a space, a word of its own, letters) is looked up in tables of 256 characters that
 // the caller makes with the reference when they are first wanted; nothing about Unicode is known here. What needs more

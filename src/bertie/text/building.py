@@ -1,27 +1,20 @@
-"""From files, or from a vocabulary and settings, to the parts of a tokenizer."""
+"""Making a tokenizer: from files, or from a vocabulary and settings, to a Rust tokenizer and the settings in force."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from tokenizers import AddedToken, Tokenizer, normalizers
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import WordPiece
 
 from bertie.errors import TokenizerError
-from bertie.text.arguments import NO_LIMIT
-from bertie.text.backend import (
-    build_backend,
-    check_word_limit,
-    keep_whole,
-    parse_backend,
-    rust_errors,
-    set_template,
-)
-from bertie.text.folder import SPECIAL_ROLES, TokenizerFiles
-from bertie.text.truncation import Side
+from bertie.text.files import TokenizerFiles
+from bertie.text.rust import check_word_limit, keep_whole, parse_backend, rust_errors, set_template
+from bertie.text.settings import SPECIAL_ROLES, Settings, SpecialToken, as_added
 from bertie.text.wordpiece.reference import WORD_LIMIT
 from bertie.text.wordpiece.vocabulary import check_case_matches, guess_lower_case, read_text, read_vocabulary
 
@@ -36,43 +29,15 @@ DEFAULT_SPECIAL = {
 
 @dataclass(frozen=True)
 class TokenizerParts:
-    """Everything a `BertTokenizer` is made of. A special token the vocabulary does not have is None."""
+    """What a `BertTokenizer` is made of. A role whose token the vocabulary does not have has None."""
 
     backend: Tokenizer
-    special: Mapping[str, str | AddedToken | None]
-    additional_special_tokens: tuple[str | AddedToken, ...] = ()
-    never_split: tuple[str, ...] = ()
-    model_max_length: int = NO_LIMIT
-    padding_side: Side = "right"
-    truncation_side: Side = "right"
-    clean_up_tokenization_spaces: bool | None = None
-    split_special_tokens: bool = False
-    model_input_names: tuple[str, ...] | None = None
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """Settings given by the caller; None means: what the files say, or the default."""
-
-    do_lower_case: bool | None = None
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool | None = None
-    never_split: Sequence[str] | None = None
-    model_max_length: int | None = None
-    max_input_chars_per_word: int | None = None
-    padding_side: Side | None = None
-    truncation_side: Side | None = None
-    clean_up_tokenization_spaces: bool | None = None
-    split_special_tokens: bool | None = None
-    model_input_names: Sequence[str] | None = None
-    additional_special_tokens: Sequence[str | AddedToken] | None = None
-    special: Mapping[str, str | AddedToken | None] = field(default_factory=dict)
+    settings: Settings
 
 
 def parts_from_vocabulary(
     vocab: Mapping[str, int],
-    settings: Mapping[str, Any],
+    settings: Settings,
     *,
     check_case: bool,
     name: str = "",
@@ -85,7 +50,7 @@ def parts_from_vocabulary(
 
 
 def parts_from_rust(
-    file: str | Path | None, backend: Tokenizer | None, settings: dict[str, Any], *, check_case: bool
+    file: str | Path | None, backend: Tokenizer | None, settings: Settings, *, check_case: bool
 ) -> TokenizerParts:
     """A `tokenizer.json`, or a copy of a Rust tokenizer, with settings laid over it."""
     if backend is not None:
@@ -96,29 +61,25 @@ def parts_from_rust(
         raise TokenizerError(
             "There is nothing to make a tokenizer from.", "Pass vocab_file=, tokenizer_file= or tokenizer_object=."
         )
-    special = {role: settings.pop(role) for role in SPECIAL_ROLES if role in settings}
-    files = TokenizerFiles(source=source, name="", tokenizer_json=text)
-    return parts_from_files(files, Overrides(**settings, special=special), check_case=check_case)
+    return parts_from_files(TokenizerFiles(source, "", tokenizer_json=text), settings, check_case=check_case)
 
 
-def parts_from_backend(backend: Tokenizer, settings: Mapping[str, Any]) -> TokenizerParts:
+def parts_from_backend(backend: Tokenizer, settings: Settings) -> TokenizerParts:
     """A Rust tokenizer as it is, with special tokens and settings."""
     _add_named(backend, settings)
     _frame(backend, settings)
     return _parts(backend, settings)
 
 
-def parts_from_files(files: TokenizerFiles, overrides: Overrides, *, check_case: bool) -> TokenizerParts:
+def parts_from_files(files: TokenizerFiles, given: Settings, *, check_case: bool) -> TokenizerParts:
     """A folder's tokenizer.
 
     `tokenizer.json` is the tokenizer when it is there; what another file or the caller states is laid over it, and what
     nobody states stays as it is there.
     """
-    given = {key: getattr(overrides, key) for key in Overrides.__dataclass_fields__ if key != "special"}
-    given.update(overrides.special)
-    given = {key: value for key, value in given.items() if value is not None}
-    settings = {**files.settings, **given}
-    strict = overrides.never_split is not None
+    given = cast(Settings, {name: value for name, value in given.items() if value is not None})
+    settings: Settings = {**files.settings, **given}
+    strict = "never_split" in given
     if files.tokenizer_json is None:
         assert files.vocab_file is not None  # read_tokenizer_files gives one of the two
         vocab = read_vocabulary(files.vocab_file)
@@ -127,98 +88,91 @@ def parts_from_files(files: TokenizerFiles, overrides: Overrides, *, check_case:
     else:
         backend = parse_backend(files.tokenizer_json, source=f"{files.source} (tokenizer.json)")
         _apply_normalizer(backend, settings, files, check_case=check_case)
-        if "max_input_chars_per_word" in settings and hasattr(backend.model, "max_input_chars_per_word"):
-            check_word_limit(settings["max_input_chars_per_word"], files.source)
-            backend.model.max_input_chars_per_word = settings["max_input_chars_per_word"]
+        limit = settings.get("max_input_chars_per_word")
+        if limit is not None and hasattr(backend.model, "max_input_chars_per_word"):
+            check_word_limit(limit, files.source)
+            backend.model.max_input_chars_per_word = limit
         vocab = backend.get_vocab(with_added_tokens=True)
-        settings["never_split"] = _known_words(settings, vocab, files, strict=strict)
-        keep_whole(backend, settings["never_split"])
+        words = settings["never_split"] = _known_words(settings, vocab, files, strict=strict)
+        keep_whole(backend, words)
     _add_missing(backend, files)
     _add_named(backend, settings)
     _frame(backend, given)
     return _parts(backend, settings)
 
 
-def _build(
-    vocab: Mapping[str, int], settings: Mapping[str, Any], *, check_case: bool, name: str, source: str
-) -> Tokenizer:
+def _build(vocab: Mapping[str, int], settings: Settings, *, check_case: bool, name: str, source: str) -> Tokenizer:
+    """BERT's tokenizer over a vocabulary: `[CLS] A [SEP]`, `[CLS] A [SEP] B [SEP]`, type ids 0 and 1."""
     do_lower_case = settings.get("do_lower_case")
     if do_lower_case is None:
         do_lower_case = guess_lower_case(vocab, name)
     elif check_case:
         check_case_matches(vocab, do_lower_case, name=name, source=source)
     special = {role: str(settings.get(role) or default) for role, default in DEFAULT_SPECIAL.items()}
-    return build_backend(
-        vocab,
-        do_lower_case=do_lower_case,
-        strip_accents=settings.get("strip_accents"),
-        tokenize_chinese_chars=_or_default(settings.get("tokenize_chinese_chars"), True),
-        unk_token=special["unk_token"],
-        cls_token=special["cls_token"],
-        sep_token=special["sep_token"],
-        special_tokens=list(special.values()),
-        never_split=settings.get("never_split") or (),
-        max_input_chars_per_word=_or_default(settings.get("max_input_chars_per_word"), WORD_LIMIT),
-    )
+    unk_token, cls_token, sep_token = special["unk_token"], special["cls_token"], special["sep_token"]
+    for role, token in (("unknown", unk_token), ("classification", cls_token), ("separator", sep_token)):
+        if token not in vocab:
+            raise TokenizerError(
+                f"The vocabulary ({len(vocab)} tokens) has no {token!r}, the {role} token.",
+                "Is it a BERT vocabulary? If the token has another name, pass it: unk_token=, cls_token=, sep_token=.",
+            )
+    given = settings.get("max_input_chars_per_word")
+    limit = WORD_LIMIT if given is None else given
+    check_word_limit(limit, "The tokenizer")
+    with rust_errors("The vocabulary cannot be used"):
+        backend = Tokenizer(WordPiece(dict(vocab), unk_token=unk_token, max_input_chars_per_word=limit))
+        backend.normalizer = normalizers.BertNormalizer(
+            handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
+            strip_accents=settings.get("strip_accents"),
+            lowercase=do_lower_case,
+        )
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece()
+        set_template(backend, cls_token=cls_token, sep_token=sep_token)
+        backend.add_special_tokens([as_added(token) for token in special.values() if token in vocab])
+    keep_whole(backend, settings.get("never_split") or ())
+    return backend
 
 
-def _parts(backend: Tokenizer, settings: Mapping[str, Any]) -> TokenizerParts:
-    special: dict[str, Any] = {}
+def _role(settings: Settings, role: str) -> SpecialToken | None:
+    return cast("SpecialToken | None", settings.get(role))
+
+
+def _parts(backend: Tokenizer, settings: Settings) -> TokenizerParts:
+    special: dict[str, SpecialToken | None] = {}
     for role in SPECIAL_ROLES:
-        token = settings.get(role) or DEFAULT_SPECIAL.get(role)
+        token = _role(settings, role) or DEFAULT_SPECIAL.get(role)
         special[role] = token if token and backend.token_to_id(str(token)) is not None else None
-    additional = tuple(settings.get("additional_special_tokens") or ())
     with rust_errors("The special tokens cannot be used"):
         # A token that the files describe stays as described: a name alone says nothing about spaces around it.
         known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+        additional = settings.get("additional_special_tokens") or ()
         named = [token for token in (*special.values(), *additional) if token and token not in known]
-        backend.add_special_tokens([as_special(t) for t in named if backend.token_to_id(str(t)) is not None])
-    return TokenizerParts(
-        backend=backend,
-        special=special,
-        additional_special_tokens=additional,
-        never_split=tuple(settings.get("never_split") or ()),
-        model_max_length=_or_default(settings.get("model_max_length"), NO_LIMIT),
-        padding_side=_or_default(settings.get("padding_side"), "right"),
-        truncation_side=_or_default(settings.get("truncation_side"), "right"),
-        clean_up_tokenization_spaces=settings.get("clean_up_tokenization_spaces"),
-        split_special_tokens=bool(settings.get("split_special_tokens")),
-        model_input_names=settings.get("model_input_names"),
-    )
+        backend.add_special_tokens([as_added(t) for t in named if backend.token_to_id(str(t)) is not None])
+    return TokenizerParts(backend, cast(Settings, {**settings, **special}))
 
 
-def _or_default(value: Any, default: Any) -> Any:
-    return default if value is None else value
-
-
-def as_special(token: str | AddedToken) -> AddedToken:
-    """A token as one that is found before the text is normalized."""
-    return AddedToken(token, normalized=False, special=True) if isinstance(token, str) else token
-
-
-def _add_named(backend: Tokenizer, settings: Mapping[str, Any]) -> None:
+def _add_named(backend: Tokenizer, settings: Settings) -> None:
     """Special tokens that files or caller name and the vocabulary lacks get ids after it, as on the hub.
 
     The tokens of BERT's own names do not: a vocabulary without [MASK] is that of a model without one.
     """
-    roles = [token for role in SPECIAL_ROLES if (token := settings.get(role)) and token != DEFAULT_SPECIAL.get(role)]
+    roles = [token for role in SPECIAL_ROLES if (token := _role(settings, role)) and token != DEFAULT_SPECIAL.get(role)]
     named = [*roles, *(settings.get("additional_special_tokens") or ())]
-    new = [as_special(token) for token in named if backend.token_to_id(str(token)) is None]
+    new = [as_added(token) for token in named if backend.token_to_id(str(token)) is None]
     if new:
         add_to_vocabulary(backend, new, special=True)
 
 
-def _frame(backend: Tokenizer, given: Mapping[str, Any]) -> None:
+def _frame(backend: Tokenizer, given: Settings) -> None:
     """A text stands between the tokens that the caller names; where he names none, as the files have it."""
     if given.get("cls_token") or given.get("sep_token"):
-        cls, sep = (str(given.get(role) or DEFAULT_SPECIAL[role]) for role in ("cls_token", "sep_token"))
+        cls, sep = (str(_role(given, role) or DEFAULT_SPECIAL[role]) for role in ("cls_token", "sep_token"))
         if backend.token_to_id(cls) is not None and backend.token_to_id(sep) is not None:
             set_template(backend, cls_token=cls, sep_token=sep)
 
 
-def _apply_normalizer(
-    backend: Tokenizer, settings: Mapping[str, Any], files: TokenizerFiles, *, check_case: bool
-) -> None:
+def _apply_normalizer(backend: Tokenizer, settings: Settings, files: TokenizerFiles, *, check_case: bool) -> None:
     """Lay explicit settings over the normalizer of a `tokenizer.json`, and check its case."""
     old = backend.normalizer
     if not isinstance(old, normalizers.BertNormalizer):
@@ -232,12 +186,10 @@ def _apply_normalizer(
         backend.normalizer = normalizers.BertNormalizer(clean_text=old.clean_text, **new)
     if check_case:
         vocab = backend.get_vocab(with_added_tokens=False)
-        check_case_matches(vocab, new["lowercase"], name=files.name, source=files.source)
+        check_case_matches(vocab, bool(new["lowercase"]), name=files.name, source=files.source)
 
 
-def _known_words(
-    settings: Mapping[str, Any], vocab: Mapping[str, int], files: TokenizerFiles, *, strict: bool
-) -> list[str]:
+def _known_words(settings: Settings, vocab: Mapping[str, int], files: TokenizerFiles, *, strict: bool) -> list[str]:
     """never_split words, less those a *file* lists that the vocabulary does not have: those only ever gave [UNK]."""
     words = list(settings.get("never_split") or ())
     missing = [word for word in words if word not in vocab]
