@@ -54,11 +54,11 @@ def num_processes(wanted: int | None = None, *, worth_it: bool = True) -> int:
 def in_order(
     function: Callable[..., Result], items: Iterable[object], *, processes: int, setup: tuple[object, ...] = ()
 ) -> Generator[Result, None, None]:
-    """`function(item, *setup)` for every item, in their order; with fewer than two processes, here.
+    """`function(item, *setup)` for every item, in their order; with fewer than two processes, and on Windows, here.
 
     Close it (`contextlib.closing`) where an error may leave it unfinished: that ends the workers.
     """
-    if processes < 2:
+    if processes < 2 or os.name == "nt":  # Windows gives a process no pipe by its number
         for item in items:
             yield function(item, *setup)
         return
