@@ -9,7 +9,7 @@ from bertie.cli.main import cli
 from bertie.cli.support.spelling import named_command, typed
 from bertie.errors import ConfigError
 
-FINETUNE = named_command(cli, ["finetune", "classify", "--lr", "0"])
+FINETUNE, PATH = named_command(cli, ["finetune", "classify", "--lr", "0"])
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_settings_become_options(name: str, value: object, sentence: str, said: 
 
 
 def test_a_command_is_found_through_its_groups() -> None:
-    assert FINETUNE.name == "classify"
-    assert named_command(cli, ["embed", "classify"]).name == "embed"
-    assert named_command(cli, ["--version"]) is cli
-    assert isinstance(named_command(cli, ["client"]), click.Group)
+    assert (FINETUNE.name, PATH) == ("classify", "bertie finetune classify")
+    assert named_command(cli, ["embed", "classify"])[1] == "bertie embed"
+    assert named_command(cli, ["--version"]) == (cli, "bertie")
+    assert isinstance(named_command(cli, ["client"])[0], click.Group)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import shlex
 import signal
 import sys
 import warnings
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Any
@@ -17,8 +16,8 @@ from typing import Any
 import click
 
 from bertie import __version__
-from bertie.cli.support.spelling import named_command, typed
-from bertie.errors import BertieError, InputError
+from bertie.cli.support.spelling import named_command, see_help, typed
+from bertie.errors import BertieError, InputError, Spoken
 
 # Modules are imported only when their command runs or its own help is asked for.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -71,20 +70,6 @@ FOLDERS = {
     "This machine": "",
 }
 _STOP_BY_THEMSELVES = (["serve"], ["finetune"], ["pretrain"])
-
-# Remedies name a setting as Python has it; here it is an option.
-_TYPED = {
-    "Index.open(folder).add(rows)": "--add",
-    "Read it with read_squad.": "Its questions are for `bertie answer -f`.",
-    "build_index(rows, folder), or `bertie index`": "`bertie index CORPUS -o FOLDER`",
-    "format= (--input-format)": "--input-format",
-    "of another format: format=.": "of another format: --input-format.",
-    "ranges=calibration_ranges(vectors of many texts)": "many texts at once, or use another --precision",
-    "num_return_sequences=": "--count",
-    "do_sample=True": "--sample",
-}
-_SETTING = re.compile(r"\b([a-z][a-z_]*)=(?:True|(?=[\s.,:;)]|$))(?: \(--[a-z-]+\))?")
-_CHOICE = re.compile(r"\b([a-z][a-z_]*)=[\"']([^\"'\s]+)[\"']")
 
 
 class LazyCommands(click.Group):
@@ -140,22 +125,21 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 a check failed, 2 a mistake in what was asked."""
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it retries, our own error says once
     given = sys.argv[1:] if arguments is None else arguments
-    command = f"bertie {given[0]}" if given and given[0] in COMMANDS else "bertie"
-    see_help = f"Run '{command} --help' to see what it takes."
+    warnings.showwarning = partial(_show_warning, given)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it retries, our own error says once
     try:
         result: Any = cli.main(args=arguments, prog_name="bertie", standalone_mode=False)
     except BertieError as error:
-        cause, remedy = error.said(typed(named_command(cli, given)))
-        _complain(cause, _as_typed(remedy) if remedy else see_help)
+        command, path = named_command(cli, given)
+        cause, remedy = error.said(typed(command))
+        _complain(cause, remedy or see_help(path))
         return 2
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
     except click.ClickException as error:
-        _complain(error.format_message(), see_help)
+        _complain(error.format_message(), see_help(named_command(cli, given)[1]))
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("\nstopped", err=True)
@@ -176,17 +160,10 @@ def _complain(cause: str, remedy: str) -> None:
     click.echo(" ".join(remedy.split()), err=True)
 
 
-def _as_typed(remedy: str) -> str:
-    """`Name it with column=.` as one types it here: `Name it with --column.`"""
-    for python, shell in _TYPED.items():
-        remedy = remedy.replace(python, shell)
-    remedy = _CHOICE.sub(lambda found: f"--{found[1].replace('_', '-')} {shlex.quote(found[2])}", remedy)
-    return _SETTING.sub(lambda found: f"--{found[1].replace('_', '-')}", remedy)
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+def _show_warning(given: list[str], message: Warning | str, category: type[Warning], *_: object) -> None:
     if not issubclass(category, DeprecationWarning | FutureWarning):
-        click.echo(f"{click.style('note:', fg='yellow')} {_as_typed(str(message))}", err=True)
+        said = message.said(typed(named_command(cli, given)[0]))[0] if isinstance(message, Spoken) else str(message)
+        click.echo(f"{click.style('note:', fg='yellow')} {said}", err=True)
 
 
 def entry() -> None:

@@ -254,13 +254,13 @@ def refusal(status: int, payload: object, *, url: str) -> BertieError:
 def unreachable(url: str, problem: Exception) -> ServerError:
     return ServerError(
         f"{url} cannot be reached: {problem or type(problem).__name__}.",
-        "Start a server with `bertie serve -m MODEL`, or give its address with url= (--url).",
+        "Start a server with `bertie serve -m MODEL`, or give its address with {url=}.",
     )
 
 
 def too_slow(url: str, seconds: float | None) -> ServerError:
     return ServerError(
-        f"{url} did not answer within {seconds} seconds.", "Allow more with timeout= (--timeout), or send fewer texts."
+        f"{url} did not answer within {seconds} seconds.", "Allow more with {timeout=}, or send fewer texts."
     )
 
 

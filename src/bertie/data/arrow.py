@@ -148,7 +148,7 @@ def _guarded(pa: ModuleType, name: str, kind: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise DataError(
-            f"{name}: cannot be read as {kind}: {reason}.", "It may be cut short, or be of another format: format=."
+            f"{name}: cannot be read as {kind}: {reason}.", "It may be cut short, or be of another format: {format=}."
         ) from error
 
 

@@ -45,7 +45,7 @@ def choose_text(columns: Sequence[str], *, given: str | None = None, source: str
     found = next((known[name] for name in TEXT_COLUMNS if name in known), left[0] if len(left) == 1 else None)
     if found is not None:
         return found
-    raise DataError(f"{source}: which column is the text? There are: {_listed(columns)}.", "Name it with column=.")
+    raise DataError(f"{source}: which column is the text? There are: {_listed(columns)}.", "Name it with {column=}.")
 
 
 def choose_pair(
@@ -61,7 +61,7 @@ def choose_pair(
     if len(left) == 2:
         return left[0], left[1]
     raise DataError(
-        f"{source}: which two columns are the pair? There are: {_listed(columns)}.", "Name both with columns=."
+        f"{source}: which two columns are the pair? There are: {_listed(columns)}.", "Name both with {columns=}."
     )
 
 
@@ -73,7 +73,7 @@ def choose_label(columns: Sequence[str], *, given: str | None = None, source: st
     for name in LABEL_COLUMNS:
         if name in known:
             return known[name]
-    raise DataError(f"{source}: which column is the label? There are: {_listed(columns)}.", "Name it with label=.")
+    raise DataError(f"{source}: which column is the label? There are: {_listed(columns)}.", "Name it with {label=}.")
 
 
 def _folded(columns: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -146,7 +146,7 @@ def known_format(path: PathLike, given: str | None) -> str | None:
     if found is None and is_regular(path):
         raise DataError(
             f"{source_name(path)}: its format cannot be told from its name.",
-            f"Say it with format= (--input-format): one of {', '.join(FORMATS)}.",
+            f"Say it with {{format=}}: one of {', '.join(FORMATS)}.",
         )
     return found
 
@@ -208,7 +208,10 @@ def _json(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
         return
     rows = items(fields(document).get("data"))
     if rows and "paragraphs" in fields(rows[0]):
-        raise DataError(f"{source.name}: a SQuAD file, not a list of rows.", "Read it with read_squad.")
+        raise DataError(
+            f"{source.name}: a SQuAD file, not a list of rows.",
+            "Its questions are for read_squad, or for `bertie answer -f`.",
+        )
     rows = items(document) if rows is None else rows
     if rows is None:
         raise DataError(

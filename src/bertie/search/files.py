@@ -115,7 +115,9 @@ def _read_manifest(folder: Path, path: Path) -> Manifest:
     if not path.is_file():
         there = "is not a folder" if folder.exists() else "does not exist"
         there = "holds no index (no manifest.json)" if folder.is_dir() else there
-        raise DataError(f"{folder} {there}.", "Build one: build_index(rows, folder), or `bertie index`.")
+        raise DataError(
+            f"{folder} {there}.", "Build one: build_index(rows, folder), or `bertie index CORPUS -o FOLDER`."
+        )
     try:
         values = read_json_object(path)
     except ConfigError as error:
@@ -372,7 +374,7 @@ class IndexRows:
         if identity is not None and identity not in columns:
             raise DataError(
                 f"{self._reader.name}: there is no column {identity!r} for the ids; there are: {', '.join(columns)}.",
-                "Name one of these with id_column=, or leave it out to number the rows.",
+                "Name one of these with {id_column=}, or leave it out to number the rows.",
             )
         if identity is None and usual_id in columns:
             identity = usual_id

@@ -291,7 +291,8 @@ class Index:
             if line is None:
                 raise DataError(
                     f"{self.folder} holds {held} rows already, and only {number} were given.",
-                    "To build another index use another folder; to add rows use Index.open(folder).add(rows).",
+                    "To build another index use another folder; to add rows use Index.open(folder).add(rows), "
+                    "or `bertie index --add`.",
                 )
             rows_hash = linked(rows_hash, line)
         if held and rows_hash != self.manifest.rows_hash:
@@ -299,7 +300,8 @@ class Index:
                 f"{self.folder} holds {held} rows, and they are not the first {held} of those given.",
                 "Give the rows that this addition was begun with; until it ends, searching does without them."
                 if begin
-                else "Give the rows it was begun with, or another folder; Index.open(folder).add(rows) adds others.",
+                else "Give the rows it was begun with, or another folder; Index.open(folder).add(rows), "
+                "or `bertie index --add`, adds others.",
             )
 
 

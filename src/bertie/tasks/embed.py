@@ -191,7 +191,7 @@ class Embedder(TextTask[Vectors]):
             raise InputError(
                 f"{'One text' if shape == 'one' else 'A stream of texts'} cannot be made {precision} by itself: its "
                 "steps lie between values of many vectors.",
-                "Give ranges=calibration_ranges(vectors of many texts).",
+                "Give many texts at once, their ranges=calibration_ranges(vectors), or another {precision=}.",
             )
         if shape == "stream":
             return with_progress(_quantized(vectors, items, precision, ranges), what="embedding", show=progress)

@@ -392,12 +392,17 @@ def _check(
     if not weights.logits:
         return
     if isinstance(student, BertModel):
-        raise InputError("A model without a head has no logits to learn.", "Use Weights(logits=0, hidden=1).")
+        raise InputError(
+            "A model without a head has no logits to learn.",
+            "Use {distillation}.",
+            distillation=Weights(logits=0, hidden=1),
+        )
     if type(student) is not type(teacher) or ours.id2label != theirs.id2label:
         raise InputError(
             f"The student is a {type(student).__name__} with the labels {list(ours.id2label.values())[:5]}, "
             f"the teacher a {type(teacher).__name__} with {list(theirs.id2label.values())[:5]}.",
-            "Train the teacher on the same task and labels, or use Weights(logits=0).",
+            "Train the teacher on the same task and labels, or use {distillation}.",
+            distillation=Weights(logits=0),
         )
 
 

@@ -207,7 +207,7 @@ def _model_name(size: str, model: PathLike | None, teacher: PathLike | None, stu
 def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
     files = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not files:
-        raise InputError("No corpus was given.", "Name one text file or more: corpus=[…].")
+        raise InputError("No corpus was given.", "Name one text file or more: {corpus=}.")
     paths = [Path(file) for file in files]
     for path in paths:
         if not path.is_file():

@@ -30,6 +30,7 @@ class Stub(Runner):
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.device, self.dtype, self.token_budget = model.device, model.dtype, 400
         self.batches: list[int] = []
 
     def __call__(

@@ -7,6 +7,7 @@ table. One that the command has no option for is left as Python has it.
 from __future__ import annotations
 
 import shlex
+from dataclasses import astuple, is_dataclass
 
 import click
 
@@ -23,16 +24,22 @@ _ALIASES = {
 }
 
 
-def named_command(root: click.Group, arguments: list[str]) -> click.Command:
-    """The command that a line of arguments asks for, as far as it can be told."""
+def named_command(root: click.Group, arguments: list[str]) -> tuple[click.Command, str]:
+    """The command that a line of arguments asks for, as far as it can be told, and how it is typed."""
     command: click.Command = root
     context = click.Context(root)
+    path = ["bertie"]
     for argument in arguments:
         found = command.get_command(context, argument) if isinstance(command, click.Group) else None
         if found is None:
             break
         command = found
-    return command
+        path.append(argument)
+    return command, " ".join(path)
+
+
+def see_help(path: str) -> str:
+    return f"Run '{path} --help' to see what it takes."
 
 
 def typed(command: click.Command) -> Speller:
@@ -60,6 +67,8 @@ def _with_value(option: click.Option, value: object) -> str:
 
 
 def _plain(value: object, between: str) -> str:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = astuple(value)
     match value:
         case float():
             return f"{value:g}"

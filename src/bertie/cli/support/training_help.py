@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from bertie.cli.support.training_words import see_help
+from bertie.cli.support.spelling import see_help
 from bertie.errors import InputError
 
 # Options by their names in Python; a command shows those that it has. Every one of them is in exactly one section.
@@ -47,7 +47,7 @@ class SectionedCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            cause, remedy = error.format_message(), see_help(ctx)
+            cause, remedy = error.format_message(), see_help(ctx.command_path)
             if cause.startswith("Got unexpected extra argument"):
                 remedy = f"Several files have an option each: --train A --train B. {remedy}"
             raise InputError(cause, remedy) from None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bertie.cli.support.options import check_device
-from bertie.cli.support.training_words import as_typed
 from bertie.errors import (
     BertieError,
     CheckpointError,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Ranges are checked where the settings are made, whose messages name the option: see training_words.py.
+# Ranges are checked where the settings are made, whose messages name the option: see spelling.py.
 
 
 def number(*names: str, shown: str, default: float | None = None, metavar: str = "N") -> Callable[[Any], Any]:
@@ -177,10 +176,9 @@ def finished(context: click.Context, work: Callable[[], Result]) -> int:
 
     first = os.environ.get("LOCAL_RANK", "0") == "0"
     try:
-        with as_typed(context):
-            if context.params.get("device") is not None:
-                check_device(context.params["device"])
-            result = work()
+        if context.params.get("device") is not None:
+            check_device(context.params["device"])
+        result = work()
     except Interrupted as error:
         if is_main():
             line = command_line()

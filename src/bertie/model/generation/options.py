@@ -157,12 +157,12 @@ class GenerationOptions:
         if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
             raise InputError(
                 f"{self.num_return_sequences} texts of each prompt were asked for, and the beams are {self.num_beams}.",
-                "Use as many beams (num_beams=), fewer texts (num_return_sequences=), or draw them: do_sample=True.",
+                "Use as many beams ({num_beams=}), fewer texts ({num_return_sequences=}), or draw: {do_sample=True}.",
             )
         if self.num_beams > 1 and self.num_return_sequences > self.num_beams:
             raise InputError(
                 f"{self.num_return_sequences} texts of each prompt were asked for, and the beams are {self.num_beams}.",
-                "Use as many beams (num_beams=), or fewer texts (num_return_sequences=).",
+                "Use as many beams ({num_beams=}), or fewer texts ({num_return_sequences=}).",
             )
 
     @property
