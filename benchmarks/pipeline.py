@@ -88,7 +88,7 @@ def main() -> None:
     embedder = Embedder(Loaded(fast, tokenizer), max_length=256, normalize=True)
     chosen = paragraphs(given.texts)
     texts = chosen.texts
-    cutting = embedder._cutting(None, None)
+    cutting = embedder.cutting()
     pipeline = embedder._pipeline(cutting)
     whole = cutting.pieces(texts)
     print(f"{describe()}; {given.device}\n{chosen.source}, mean length {len(whole.ids) / len(texts):.0f} tokens")
@@ -125,7 +125,7 @@ def _without_tokenizer(pipeline: Pipeline, texts: list[str]) -> Callable[[], Non
     chunks = text_chunks(texts, tokenizing_beside(pipeline.loaded.model.device).texts)
     known = [pipeline.cutting.pieces(chunk) for chunk in chunks]
     cutting = Tokenized(pipeline.cutting.tokenizer, pipeline.cutting.max_length)
-    looked_up = Pipeline(pipeline.loaded, cutting, pipeline.modes, pipeline.finish, pipeline.budget)
+    looked_up = Pipeline(pipeline.loaded, cutting, pipeline.pool, pipeline.finish, pipeline.budget)
 
     def run() -> None:
         object.__setattr__(cutting, "known", iter(known))

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from bertie.compat.auto import *  # noqa: F403
     from bertie.compat.register import register as register
     from bertie.config import BertConfig as BertConfig
+    from bertie.config import EncoderDecoderConfig as EncoderDecoderConfig
     from bertie.engine.compile import compile as compile  # noqa: A004
     from bertie.errors import BertieError as BertieError
+    from bertie.errors import CalibrationWarning as CalibrationWarning
     from bertie.errors import TruncationWarning as TruncationWarning
     from bertie.loading import load as load
     from bertie.model import *  # noqa: F403
@@ -59,8 +61,10 @@ _AUTO_NAMES = (
 )  # fmt: skip
 _WHERE = {
     "BertConfig": "bertie.config",
+    "EncoderDecoderConfig": "bertie.config",
     "BertieError": "bertie.errors",
     "GenerationConfig": "bertie.model.generation.options",
+    "CalibrationWarning": "bertie.errors",
     "TruncationWarning": "bertie.errors",
     "BertTokenizer": "bertie.text",
     "BertTokenizerFast": "bertie.text",
@@ -88,7 +92,7 @@ _WHERE = {
 }
 
 # Names that scripts written for the hub's library import.
-_ALIASES = {"BertTokenizerFast": "BertTokenizer", "EncoderDecoderModel": "BertEncoderDecoder"}
+_ALIASES = {"EncoderDecoderModel": "BertEncoderDecoder"}
 
 __all__ = sorted([*_WHERE, *_ALIASES, "__version__"])
 

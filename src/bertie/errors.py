@@ -3,6 +3,7 @@
     BertieError
     ├── ConfigError        (ValueError)   a configuration field holds something it cannot hold
     ├── InputError         (ValueError)   ids, masks, labels or shapes a model cannot take
+    │   └── IdOutOfRange       (IndexError)              an id or a label that a table has no row for
     ├── CheckpointError    (OSError)      a checkpoint that cannot be found, read or understood
     │   ├── CheckpointNotFound (FileNotFoundError)   nothing there: a path, a file or a hub name
     │   ├── CorruptCheckpoint                        there, but damaged, truncated or hostile
@@ -26,6 +27,7 @@ Settings are spelled differently by different users: `resume=True` in Python is 
 judges the value. `said(speller)` gives both sentences as another user has them.
 
     TruncationWarning      (UserWarning)  texts were longer than the model, and only a part of each was read
+    CalibrationWarning     (UserWarning)  texts were unlike those that int8 was fitted on, and may lose more than those
 """
 
 from __future__ import annotations
@@ -105,6 +107,10 @@ class InputError(BertieError, ValueError):
     """Ids, masks, labels or shapes a model cannot take."""
 
 
+class IdOutOfRange(InputError, IndexError):
+    """An id or a label that is below 0 or past the last row of its table."""
+
+
 class CheckpointError(BertieError, OSError):
     """A checkpoint that cannot be found, read or understood."""
 
@@ -135,6 +141,10 @@ class DataError(BertieError, ValueError):
 
 class TruncationWarning(Spoken, UserWarning):
     """Texts were longer than the model takes, and only a part of each was read."""
+
+
+class CalibrationWarning(UserWarning):
+    """Texts were unlike those that int8 was fitted on, and may lose more than was measured on those."""
 
 
 class MissingExtra(BertieError, ImportError):

@@ -79,11 +79,18 @@ def sync(path: Path) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a small file in one step. One writer at a time: who may write there is for a `Lock` to say."""
+    """Write a small file in one step. One writer at a time: who may write there is for a `Lock` to say.
+
+    Whatever has the name that the file has meanwhile goes: where others may write into the folder, it may be a link,
+    and writing through that would overwrite a file elsewhere.
+    """
     new = path.with_name(f".{path.name}.new")
     try:
-        new.write_text(text, encoding="utf-8")
-        sync(new)
+        new.unlink(missing_ok=True)
+        with open(new, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(new, path)
         sync(path.parent)
     except OSError:
@@ -95,29 +102,41 @@ def replace_file(path: Path, text: str) -> None:
 class NewFile:
     """A file that is written piece by piece, to its `stream`, and appears at its place when it is kept.
 
-    Until then it has no name at all; where the system has no such files, it is a `.NAME.….part` beside its place.
+    Until then it has no name at all; where the system has no such files, it is a `.NAME.….part` beside its place. It
+    goes into the folder that was there when it was begun: whoever may rename folders above it could put a link there
+    meanwhile, and by its path, the file would overwrite one where the link leads.
     """
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self._part, self._named = _part_of(place), False
+        self._folder: int | None = None
         _remove_stale_parts(place)
-        self._part = _part_of(place)
-        self.stream = self._without_name() or self._locked_part()
+        if os.open in os.supports_dir_fd:
+            self._folder = os.open(place.parent, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
+        try:
+            self.stream = self._without_name() or self._locked_part()
+        except BaseException:
+            self._close_folder()
+            raise
 
     def keep(self) -> None:
         """Put the file in its place, flushed to the disk."""
         self.flush()
-        if not self._part.exists():
+        part, place, folder = self._at(self._part), self._at(self.place), self._folder
+        if not self._named:
             # Locked, so that no other run takes it for a dead one's part.
             _lock(self.stream.fileno())
-            # With a dir_fd, which does not matter here, Python uses the one system call that follows the link.
-            os.link(f"{_OPEN_FILES}/{self.stream.fileno()}", self._part, src_dir_fd=self.stream.fileno())
+            # With a src_dir_fd, which does not matter here, Python uses the one system call that follows the link.
+            file = self.stream.fileno()
+            os.link(f"{_OPEN_FILES}/{file}", part, src_dir_fd=file, dst_dir_fd=folder)
         if os.name == "nt":  # an open file cannot be renamed there
             self.stream.close()
-        os.replace(self._part, self.place)
+        os.replace(part, place, src_dir_fd=folder, dst_dir_fd=folder)
         with contextlib.suppress(OSError):
             sync(self.place.parent)
         self.stream.close()
+        self._close_folder()
 
     def flush(self) -> None:
         self.stream.flush()
@@ -128,22 +147,36 @@ class NewFile:
         with contextlib.suppress(OSError):  # closing flushes, and the disk may be full
             self.stream.close()
         with contextlib.suppress(OSError):
-            self._part.unlink()
+            os.unlink(self._at(self._part), dir_fd=self._folder)
+        self._close_folder()
+
+    def _at(self, path: Path) -> str:
+        """A path in the folder, for calls with its descriptor."""
+        return str(path) if self._folder is None else path.name
+
+    def _close_folder(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
 
     def _without_name(self) -> IO[bytes] | None:
-        if hasattr(os, "O_TMPFILE") and os.path.isdir(_OPEN_FILES):
+        if self._folder is not None and hasattr(os, "O_TMPFILE") and os.path.isdir(_OPEN_FILES):
             with contextlib.suppress(OSError):  # this file system has none
-                return os.fdopen(os.open(self.place.parent, os.O_TMPFILE | os.O_RDWR, 0o666), "wb")
+                return os.fdopen(os.open(".", os.O_TMPFILE | os.O_RDWR, 0o666, dir_fd=self._folder), "wb")
         return None
 
     def _locked_part(self) -> IO[bytes]:
         """A new part, locked while its process lives. Before that, another run may take it for a dead one's."""
+        self._named = True
         while True:
-            file = open(self._part, "xb")  # noqa: SIM115  # handed on open
-            if not _lock(file.fileno()) or _is_at(file.fileno(), self._part):
+            file = open(self._at(self._part), "xb", opener=self._open)  # noqa: SIM115  # handed on open
+            if not _lock(file.fileno()) or _is_at(file.fileno(), self._at(self._part), self._folder):
                 return file
             file.close()
             self._part = _part_of(self.place)
+
+    def _open(self, name: str, flags: int) -> int:
+        return os.open(name, flags, 0o666, dir_fd=self._folder)
 
 
 def _part_of(place: Path) -> Path:
@@ -164,32 +197,35 @@ def _remove_stale_parts(place: Path) -> None:
 
 
 class Busy(Exception):
-    """Another process has the lock; `holder` says which, where that is known."""
+    """Another process has the lock; `holder` says which, and is empty where that is not known."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(holder)
-        self.holder = holder or "unknown"
+        self.holder = holder
 
 
 class Lock:
     """The right to write, of one process at a time; it ends with `close`, or with the process.
 
-    It lies on a folder that is there, or on a file made for it, which then says who has it. `wait` waits for whoever
-    has it; otherwise that is a `Busy`.
+    It lies on a folder, or on a file of that name made in it, which then says who has it. `wait` waits for whoever has
+    it; otherwise that is a `Busy`. A file is never reached through a link, which would overwrite one elsewhere.
     """
 
-    def __init__(self, path: Path, *, wait: bool = False) -> None:
+    def __init__(self, folder: Path, name: str | None = None, *, wait: bool = False) -> None:
         self._descriptor: int | None = None
-        folder = path.is_dir()
         if not _HAS_LOCKS:
             return
-        self._descriptor = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o644)
+        if name is None:
+            self._descriptor = os.open(folder, os.O_RDONLY)
+        else:
+            self._descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             if wait:
                 flock(self._descriptor, LOCK_EX)
             elif not _lock(self._descriptor):
-                raise Busy("" if folder else os.read(self._descriptor, 100).decode(errors="replace").strip())
-            if not folder:
+                said = "" if name is None else os.read(self._descriptor, 100).decode(errors="replace").strip()
+                raise Busy(said or _holder(self._descriptor))
+            if name is not None:
                 os.ftruncate(self._descriptor, 0)
                 os.write(self._descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
         except BaseException:
@@ -219,10 +255,21 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file or folder is still the one of that name."""
+def _holder(descriptor: int) -> str:
+    """The process that has a lock on an open file, where the system tells: one line in /proc/locks for each lock."""
     with contextlib.suppress(OSError):
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            # 3: FLOCK  ADVISORY  WRITE 1234 fe:00:2597507 0 EOF
+            words = line.split()
+            if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{os.fstat(descriptor).st_ino}"):
+                return f"number {words[4]}"
+    return ""
+
+
+def _is_at(descriptor: int, path: Path | str, folder: int | None = None) -> bool:
+    """Whether an open file or folder is still the one of that name, in that open folder."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, dir_fd=folder, follow_symlinks=False))
     return False
 
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers.models.bert import tokenization_bert as hub_python
 
-import bertie
 from bertie.errors import TokenizerError
-from bertie.text import BasicTokenizer, BatchEncoding, BertTokenizer, BertTokenizerFast, WordpieceTokenizer
+from bertie.text import BasicTokenizer, BatchEncoding, BertTokenizer, WordpieceTokenizer
 
 # fmt: off
 WORDS = [
@@ -280,9 +279,7 @@ def test_misspelt_sides_are_refused(ours: BertTokenizer, folder: Path) -> None:
             act()
 
 
-def test_chats_and_uploads_are_refused_by_name(ours: BertTokenizer) -> None:
-    with pytest.raises(TokenizerError, match="apply_chat_template"):
-        ours.apply_chat_template([{"role": "user", "content": "hi"}])
+def test_uploads_are_refused_by_name(ours: BertTokenizer) -> None:
     with pytest.raises(TokenizerError, match="push_to_hub"):
         ours.push_to_hub("name")
 
@@ -315,11 +312,6 @@ def test_the_python_halves_equal_the_hubs(text: str, lower: bool, strip: bool | 
     vocab = {word: index for index, word in enumerate(["[UNK]", "a", "##a", "##é", "é"])}
     pieces = WordpieceTokenizer(vocab, "[UNK]", 5).tokenize(text)
     assert pieces == hub_python.WordpieceTokenizer(vocab, "[UNK]", 5).tokenize(text)
-
-
-def test_both_names_are_one_class() -> None:
-    assert bertie.BertTokenizerFast is bertie.BertTokenizer is BertTokenizerFast
-    assert BertTokenizer(WORDS).is_fast
 
 
 def test_added_tokens_count_and_encode_like_the_hubs(ours: BertTokenizer, hub: Any) -> None:

@@ -21,6 +21,9 @@ extern "C" {
 void *bertie_model_new(int, int, int, int, float, float, int, const float *, const float *, const float *, const float *,
                        const float *);
 void bertie_model_free(void *);
+void bertie_rows(void *, int64_t, int64_t, int64_t);
+void bertie_limits(void *, const float *);
+int64_t bertie_outside(void *, float *);
 int bertie_layer(void *, int, int, const float *, const float *, const float *, const float *);
 int bertie_linear(void *, int, int, int, int, const float *, const float *, const float *, int);
 int bertie_forward(void *, const int64_t *, const int64_t *, const int64_t *, const int32_t *, int, float *, float *, int);
@@ -74,6 +77,9 @@ void engine() {
     const auto position = numbers((size_t)places * width, 1), weight = numbers(width, 0.2f, 1), bias = numbers(width, 1);
     void *model = bertie_model_new(width, padded(width), padded(head), layers, 1 / std::sqrt((float)head), 1e-12f,
                                    between(0, 2), word.data(), position.data(), type.data(), weight.data(), bias.data());
+    bertie_rows(model, words, places, 2);
+    const std::vector<float> limits(4 * layers, (float)between(1, 60));
+    bertie_limits(model, limits.data());
     for (int layer = 0; layer < layers; layer++) {
         bertie_layer(model, layer, heads, weight.data(), bias.data(), weight.data(), bias.data());
         const int shapes[4][2] = {{3 * wide, width}, {width, wide}, {inner, width}, {width, inner}};
@@ -102,10 +108,11 @@ void engine() {
     auto forward = [&](const Batch &batch, int threads) {
         const size_t size = batch.ids.size() * width;
         std::vector<float> out(size), states(all ? size * (layers + 1) : 0);
-        expect(!bertie_forward(model, batch.ids.data(), typed ? batch.types.data() : nullptr,
-                               placed ? batch.positions.data() : nullptr, batch.ends.data(), (int)batch.ends.size() - 1,
-                               out.data(), all ? states.data() : nullptr, threads),
-               "memory ran out");
+        const int status = bertie_forward(
+            model, batch.ids.data(), typed ? batch.types.data() : nullptr, placed ? batch.positions.data() : nullptr,
+            batch.ends.data(), (int)batch.ends.size() - 1, out.data(), all ? states.data() : nullptr, threads);
+        std::vector<float> widest(limits.size());
+        expect(status == 0 || (status == 3 && bertie_outside(model, widest.data()) > 0), "no memory, or ids refused");
         return out;
     };
     std::vector<int> sizes(callers * times);

@@ -409,8 +409,6 @@ def test_doctor_tells_the_same_to_machines(desk: Path, capsys: pytest.CaptureFix
 
 
 def test_interrupting_ends_with_130(desk: Path) -> None:
-    import signal
-
     code = "import sys, signal; from bertie.cli.main import main; signal.alarm(1); "
     code += "signal.signal(signal.SIGALRM, signal.default_int_handler); sys.exit(main(['tokenize', '-f', '-']))"
     with subprocess.Popen(
@@ -419,4 +417,3 @@ def test_interrupting_ends_with_130(desk: Path) -> None:
         assert process.wait(timeout=30) == 130
         assert process.stderr is not None
         assert process.stderr.read().strip() == "stopped"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

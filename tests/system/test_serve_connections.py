@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from serving import folders, settings
 
-from bertie.serve.middleware import Gate
+from bertie.serve.middleware import Middleware
 from bertie.serve.run import Running
 from bertie.serve.settings import Limits
 from system.raw_http import EMBED, HOST, JSON, LIVE, Line, until
@@ -187,6 +187,22 @@ def test_an_answer_that_is_not_read_is_dropped(quick: Running, extra: bytes, req
     assert works(quick)
 
 
+def test_a_refused_sender_is_not_read_as_fast_as_it_sends(quick: Running) -> None:
+    """Throwing away what nobody wants would take a core, and everyone else would wait for it."""
+    head = b"POST /embed HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 500000000\r\n\r\n"
+    sent, data = 0, bytes(1 << 20)
+    with Line(quick) as line:
+        line.send(head)
+        assert line.status() == 413
+        line.socket.settimeout(0.05)
+        ends = time.monotonic() + 1
+        while time.monotonic() < ends and sent < 200 << 20:
+            with suppress(TimeoutError):
+                sent += line.socket.send(data)
+    assert sent < 64 << 20
+    assert works(quick)
+
+
 def test_an_answer_that_is_read_slowly_arrives_whole(models: dict[str, str]) -> None:
     limits = Limits(write_seconds=10, idle_seconds=0.2, header_seconds=0.2)
     with running(models, limits, send_buffer=4096) as server, Line(server, receive_buffer=2048) as line:
@@ -250,9 +266,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Requests take so many seconds longer."""
 
     def by(seconds: float) -> None:
-        work = Gate._work
+        work = Middleware._work
 
-        async def slower(self: Gate, *given: Any) -> None:
+        async def slower(self: Middleware, *given: Any) -> None:
             watching = asyncio.ensure_future(asyncio.sleep(seconds))
             call = given[3]
             while not watching.done() and not call.gone:
@@ -264,7 +280,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
             watching.cancel()
             await work(self, *given)
 
-        monkeypatch.setattr(Gate, "_work", slower)
+        monkeypatch.setattr(Middleware, "_work", slower)
 
     return by
 

@@ -176,6 +176,23 @@ def test_what_grows_with_a_request_does_not_run_on_the_event_loop(
             assert not on_loop, f"{path} ran {on_loop} on the event loop"
 
 
+def test_the_vocabulary_is_not_counted_again_for_each_row(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rust copies a vocabulary that it counts, and no other thread of Python runs meanwhile."""
+    counted: list[None] = []
+    size = BertTokenizer.__len__
+
+    def count(self: BertTokenizer) -> int:
+        counted.append(None)
+        return size(self)
+
+    with Running(settings(models)) as server, client(server) as http:
+        monkeypatch.setattr(BertTokenizer, "__len__", count)
+        assert http.post("/decode", json={"ids": [[5] * 20] * 200}).status_code == 200
+        assert len(counted) <= 1
+
+
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 LARGE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -221,14 +238,14 @@ def test_the_bound_is_not_far_above_the_answer(models: dict[str, str], name: str
     """What is reckoned before the work is done would not refuse an answer a tenth of the limit."""
     path, body = LARGE[name]
     reserved: list[int] = []
-    write = service.Service.write
+    write = service.Call.write
 
-    async def recorded(self: Any, call: Any, found: Any) -> bytes:
-        reserved.append(call.answer_bytes)
-        return await write(self, call, found)
+    async def recorded(self: Any, found: Any) -> bytes:
+        reserved.append(self.answer_bytes)
+        return await write(self, found)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service.Service, "write", recorded)
+        patch.setattr(service.Call, "write", recorded)
         with Running(settings(models)) as server, client(server) as http:
             found = http.post(path, json=body)
     assert found.status_code == 200

@@ -57,21 +57,33 @@ def test_a_new_file_has_no_place_until_it_is_kept(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such locks")
 def test_a_lock_is_one_process_at_a_time_and_says_whose(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from bertie.files import Lock; lock = Lock(Path(sys.argv[1]))"
-    code += "; print('held', flush=True); sys.stdin.read()"
-    for path, holder in ((tmp_path / ".lock", "process {} on"), (tmp_path, "unknown")):
+    code = "import sys; from pathlib import Path; from bertie.files import Lock"
+    code += "; lock = Lock(Path(sys.argv[1]), *sys.argv[2:]); print('held', flush=True); sys.stdin.read()"
+    told = "number {}" if Path("/proc/locks").exists() else ""
+    for name, holder in (((".lock",), "process {} on"), ((), told)):
         with subprocess.Popen(
-            [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, str(tmp_path), *name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as other:
             assert other.stdout is not None
             assert other.stdout.readline() == "held\n"
             with pytest.raises(Busy) as caught:
-                Lock(path)
+                Lock(tmp_path, *name)
             assert caught.value.holder.startswith(holder.format(other.pid))
             other.kill()  # the lock ends with the process
-        with Lock(path):
+        with Lock(tmp_path, *name):
             pass
-        Lock(path, wait=True).close()
+        Lock(tmp_path, *name, wait=True).close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such locks")
+def test_a_lock_is_not_reached_through_a_link_to_a_file_or_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "mine").write_text("mine")
+    for name in ("elsewhere", "mine"):
+        (tmp_path / f".{name}.lock").symlink_to(tmp_path / name)
+        with pytest.raises(OSError, match="symbolic links"):
+            Lock(tmp_path, f".{name}.lock")
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_values_are_narrowed_by_kind() -> None:

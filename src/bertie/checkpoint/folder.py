@@ -34,6 +34,12 @@ WEIGHT_NAMES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+# Keywords of from_pretrained that say which of several kinds of weights to read, and the kinds each of them allows.
+ASKED = {
+    "use_safetensors=True": ("safetensors",),
+    "use_safetensors=False": ("torch", "tensorflow"),
+    "from_tf=True": ("tensorflow",),
+}
 _MAX_MODULES_BYTES = 1 << 20
 MAX_FILES = 10_000  # more than a BERT has tensors
 _VARIANT = re.compile(r"[\w\-]+(\.[\w\-]+)*")
@@ -74,23 +80,42 @@ def with_variant(name: str, variant: str | None) -> str:
     return f"{stem}.{variant}.{suffix}"
 
 
-def find_weights(folder: Path, *, variant: str | None = None) -> WeightFiles:
-    """The folder's weights, or an error that says what it holds instead."""
+def find_weights(folder: Path, *, variant: str | None = None, asked: str | None = None) -> WeightFiles:
+    """The folder's weights, or an error that says what it holds instead; `asked` is one of ASKED."""
     for name in WEIGHT_NAMES:
         path = folder / with_variant(name, variant)
-        if path.is_file():
+        if path.is_file() and allows(asked, kind_of(name)):
             return weights_at(path)
-    if variant is None and any(name.endswith(".index") for name in os.listdir(folder)):
+    has_bundle = variant is None and any(name.endswith(".index") for name in os.listdir(folder))
+    if has_bundle and allows(asked, "tensorflow"):
         return WeightFiles("tensorflow", (Path(find_bundle(folder)),))
+    if asked is not None and (has_bundle or any((folder / with_variant(n, variant)).is_file() for n in WEIGHT_NAMES)):
+        raise wrong_kind(str(folder), asked)
     raise _no_weights(folder, variant)
+
+
+def kind_of(name: str) -> str:
+    return "safetensors" if ".safetensors" in name else "torch"
+
+
+def allows(asked: str | None, kind: str) -> bool:
+    return asked is None or kind in ASKED[asked]
+
+
+def wrong_kind(where: str, asked: str) -> CheckpointNotFound:
+    wanted = {"safetensors": ".safetensors", "torch": ".bin", "tensorflow": "TensorFlow (.index and .data)"}
+    return CheckpointNotFound(
+        f"{where}: {asked} asks for weights as {' or '.join(wanted[kind] for kind in ASKED[asked])} files, and there "
+        "are only others.",
+        "Leave it out: the weights are read as they are, and no format runs code from the files.",
+    )
 
 
 def weights_at(path: Path) -> WeightFiles:
     """The weights one file stands for: itself, or the files its index names."""
     if path.name.endswith(".json"):
-        kind = "safetensors" if ".safetensors" in path.name else "torch"
         files = tuple(path.parent / name for name in read_index(path))
-        return WeightFiles(kind, files, index=path)
+        return WeightFiles(kind_of(path.name), files, index=path)
     if path.suffix == ".safetensors":
         return WeightFiles("safetensors", (path,))
     if path.suffix in (".bin", ".pt", ".pth"):

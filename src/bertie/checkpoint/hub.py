@@ -8,8 +8,9 @@ other folder. The first file fetched fixes the revision of the rest, so that a p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -17,10 +18,13 @@ from bertie.checkpoint.folder import (
     CONFIG_NAMES,
     MAX_FILES,
     WEIGHT_NAMES,
+    allows,
     check_model_type,
+    kind_of,
     read_modules,
     transformer_module,
     with_variant,
+    wrong_kind,
 )
 from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.checkpoint.shipped import SHIPPED, installed
@@ -46,6 +50,7 @@ class Fetching(TypedDict, total=False):
     local_files_only: bool
     token: str | bool | None
     force_download: bool
+    proxies: Mapping[str, str] | None
 
 
 def fetch(
@@ -53,26 +58,31 @@ def fetch(
     *,
     subfolder: str = "",
     variant: str | None = None,
+    asked: str | None = None,
     wanted_type: str = "bert",
+    also: tuple[str, ...] = (),
     with_companions: bool = False,
     **fetching: Unpack[Fetching],
 ) -> Path:
     """Download (or find in the cache) a model's configuration and weights; the folder they lie in.
 
-    `with_companions` brings the small files beside them too: the tokenizer's and sentence-transformers' own.
+    `asked` allows only some kinds of weights (folder.ASKED). What `also` names is brought from beside the configuration
+    if it is there; `with_companions` brings the tokenizer's small files too, and sentence-transformers' own.
     """
     repository = _Repository(repo_id, **fetching)
-    folder = _fetch_model(repository, subfolder, variant, wanted_type)
+    config, below = _fetch_config(repository, subfolder)
+    if config.name == "config.json":
+        check_model_type(read_json_file(config), f"{repo_id}/{config.name}", wanted=wanted_type)
+    for name in also:
+        repository.get_if_there(name, below)
+    folder = _fetch_weights(repository, below, variant, asked)
     if with_companions:
         _fetch_companions(repository, subfolder)
     return folder
 
 
-def _fetch_model(repository: _Repository, subfolder: str, variant: str | None, wanted_type: str) -> Path:
-    config, subfolder = _fetch_config(repository, subfolder)
-    if config.name == "config.json":
-        check_model_type(read_json_file(config), f"{repository.repo_id}/{config.name}", wanted=wanted_type)
-    for name in WEIGHT_NAMES:
+def _fetch_weights(repository: _Repository, subfolder: str, variant: str | None, asked: str | None) -> Path:
+    for name in (name for name in WEIGHT_NAMES if allows(asked, kind_of(name))):
         try:
             path = repository.get(with_variant(name, variant), subfolder)
         except _AbsentError:
@@ -80,12 +90,14 @@ def _fetch_model(repository: _Repository, subfolder: str, variant: str | None, w
         if path.name.endswith(".json"):
             _fetch_shards(repository, path, subfolder)
         return path.parent
+    if not allows(asked, "tensorflow"):
+        raise repository.no_weights(variant, asked)
     try:
         for name in _BUNDLE:
             path = repository.get(name, subfolder)
         return path.parent
     except _AbsentError:
-        raise repository.no_weights(variant) from None
+        raise repository.no_weights(variant, asked) from None
 
 
 def fetch_config(repo_id: str, *, subfolder: str = "", **fetching: Unpack[Fetching]) -> Path:
@@ -133,10 +145,11 @@ def _fetch_companions(repository: _Repository, subfolder: str) -> None:
                 repository.get_if_there(part, folder)
 
 
-def fetch_tokenizer(repo_id: str, **fetching: Unpack[Fetching]) -> Path:
+def fetch_tokenizer(repo_id: str, *, subfolder: str = "", **fetching: Unpack[Fetching]) -> Path:
     """A tokenizer's files alone; the folder they lie in."""
     repository = _Repository(repo_id, **fetching)
-    found = [path for name in TOKENIZER if (path := repository.get_if_there(name, "")) is not None]
+    found = [path for name in TOKENIZER if (path := repository.get_if_there(name, subfolder)) is not None]
+    repository.get_if_there("chat_template.jinja", subfolder)
     if not found:
         raise CheckpointNotFound(
             f"{repo_id} is no folder here, and no tokenizer of that name was found on the hub or in its cache.",
@@ -165,8 +178,18 @@ class _Repository:
         self._download: Callable[..., str] = huggingface_hub.hf_hub_download
         self.repo_id = repo_id
         self.revision = fetching.pop("revision", None)
+        proxies = fetching.pop("proxies", None)
+        if proxies:
+            if "proxies" not in signature(self._download).parameters:
+                raise CheckpointError(
+                    f"{{proxies}} was given, and huggingface_hub {huggingface_hub.__version__} takes none.",
+                    "Set the environment variable HTTPS_PROXY instead.",
+                    proxies=...,
+                )
+            fetching["proxies"] = dict(proxies)
         self._offline = bool(fetching.get("local_files_only") or huggingface_hub.constants.HF_HUB_OFFLINE)
-        self._out_of_reach = not self._offline and not _answers(huggingface_hub.constants.ENDPOINT)
+        reached = self._offline or bool(proxies) or _answers(huggingface_hub.constants.ENDPOINT)
+        self._out_of_reach = not reached
         if fetching.get("force_download") and (self._out_of_reach or self._offline):
             why = "the hub cannot be reached" if self._out_of_reach else "HF_HUB_OFFLINE or local_files_only"
             raise CheckpointError(
@@ -269,9 +292,11 @@ class _Repository:
             f"{self.repo_id} on the hub has no config.json.", "Is it a model of transformers or sentence-transformers?"
         )
 
-    def no_weights(self, variant: str | None) -> CheckpointError:
+    def no_weights(self, variant: str | None, asked: str | None = None) -> CheckpointError:
         if self._out_of_reach:
             return self._unreachable()
+        if asked is not None:
+            return wrong_kind(self.repo_id, asked)
         where = "the hub's cache has" if self._offline else "the repository has"
         which = "no weights" if variant is None else f"no weights of the variant {variant!r}"
         remedy = "Looked for safetensors, .bin and a TensorFlow checkpoint; ONNX, HDF5 and Flax files are not read."

@@ -16,11 +16,13 @@ from typing import Any, TypeVar, Unpack
 from bertie.checkpoint import hub
 from bertie.checkpoint.folder import (
     WeightFiles,
+    allows,
     check_model_type,
     find_config,
     find_weights,
     model_folder,
     weights_at,
+    wrong_kind,
 )
 from bertie.checkpoint.hostile.paths import below
 from bertie.checkpoint.report import listed
@@ -52,15 +54,18 @@ def read_located(
     *,
     subfolder: str = "",
     variant: str | None = None,
+    asked: str | None = None,
     model_type: str = "bert",
     needs_config: bool = True,
+    also: tuple[str, ...] = (),
     with_companions: bool = False,
     **fetching: Unpack[hub.Fetching],
 ) -> Result:
     """Find what `source` names, and the result of `use` on it: opening its files, say.
 
     When another process saves a model there meanwhile, both are done again: what is used is of one save.
-    `with_companions` and `fetching` are those of `hub.fetch`, used when it is a hub name.
+    `asked` allows only some kinds of weights (folder.ASKED); `also`, `with_companions` and `fetching` are those of
+    `hub.fetch`, used when it is a hub name.
     """
     found = _found_on_disk(name_of(source), subfolder, **fetching)
     if found is None:
@@ -68,12 +73,16 @@ def read_located(
             os.fspath(source),
             subfolder=subfolder,
             variant=variant,
+            asked=asked,
             wanted_type=model_type,
+            also=also,
             with_companions=with_companions,
             **fetching,
         )
         found = folder, None
     folder, weights = found
+    if weights is not None and asked is not None and not allows(asked, weights.format):
+        raise wrong_kind(os.fspath(source), asked)
 
     def read() -> Result:
         config_file = find_config(folder)
@@ -82,7 +91,7 @@ def read_located(
         config = {} if config_file is None else read_json_object(config_file)
         if config_file is not None:
             check_model_type(config, config_file, wanted=model_type)
-        return use(Located(folder, config, config_file, weights or find_weights(folder, variant=variant)))
+        return use(Located(folder, config, config_file, weights or find_weights(folder, variant=variant, asked=asked)))
 
     return read_whole(folder, read)
 

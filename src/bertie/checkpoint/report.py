@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 NAMES_SHOWN = 10
@@ -61,6 +61,18 @@ class LoadingReport:
             "mismatched_keys": [one.name for one in self.misshaped],
             "error_msgs": [],
         }
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def items(self) -> list[tuple[str, list[str]]]:
+        return list(self._as_the_hub_has_it().items())
+
+    def values(self) -> list[list[str]]:
+        return list(self._as_the_hub_has_it().values())
+
+    def get(self, key: str, default: list[str] | None = None) -> list[str] | None:
+        return self._as_the_hub_has_it().get(key, default)
 
     @property
     def complete(self) -> bool:

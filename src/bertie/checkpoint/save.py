@@ -35,8 +35,11 @@ def save_model(
     dtype: torch.dtype | str | None = None,
     **options: Any,
 ) -> None:
-    """Write a model's weights, tied ones once, and its configuration. What a crash leaves is told in files.py."""
-    tensors = stored_once(model, state_dict)
+    """Write a model's weights, tied ones once, and its configuration. What a crash leaves is told in files.py.
+
+    A .bin file has tied weights under all of their names, as torch.save does: their memory is in it once.
+    """
+    tensors = stored_once(model, state_dict, once=options.get("safe_serialization", True))
     first = next((tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()), torch.float32)
     wanted = first if dtype is None else named_dtype(dtype, "dtype")
     name = str(wanted).removeprefix("torch.")
@@ -99,10 +102,12 @@ def save_tensors(
         ) from error
 
 
-def stored_once(model: nn.Module, given: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+def stored_once(
+    model: nn.Module, given: Mapping[str, torch.Tensor] | None = None, *, once: bool = True
+) -> dict[str, torch.Tensor]:
     """A model's parameters and persistent buffers by name, or those given in their place.
 
-    A parameter that has several names is stored under the first: loading ties it again.
+    A parameter that has several names is stored under the first: loading ties it again. Without `once`, under all.
     """
     ignored = getattr(model, "_keys_to_ignore_on_save", None) or ()
     found = _offloaded(model) if given is None else given
@@ -115,7 +120,7 @@ def stored_once(model: nn.Module, given: Mapping[str, torch.Tensor] | None = Non
             raise CheckpointError(f"{name} has no values (it is on the meta device).", "Load or initialise the model.")
         # Given tensors are new objects, though two of them may be one weight: those share the whole of their memory.
         same = id(tensor) if given is None or not tensor.numel() else (tensor.data_ptr(), tensor.shape, tensor.stride())
-        if same not in seen:
+        if same not in seen or not once:
             seen.add(same)
             tensors[name] = tensor.detach()
     return tensors

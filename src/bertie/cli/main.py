@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 import click
 
 from bertie import __version__
-from bertie.cli.support.show import leave_quietly
+from bertie.cli.support.spelling import named_command, typed
 from bertie.errors import BertieError, InputError
 
 # Modules are imported only when their command runs or its own help is asked for.
@@ -120,7 +121,7 @@ class LazyCommands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # here and not in main(): click would take it for a failure
-            leave_quietly()
+            _leave_quietly()
             return 0
 
 
@@ -147,7 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result: Any = cli.main(args=arguments, prog_name="bertie", standalone_mode=False)
     except BertieError as error:
-        _complain(error.cause, _as_typed(error.remedy) if error.remedy else see_help)
+        cause, remedy = error.said(typed(named_command(cli, given)))
+        _complain(cause, _as_typed(remedy) if remedy else see_help)
         return 2
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -176,8 +178,8 @@ def _complain(cause: str, remedy: str) -> None:
 
 def _as_typed(remedy: str) -> str:
     """`Name it with column=.` as one types it here: `Name it with --column.`"""
-    for python, typed in _TYPED.items():
-        remedy = remedy.replace(python, typed)
+    for python, shell in _TYPED.items():
+        remedy = remedy.replace(python, shell)
     remedy = _CHOICE.sub(lambda found: f"--{found[1].replace('_', '-')} {shlex.quote(found[2])}", remedy)
     return _SETTING.sub(lambda found: f"--{found[1].replace('_', '-')}", remedy)
 
@@ -200,3 +202,10 @@ def _terminate(number: int, frame: object) -> None:
     """Leave through every clean-up, as Ctrl-C does; asked a second time, at once."""
     signal.signal(number, signal.SIG_DFL)
     sys.exit(128 + number)
+
+
+def _leave_quietly() -> None:
+    """The reader (head, less) has seen enough: Python would complain once more when it flushes at exit."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable
+from itertools import count
 from typing import Any
 
 from bertie.client.requests import Call
-from bertie.client.synchronous import encoded, import_httpx, judged, read_response
-from bertie.client.tasks import Asking, Make, checked_item, is_stream
-from bertie.data.lists import listed
-from bertie.errors import BertieError
+from bertie.client.tasks import A, I, L, Plan, TaskMethods, checked_item, import_httpx, shaped
 
 
-class AsyncClient(Asking):
+class AsyncClient(TaskMethods):
     """A server's tasks for asyncio: `await client.embed(texts)`. Close it, or use it in an `async with`."""
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
         super().__init__(url, **settings)
-        httpx = import_httpx()
-        self._http = httpx.AsyncClient(
+        self._httpx = import_httpx()
+        self._http = self._httpx.AsyncClient(
             base_url=self.url,
             headers=self._headers,
-            timeout=httpx.Timeout(self.timeout, connect=10.0, pool=None),
-            limits=httpx.Limits(max_connections=max(self.concurrency, 100)),
+            timeout=self._httpx.Timeout(self.timeout, connect=10.0, pool=None),
+            limits=self._httpx.Limits(max_connections=max(self.concurrency, 100)),
         )
 
     async def close(self) -> None:
@@ -36,51 +34,40 @@ class AsyncClient(Asking):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _send(self, call: Call[Any]) -> Any:
-        httpx = import_httpx()
-        attempt = 1
-        while True:
+    async def _send(self, call: Call[A]) -> A:
+        for attempt in count(1):
             try:
-                response = await self._http.request(call.method, call.path, content=encoded(call.body))
-            except httpx.TransportError as problem:
-                pause, outcome = judged(self, problem, attempt)
+                response = await self._http.request(call.method, call.path, content=call.content)
+            except self._httpx.TransportError as problem:
+                pause = self._pause_after(problem, attempt)
             else:
-                pause, outcome = read_response(self, call, response, attempt)
-            if pause is None:
-                if isinstance(outcome, BertieError):
-                    raise outcome
-                return outcome
+                if response.status_code == 200:
+                    break
+                pause = self._pause_for(response, attempt)
             await asyncio.sleep(pause)
-            attempt += 1
+        return call.answer(response.content)
 
-    def _answers(
-        self,
-        given: Any,
-        make: Make,
-        *,
-        one: bool,
-        finish: Callable[[list[Any]], Any] = list,
-        number: Callable[[int, Any], Any] | None = None,
-    ) -> Any:
-        if one:
-            return self._first(make([checked_item(given, 0)]))
-        if is_stream(given):
-            return self._stream(given, make, number)
-        items = [checked_item(item, place) for place, item in enumerate(listed(given))]
-        return self._list(self._stream(items, make, number), finish)
+    def _asked(self, given: Any, plan: Plan[I, A, L]) -> Awaitable[A] | Awaitable[L] | AsyncIterator[A]:
+        shape, items = shaped(given, plan)
+        if shape == "one":
+            return self._first(plan.make(items))
+        return self._stream(items, plan) if shape == "stream" else self._list(items, plan)
 
-    async def _first(self, call: Call[list[Any]]) -> Any:
+    async def _all(self, plan: Plan[I, A, L]) -> L:
+        if plan.items is None:
+            return plan.finish(await self._send(plan.make([])))
+        return await self._list(plan.items, plan)
+
+    async def _first(self, call: Call[list[A]]) -> A:
         return (await self._send(call))[0]
 
-    async def _list(self, stream: AsyncIterator[Any], finish: Callable[[list[Any]], Any]) -> Any:
-        return finish([answer async for answer in stream])
+    async def _list(self, items: Iterable[I], plan: Plan[I, A, L]) -> L:
+        return plan.finish([answer async for answer in self._stream(items, plan)])
 
-    async def _stream(
-        self, items: Iterable[Any] | AsyncIterable[Any], make: Make, number: Callable[[int, Any], Any] | None
-    ) -> AsyncIterator[Any]:
+    async def _stream(self, items: Iterable[I] | AsyncIterable[I], plan: Plan[I, A, L]) -> AsyncIterator[A]:
         """Answers in the order of the items; at most `concurrency` batches are read ahead."""
-        chunks = _chunked(items, self.batch_size)
-        waiting: deque[asyncio.Task[list[Any]]] = deque()
+        chunks = self._async_chunks(items)
+        waiting: deque[asyncio.Task[list[A]]] = deque()
         more, place = True, 0
         try:
             while more or waiting:
@@ -88,39 +75,28 @@ class AsyncClient(Asking):
                     chunk = await anext(chunks, None)
                     more = chunk is not None
                     if chunk is not None:
-                        waiting.append(asyncio.create_task(self._send(make(chunk))))
+                        waiting.append(asyncio.create_task(self._send(plan.make(chunk))))
                 if waiting:
                     for answer in await waiting.popleft():
-                        yield answer if number is None else number(place, answer)
+                        yield plan.number(place, answer)
                         place += 1
         finally:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    def _then(self, value: Any, change: Callable[[Any], Any]) -> Any:
-        async def changed(awaited: Awaitable[Any]) -> Any:
-            return change(await awaited)
-
-        return changed(value)
-
-
-async def _chunked(items: Iterable[Any] | AsyncIterable[Any], size: int) -> AsyncIterator[list[Any]]:
-    """Lists of `size` checked items; the last may be shorter."""
-    chunk: list[Any] = []
-    number = 0
-    if isinstance(items, AsyncIterable):
+    async def _async_chunks(self, items: Iterable[I] | AsyncIterable[I]) -> AsyncIterator[list[I]]:
+        """Lists of `batch_size` checked items; the last may be shorter."""
+        if not isinstance(items, AsyncIterable):
+            for chunk in self._chunks(items):
+                yield chunk
+            return
+        chunk, number = [], 0
         async for item in items:
             chunk.append(checked_item(item, number))
             number += 1
-            if len(chunk) == size:
+            if len(chunk) == self.batch_size:
                 yield chunk
                 chunk = []
-    else:
-        for number, item in enumerate(items):
-            chunk.append(checked_item(item, number))
-            if len(chunk) == size:
-                yield chunk
-                chunk = []
-    if chunk:
-        yield chunk
+        if chunk:
+            yield chunk

@@ -1,38 +1,100 @@
-"""What each task sends to which route, and how its answer is read. No network here, and nothing about waiting.
+"""One request and how its answer is read, and what follows from one that failed. No network here, no waiting.
 
-A task takes a list of items to one `Call`; the clients cut longer lists into several. Vectors travel as base64 of
-float32, a third of the size of decimal numbers and exact.
+Vectors travel as base64 of float32, a third of the size of decimal numbers and exact. Every route of the server only
+computes, so a request may be sent twice without harm. It is sent again when the server said that it is busy (429) or
+away (503), or when the connection failed; other refusals are final. The pause doubles from one attempt to the next, a
+random part of it is left out so that many clients do not come back at the same moment, and it is never shorter than
+the server's Retry-After.
 """
 
 from __future__ import annotations
 
 import base64
+import json
+import random
+import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from bertie.client.answers import (
-    AnswerResult,
-    Candidate,
+from bertie.answers import (
+    TASK_ROUTES,
     Classification,
-    Entity,
     Features,
-    Filled,
-    Filling,
-    Floats,
-    FoundAnswer,
-    NextSentence,
+    Prediction,
     Ranked,
+    SentFeatures,
+    SentToken,
     Token,
     TokenFeatures,
-)
-from bertie.client.retries import ServerError
-from bertie.errors import TruncationWarning
+)  # fmt: skip
+from bertie.arguments import whole_number
+from bertie.errors import BertieError, InputError, TruncationWarning
+
+if TYPE_CHECKING:
+    from bertie.answers import Floats
 
 A = TypeVar("A")
+W = TypeVar("W")
+
+BUSY = (429, 503)
+
+
+class ServerError(BertieError, OSError):
+    """A server that cannot be reached, or that did not answer. `status` is HTTP's; None where there was no response."""
+
+    def __init__(self, cause: str, remedy: str | None = None, *, status: int | None = None) -> None:
+        super().__init__(cause, remedy)
+        self.status = status
+
+
+# -- what a server sends, as types ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Usage:
+    truncated_texts: int = 0
+
+
+@dataclass(kw_only=True)
+class Counted:
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass
+class Results(Counted, Generic[A]):
+    results: list[A]
+
+
+@dataclass
+class Vector:
+    index: int
+    embedding: str  # base64
+
+
+@dataclass
+class Vectors(Counted):
+    data: list[Vector]
+
+
+@dataclass
+class Rank:
+    index: int
+    relevance_score: float
+
+
+@dataclass
+class Named:
+    id: str
+
+
+@dataclass
+class Names:
+    data: list[Named]
 
 
 @dataclass(frozen=True)
@@ -40,157 +102,175 @@ class Call(Generic[A]):
     """A request and how to read the JSON of its answer."""
 
     path: str
-    body: dict[str, Any] | None
-    read: Callable[[Any], A]
+    body: dict[str, object] | None
+    answer: Callable[[bytes], A]
 
     @property
     def method(self) -> str:
         return "GET" if self.body is None else "POST"
 
-    def answer(self, payload: Any) -> A:
-        """The typed answer; a payload of another shape is not a server of ours. Texts that it cut are told."""
-        usage = payload.get("usage") if isinstance(payload, dict) else None
-        if isinstance(usage, dict) and usage.get("truncated_texts"):
-            warnings.warn(
-                f"The server cut {usage['truncated_texts']} texts to its model's length.",
-                TruncationWarning,
-                stacklevel=4,
-            )
+    @property
+    def content(self) -> bytes | None:
+        """JSON in ASCII, so that lone surrogates, which UTF-8 has no form for, reach the server as they are."""
         try:
-            return self.read(payload)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+            return None if self.body is None else json.dumps(self.body, allow_nan=False).encode()
+        except ValueError as problem:
+            raise InputError(f"This cannot be sent as JSON: {problem}.") from None
+
+
+def call(path: str, body: dict[str, object] | None, kind: type[W], read: Callable[[W], A]) -> Call[A]:
+    """A call whose JSON is of a `kind`, of which `read` makes the answer. Texts that the server cut are told."""
+
+    def answer(content: bytes) -> A:
+        import msgspec
+
+        try:
+            payload = msgspec.json.decode(content, type=kind)
+            found = read(payload)
+        except (msgspec.MsgspecError, ValueError, KeyError) as problem:
             raise ServerError(
-                f"{self.path} gave an answer that cannot be read ({type(problem).__name__}: {problem}).",
+                f"{path} gave an answer that cannot be read ({type(problem).__name__}: {problem}).",
                 "Is it a bertie server, and of the same version?",
             ) from None
+        cut = payload.usage.truncated_texts if isinstance(payload, Counted) else 0
+        if cut:
+            warnings.warn(f"The server cut {cut} texts to its model's length.", TruncationWarning, stacklevel=4)
+        return found
+
+    return Call(path, body, answer)
 
 
-def _given(**settings: Any) -> dict[str, Any]:
+def given(**settings: object) -> dict[str, object]:
     """The settings that were given; the server has defaults for the others."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def embed(texts: Sequence[str], **settings: Any) -> Call[list[Floats]]:
-    body = {"input": list(texts), "encoding_format": "base64", **_given(**settings)}
-
-    def read(payload: Any) -> list[Floats]:
-        rows = sorted(payload["data"], key=lambda row: row["index"])
-        vectors = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in rows]
-        return _as_many(vectors, texts)
-
-    return Call("/v1/embeddings", body, read)
-
-
-def _results(path: str, items: Sequence[Any], read_one: Callable[[Any], A], settings: dict[str, Any]) -> Call[list[A]]:
-    """A call to one of our own routes, which take `inputs` and answer with as many `results`."""
-    body = {"inputs": list(items), **_given(**settings)}
-    return Call(path, body, lambda payload: _as_many([read_one(one) for one in payload["results"]], items))
-
-
-def classify(items: Sequence[Any], **settings: Any) -> Call[list[Classification]]:
-    return _results("/v1/classify", items, _classification, settings)
-
-
-def tag(texts: Sequence[str], **settings: Any) -> Call[list[list[Entity]]]:
-    return _results("/v1/tag", texts, lambda one: [Entity(**_only(Entity, row)) for row in one], settings)
-
-
-def answer(pairs: Sequence[tuple[str, str]], **settings: Any) -> Call[list[AnswerResult]]:
-    inputs = [{"question": question, "context": context} for question, context in pairs]
-    return _results("/v1/answer", inputs, _answer_result, settings)
-
-
-def fill(texts: Sequence[str], **settings: Any) -> Call[list[Filled]]:
-    return _results("/v1/fill", texts, _filled, settings)
-
-
-def next_sentence(pairs: Sequence[tuple[str, str]], **settings: Any) -> Call[list[NextSentence]]:
-    return _results("/v1/next", pairs, lambda one: NextSentence(float(one["probability"])), settings)
-
-
-def features(texts: Sequence[Any], **settings: Any) -> Call[list[Features]]:
-    return _results("/v1/features", texts, _features, settings)
-
-
-def rerank(query: str, documents: Sequence[str], **settings: Any) -> Call[list[Ranked]]:
-    """Scores in the order of the documents; whoever asked puts them in the order of the scores."""
-
-    def read(payload: Any) -> list[Ranked]:
-        rows = sorted(payload["results"], key=lambda row: row["index"])
-        ranked = [Ranked(n, n, float(row["relevance_score"]), documents[n]) for n, row in enumerate(rows)]
-        return _as_many(ranked, documents)
-
-    return Call("/v1/rerank", {"query": query, "documents": list(documents), **_given(**settings)}, read)
-
-
-def tokenize(texts: Sequence[str], **settings: Any) -> Call[list[list[Token]]]:
-    def read(payload: Any) -> list[list[Token]]:
-        return _as_many([[Token(**_only(Token, token)) for token in row] for row in payload], texts)
-
-    return Call("/tokenize", {"inputs": list(texts), **_given(**settings)}, read)
-
-
-def models() -> Call[list[str]]:
-    return Call("/v1/models", None, lambda payload: [row["id"] for row in payload["data"]])
-
-
-def info() -> Call[dict[str, Any]]:
-    return Call("/info", None, dict)
-
-
-def health() -> Call[bool]:
-    return Call("/health", None, lambda payload: True)
-
-
-# -- reading -----------------------------------------------------------------------------------------------------
-
-
-def _as_many(answers: list[A], items: Sequence[Any]) -> list[A]:
+def as_many(answers: list[A], items: Sequence[object]) -> list[A]:
     if len(answers) != len(items):
         raise ValueError(f"{len(answers)} answers to {len(items)} texts")
     return answers
 
 
-def _only(kind: type[Any], row: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass; a newer server may send more."""
-    return {name: row[name] for name in kind.__dataclass_fields__}
+# -- what each task sends, and how it is read -------------------------------------------------------------------------
 
 
-def _classification(one: Any) -> Classification:
-    return Classification(tuple((row["label"], float(row["score"])) for row in one))
+def task(
+    name: str, kind: type[Results[W]], read: Callable[[W], A], settings: dict[str, object], items: Sequence[object]
+) -> Call[list[A]]:
+    """A call to one of our own routes, which take `inputs` and answer with as many `results`."""
+    body = {"inputs": list(items), **settings}
+    return call(TASK_ROUTES[name].path, body, kind, lambda found: as_many(list(map(read, found.results)), items))
 
 
-def _answer_result(one: Any) -> AnswerResult:
-    def found(row: Any) -> FoundAnswer:
-        return FoundAnswer(**_only(FoundAnswer, row))
+def embed(texts: Sequence[str], **settings: object) -> Call[list[Floats]]:
+    def read(found: Vectors) -> list[Floats]:
+        rows = sorted(found.data, key=lambda row: row.index)
+        return as_many([np.frombuffer(base64.b64decode(row.embedding), dtype="<f4") for row in rows], texts)
 
-    return AnswerResult(
-        question=one["question"],
-        best=None if one["best"] is None else found(one["best"]),
-        candidates=tuple(found(row) for row in one["candidates"]),
-        no_answer_score=float(one["no_answer_score"]),
-        no_answer_logit=float(one["no_answer_logit"]),
+    return call(
+        "/v1/embeddings", {"input": list(texts), "encoding_format": "base64", **given(**settings)}, Vectors, read
     )
 
 
-def _filled(one: Any) -> Filled:
-    return Filled(
-        masks=tuple(
-            tuple(Candidate(row["token"], float(row["score"]), row["text"], tuple(row["ids"])) for row in mask)
-            for mask in one["masks"]
-        ),
-        fillings=tuple(Filling(tuple(row["tokens"]), float(row["score"]), row["text"]) for row in one["fillings"]),
+def rerank(query: str, documents: Sequence[str], **settings: object) -> Call[list[Ranked]]:
+    """Scores in the order of the documents; whoever asked puts them in the order of the scores."""
+
+    def read(found: Results[Rank]) -> list[Ranked]:
+        rows = as_many(sorted(found.results, key=lambda row: row.index), documents)
+        return [Ranked(n, n, row.relevance_score, documents[n]) for n, row in enumerate(rows)]
+
+    return call("/v1/rerank", {"query": query, "documents": list(documents), **given(**settings)}, Results[Rank], read)
+
+
+def tokenize(texts: Sequence[str], **settings: object) -> Call[list[list[Token]]]:
+    body = {"inputs": list(texts), **given(**settings)}
+    return call("/tokenize", body, list[list[Token]], lambda found: as_many(found, texts))
+
+
+def classification(one: list[Prediction]) -> Classification:
+    return Classification(tuple((row.label, row.score) for row in one))
+
+
+def features(one: SentFeatures) -> Features:
+    def layers(token: SentToken) -> tuple[tuple[int, Floats], ...]:
+        return tuple((layer.index, np.asarray(layer.values, dtype=np.float32)) for layer in token.layers)
+
+    return Features(0, tuple(TokenFeatures(token.token, layers(token)) for token in one.tokens))
+
+
+# -- when there is no answer ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Retrying:
+    """`attempts` in all; pauses start at `first` seconds, double, and stay below `longest`."""
+
+    attempts: int = 6
+    first: float = 0.25
+    longest: float = 20.0
+
+    def __post_init__(self) -> None:
+        whole_number("attempts", self.attempts)
+
+    def pause(self, attempt: int, retry_after: float | None = None) -> float | None:
+        """Seconds to wait after attempt number `attempt` (from 1); None to give up.
+
+        A server that asks for more patience than `longest` is not waited for.
+        """
+        if attempt >= self.attempts or (retry_after or 0) > self.longest:
+            return None
+        grown = min(self.first * 2.0 ** (attempt - 1), self.longest)
+        return max(grown * random.uniform(0.5, 1.0), retry_after or 0.0)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a response asks to wait: Retry-After as a number or as a date."""
+    value = headers.get("retry-after", "")
+    try:
+        return max(float(value), 0.0)
+    except ValueError:
+        pass
+    try:
+        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
+    except ValueError:
+        return None
+
+
+def refusal(status: int, payload: object, *, url: str) -> BertieError:
+    """The error for a response that is not an answer, with the server's own words.
+
+    What the request itself got wrong is an InputError, as it is without a server in between.
+    """
+    cause, remedy = _words(payload)
+    said = cause or f"The server answered with status {status}."
+    if status in (400, 413, 422):
+        return InputError(said, remedy)
+    if status in (401, 403):
+        return ServerError(said, remedy or "Put a key that the server knows into BERTIE_API_KEY.", status=status)
+    look = f"Look at {url}/info for what this server can do." if status == 404 else ""
+    return ServerError(said, remedy or look or f"Look at {url}/health and the server's log.", status=status)
+
+
+def unreachable(url: str, problem: Exception) -> ServerError:
+    return ServerError(
+        f"{url} cannot be reached: {problem or type(problem).__name__}.",
+        "Start a server with `bertie serve -m MODEL`, or give its address with url= (--url).",
     )
 
 
-def _features(one: Any) -> Features:
-    return Features(
-        index=0,
-        tokens=tuple(
-            TokenFeatures(
-                token["token"],
-                tuple((layer["index"], np.asarray(layer["values"], dtype=np.float32)) for layer in token["layers"]),
-            )
-            for token in one["tokens"]
-        ),
+def too_slow(url: str, seconds: float | None) -> ServerError:
+    return ServerError(
+        f"{url} did not answer within {seconds} seconds.", "Allow more with timeout= (--timeout), or send fewer texts."
     )
+
+
+def _words(payload: object) -> tuple[str | None, str | None]:
+    """Cause and remedy in any of the shapes that servers use: ours, OpenAI's, text-embeddings-inference's."""
+    if not isinstance(payload, dict):
+        return None, None
+    error = payload.get("error", payload.get("detail"))
+    if isinstance(error, dict):
+        payload, error = error, error.get("message")
+    words = payload.get("cause") or payload.get("message") or error, payload.get("remedy")
+    cause, remedy = (one if isinstance(one, str) else None for one in words)
+    return cause, remedy

@@ -47,17 +47,18 @@ class AutoConfig(_Auto):
 
 
 class AutoTokenizer(_Auto):
-    """Stands for `BertTokenizer`."""
+    """Stands for `BertTokenizerFast`, or with `use_fast=False` for `BertTokenizerSlow`."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> BertTokenizer:
         """The tokenizer of a checkpoint; the arguments are those of `BertTokenizer.from_pretrained`."""
-        from bertie.text import BertTokenizer
+        from bertie.text import BertTokenizerFast, BertTokenizerSlow
 
+        chosen = BertTokenizerSlow if options.pop("use_fast", True) is False else BertTokenizerFast
         options.pop("trust_remote_code", None)  # a permission, and there is no code to run
         config, named = options.pop("config", None), options.pop("tokenizer_type", None)
         _check_type(named or getattr(config, "model_type", None), "AutoTokenizer.from_pretrained")
-        return BertTokenizer.from_pretrained(pretrained_model_name_or_path, **options)  # type: ignore[arg-type]
+        return chosen.from_pretrained(pretrained_model_name_or_path, **options)  # type: ignore[arg-type]
 
 
 class _AutoModel(_Auto):

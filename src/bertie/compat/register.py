@@ -58,17 +58,18 @@ def _exchange(transformers: Any, method: Any) -> None:
 
 
 def _tokenizer_or(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`AutoTokenizer.from_pretrained` that gives a `bertie.BertTokenizer` for a BERT's own tokenizer."""
+    """`AutoTokenizer.from_pretrained` that gives a `bertie.BertTokenizerFast` for a BERT's own tokenizer."""
 
     def from_pretrained(cls: type, pretrained_model_name_or_path: Any, *inputs: Any, **options: Any) -> Any:
-        from bertie.text import BertTokenizer
+        from bertie.text import BertTokenizerFast, BertTokenizerSlow
 
         if inputs or not _is_berts(pretrained_model_name_or_path, options):
             return original(cls, pretrained_model_name_or_path, *inputs, **options)
-        for name in ("config", "use_fast", "trust_remote_code", "tokenizer_type", "_from_pipeline", "_commit_hash"):
+        chosen = BertTokenizerSlow if options.pop("use_fast", True) is False else BertTokenizerFast
+        for name in ("config", "trust_remote_code", "tokenizer_type", "_from_pipeline", "_commit_hash"):
             options.pop(name, None)
         options = {name: value for name, value in options.items() if value is not None}
-        return BertTokenizer.from_pretrained(pretrained_model_name_or_path, **options)
+        return chosen.from_pretrained(pretrained_model_name_or_path, **options)
 
     return from_pretrained
 

@@ -1,7 +1,7 @@
 """`BertConfig`: the numbers that make one BERT different from another.
 
 bert.py has the class, checks.py what its values may be, hub.py the methods that code written for the hub's library
-calls. No torch: a configuration can be read and checked without it.
+calls, encoder_decoder.py the configuration of a pair. No torch: a configuration can be read and checked without it.
 """
 
 from bertie.config.bert import PRESETS, BertConfig
@@ -16,16 +16,19 @@ from bertie.config.checks import (
     read_json_object,
     read_pruned_heads,
 )
+from bertie.config.encoder_decoder import OF_BOTH, EncoderDecoderConfig
 
 __all__ = [
     "ACTIVATIONS",
     "MAX_CONFIG_BYTES",
     "MAX_LABELS",
     "MAX_PARAMETERS",
+    "OF_BOTH",
     "POSITION_TYPES",
     "PRESETS",
     "PROBLEM_TYPES",
     "BertConfig",
+    "EncoderDecoderConfig",
     "from_the_start",
     "read_json_object",
     "read_pruned_heads",

@@ -41,10 +41,10 @@ _ALIASES = {
     "_attn_implementation": "_attn_implementation_internal",
 }
 # Arguments of from_pretrained that say how to fetch the file, and are no keys of it.
-_FETCHING = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+_FETCHING = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 _WITHOUT_MEANING = (
-    "resume_download", "proxies", "use_auth_token", "trust_remote_code", "user_agent", "gguf_file", "_from_auto",
-    "_from_pipeline", "_configuration_file", "from_auto_class",
+    "resume_download", "use_auth_token", "trust_remote_code", "user_agent", "_from_auto", "_from_pipeline",
+    "from_auto_class",
 )  # fmt: skip
 
 
@@ -167,6 +167,12 @@ class HubConfig:
 
         if options.get("token") is None and options.get("use_auth_token") is not None:
             options["token"] = options.pop("use_auth_token")
+        for name in ("gguf_file", "_configuration_file"):
+            if options.pop(name, None) is not None:
+                raise ConfigError(
+                    f"{cls.__name__} was given {name}; a folder's configuration is read from its config.json.",
+                    "Give the path of another JSON file itself.",
+                )
         fetching = {name: options[name] for name in _FETCHING if options.get(name) is not None}
         values = read_config(pretrained_model_name_or_path, **fetching)
         return values, {name: v for name, v in options.items() if name not in (*_FETCHING, *_WITHOUT_MEANING)}

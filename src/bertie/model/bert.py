@@ -34,6 +34,7 @@ from bertie.errors import ConfigError
 from bertie.model import checks, inputs
 from bertie.model.activations import activation
 from bertie.model.cache import KeyValueCache, LayerCache
+from bertie.model.hub import parts as hub_parts
 from bertie.model.hub.calls import read_attention, read_encoder, read_layer, takes_hub_arguments
 from bertie.model.inputs import WantedMaps
 from bertie.model.masks import layer_head_masks
@@ -48,7 +49,7 @@ from bertie.ops.relative import RelativePositions
 PLAIN = AttentionPlan()
 
 
-class BertEmbeddings(nn.Module):
+class BertEmbeddings(hub_parts.EmbeddingNames):
     """Token + position + segment vectors, normalised."""
 
     position_ids: Tensor
@@ -62,7 +63,7 @@ class BertEmbeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         # Relative positions enter in attention; the table above then exists (checkpoints have it) but is not used.
-        self.absolute = config.position_embedding_type == "absolute"
+        self.position_embedding_type = config.position_embedding_type
         self.make_default_ids()
 
     def make_default_ids(self) -> None:
@@ -96,7 +97,7 @@ class BertEmbeddings(nn.Module):
         return normalised
 
 
-class BertSelfAttention(nn.Module):
+class BertSelfAttention(hub_parts.SelfAttentionNames):
     """Each token asks (query) and answers (key, value), in N heads side by side."""
 
     def __init__(
@@ -115,10 +116,6 @@ class BertSelfAttention(nn.Module):
             num_distances = 2 * config.max_position_embeddings - 1
             self.distance_embedding = nn.Embedding(num_distances, config.attention_head_size)
         self.set_backend("auto")
-
-    @property
-    def num_attention_heads(self) -> int:
-        return len(self.heads)
 
     def set_backend(self, name: str) -> None:
         """Choose the attention kernel: auto, eager or sdpa."""
@@ -153,7 +150,7 @@ class BertSelfAttention(nn.Module):
             v,
             plan,
             relative=self.relative_positions(),
-            dropout=self.dropout.p if self.training else 0.0,
+            dropout=self.dropout_now(),
             kernel=self.kernel,
         )
         return self.join_heads(context), maps
@@ -189,7 +186,7 @@ class BertSelfOutput(nn.Module):
         return normalised
 
 
-class BertAttention(nn.Module):
+class BertAttention(hub_parts.AttentionNames):
     """Attention and its output projection; heads can be pruned away from it."""
 
     def __init__(
@@ -208,7 +205,9 @@ class BertAttention(nn.Module):
         encoder_hidden_states: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> tuple[Tensor, Maps | None]:
-        context, maps = self.self(hidden_states, plan, encoder_hidden_states=encoder_hidden_states, cache=cache)
+        context, maps = hub_parts.run(
+            self.self, hidden_states, plan, encoder_hidden_states=encoder_hidden_states, cache=cache
+        )
         return self.output(context, hidden_states), maps
 
     def prune_heads(self, heads: Sequence[int]) -> None:
@@ -248,7 +247,7 @@ class BertOutput(nn.Module):
         return normalised
 
 
-class BertLayer(nn.Module):
+class BertLayer(hub_parts.LayerNames):
     """One layer: attention, in a decoder also attention to the encoder's states, then feed-forward."""
 
     def __init__(self, config: BertConfig, layer_idx: int | None = None) -> None:
@@ -271,11 +270,11 @@ class BertLayer(nn.Module):
         cache: LayerCache | None = None,
     ) -> tuple[Tensor, Maps | None, Maps | None]:
         """New hidden states, the self-attention maps and the cross-attention maps."""
-        hidden_states, maps = self.attention(hidden_states, plan, cache=cache)
+        hidden_states, maps = hub_parts.run(self.attention, hidden_states, plan, cache=cache)
         cross_maps = None
         if encoder_hidden_states is not None:
-            hidden_states, cross_maps = self.crossattention(
-                hidden_states, cross_plan, encoder_hidden_states=encoder_hidden_states, cache=cache
+            hidden_states, cross_maps = hub_parts.run(
+                self.crossattention, hidden_states, cross_plan, encoder_hidden_states=encoder_hidden_states, cache=cache
             )
         fed = apply_chunking_to_forward(self.feed_forward_chunk, self.chunk_size_feed_forward, -2, hidden_states)
         return fed, maps, cross_maps
@@ -285,11 +284,12 @@ class BertLayer(nn.Module):
         return fed
 
 
-class BertEncoder(nn.Module):
+class BertEncoder(hub_parts.EncoderNames):
     """The layers, one after the other. What callers want to see on the way is collected here and nowhere else."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        self.config = config
         layers = [BertLayer(config, layer_idx=number) for number in range(config.num_hidden_layers)]
         self.layer: Sequence[BertLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
         self.checkpointing: dict[str, Any] | None = None  # arguments of torch's checkpoint, when it is on
@@ -312,25 +312,27 @@ class BertEncoder(nn.Module):
         all_cross_maps: list[Maps | None] = []
         for number, layer in enumerate(self.layer):
             arguments: dict[str, Any] = {
-                "plan": _layer_plan(plan, number, layer.attention, head_masks, output_attentions),
+                "plan": _layer_plan(
+                    plan, number, hub_parts.heads_of(layer, self.config), head_masks, output_attentions
+                ),
+                "cross_plan": PLAIN,
                 "cache": None if cache is None else cache.layers[number],
             }
             if encoder_hidden_states is not None:
                 arguments["encoder_hidden_states"] = encoder_hidden_states
-                arguments["cross_plan"] = _layer_plan(
-                    cross_plan, number, layer.crossattention, head_masks, output_attentions
-                )
+                heads = hub_parts.heads_of(layer, self.config, "crossattention")
+                arguments["cross_plan"] = _layer_plan(cross_plan, number, heads, head_masks, output_attentions)
             if self.checkpointing is not None and self.training:
                 hidden_states, maps, cross_maps = _checkpointed(layer, hidden_states, arguments, self.checkpointing)
             else:
-                hidden_states, maps, cross_maps = layer(hidden_states, **arguments)
+                hidden_states, maps, cross_maps = hub_parts.run(layer, hidden_states, **arguments)
             if output_hidden_states:
                 states.append(hidden_states)
             all_maps.append(maps)
             all_cross_maps.append(cross_maps)
         return BertEncoderOutput(
             last_hidden_state=hidden_states,
-            past_key_values=cache,
+            past_key_values=None if cache is None else cache.given,
             hidden_states=tuple(states) if output_hidden_states else None,
             attentions=_collected(all_maps, output_attentions),
             cross_attentions=_collected(all_cross_maps, output_attentions)
@@ -343,17 +345,17 @@ def _checkpointed(layer: nn.Module, hidden_states: Tensor, arguments: dict[str, 
     """The reentrant form takes no keywords, and follows gradients into what is given by position alone."""
     states = arguments.pop("encoder_hidden_states", None)
 
-    def run(hidden_states: Tensor, states: Tensor | None) -> Any:
-        return layer(hidden_states, **arguments, **({} if states is None else {"encoder_hidden_states": states}))
+    def of_layer(hidden_states: Tensor, states: Tensor | None) -> Any:
+        return hub_parts.run(layer, hidden_states, encoder_hidden_states=states, **arguments)
 
-    return checkpoint(run, hidden_states, states, **options)
+    return checkpoint(of_layer, hidden_states, states, **options)
 
 
 def _layer_plan(
-    plan: AttentionPlan, number: int, module: BertAttention, head_masks: Tensor | None, wanted: WantedMaps
+    plan: AttentionPlan, number: int, heads: Sequence[int], head_masks: Tensor | None, wanted: WantedMaps
 ) -> AttentionPlan:
     """One layer's share of the plan: its head mask and maps, without the heads that were pruned."""
-    heads, bias = module.self.heads, plan.bias
+    bias = plan.bias
     head_mask = None if head_masks is None else head_masks[number, heads]
     if bias is not None and bias.shape[1] > 1:
         bias = bias[:, heads]
@@ -440,7 +442,8 @@ class BertModel(BertPreTrainedModel):
         hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds, past)
         plan = inputs.self_plan(self, hidden_states, attention_mask, packing, past)
         cross_plan = inputs.cross_plan(self, hidden_states, encoder_hidden_states, encoder_attention_mask, packing)
-        encoded: BertEncoderOutput = self.encoder(
+        encoded = hub_parts.run_encoder(
+            self.encoder,
             hidden_states,
             plan,
             head_masks=layer_head_masks(

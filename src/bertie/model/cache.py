@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,8 +50,10 @@ class KeyValueCache:
         own = self.layers[0].own
         return 0 if own is None else own[0].shape[-2]
 
-    def get_seq_length(self) -> int:
-        return self.length
+    @property
+    def given(self) -> Any:
+        """What the model returns as `past_key_values`: the object that the caller knows."""
+        return self
 
     def check(self, batch: int, heads: Sequence[int]) -> None:
         """That it was made by a batch of as many texts, and layers of so many heads."""
@@ -102,6 +105,18 @@ class KeyValueCache:
     def to_legacy(self) -> tuple[tuple[Tensor, ...], ...]:
         """The older tuple of tuples."""
         return tuple(self[number] for number in range(len(self)))
+
+    # The names that code written for the hub's library uses.
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.length
+
+    def get_max_cache_shape(self) -> int:
+        return -1  # it grows
+
+    reorder_cache = reorder
+    to_legacy_cache = to_legacy
+    from_legacy_cache = from_legacy
 
     def __getitem__(self, number: int) -> tuple[Tensor, ...]:
         layer = self.layers[number]

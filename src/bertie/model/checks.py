@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Proxy
 
-from bertie.errors import InputError
+from bertie.errors import IdOutOfRange, InputError
 from bertie.ops.tracing import records_sizes
 
 
@@ -73,7 +73,7 @@ def ids_below(name: str, ids: Tensor, limit: int, limit_name: str) -> None:
     if low < 0 or high >= limit:
         wrong = low if low < 0 else high
         where = (ids == wrong).nonzero()[0].tolist()
-        raise InputError(
+        raise IdOutOfRange(
             f"{name} holds {wrong} at {where}; it takes 0 to {limit - 1} ({limit_name} is {limit}).",
             "Ids come from the tokenizer of the same checkpoint; a vocabulary of another size gives ids like this."
             if name == "input_ids"
@@ -110,7 +110,7 @@ def labels_in_range(name: str, labels: Tensor, num_classes: int, *, ignored: int
     if bool(bad.any()):
         where = bad.nonzero()[0].tolist()
         also = f" or {ignored} (ignored)" if ignored is not None else ""
-        raise InputError(
+        raise IdOutOfRange(
             f"{name} holds {int(labels[tuple(where)])} at {where}; it takes 0 to {num_classes - 1}{also}.",
             None if name != "labels" else f"The head has {num_classes} classes.",
         )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertie.config import BertConfig
+from bertie.config import BertConfig, EncoderDecoderConfig
 from bertie.errors import ConfigError, InputError
 from bertie.model import checks, inputs
 from bertie.model.bert import BertModel
@@ -39,8 +39,18 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
     torch.Size([1, 2, 60])
     """
 
-    def __init__(self, encoder: BertModel, decoder: BertLMHeadModel) -> None:
+    def __init__(
+        self,
+        encoder: Any = None,  # a BertModel
+        decoder: Any = None,  # a BertLMHeadModel
+        config: EncoderDecoderConfig | None = None,
+    ) -> None:
         super().__init__()
+        if isinstance(encoder, EncoderDecoderConfig):  # the hub has the configuration in the first place
+            encoder, config = None, encoder
+        if config is not None:
+            encoder = BertModel(config.encoder) if encoder is None else encoder
+            decoder = BertLMHeadModel(config.decoder) if decoder is None else decoder
         _check_model("encoder", encoder, BertModel, _HAS_ENCODERS)
         _check_model("decoder", decoder, BertLMHeadModel, _MAKES_DECODERS)
         if not (decoder.config.is_decoder and decoder.config.add_cross_attention):
@@ -55,6 +65,7 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
             self.enc_to_dec_proj = nn.Linear(encoder.config.hidden_size, decoder.config.hidden_size)
             nn.init.normal_(self.enc_to_dec_proj.weight, std=decoder.config.initializer_range)
             nn.init.zeros_(self.enc_to_dec_proj.bias)
+        self.tie_weights()
 
     @classmethod
     def from_encoder_decoder(
@@ -77,10 +88,39 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
                 setattr(model.config, name, value)
         return model
 
+    @classmethod
+    def from_encoder_decoder_pretrained(
+        cls,
+        encoder_pretrained_model_name_or_path: Any = None,
+        decoder_pretrained_model_name_or_path: Any = None,
+        *model_args: Any,
+        encoder_model: BertModel | None = None,
+        decoder_model: BertLMHeadModel | None = None,
+        **values: Any,
+    ) -> BertEncoderDecoder:
+        """Load two checkpoints and join them; the decoder's cross-attention is new.
+
+        Keywords that begin with `encoder_` or `decoder_` are those of `from_pretrained` of that side; others are set in
+        the configuration.
+        """
+        for_encoder = _of_side("encoder_", values)
+        for_decoder = _of_side("decoder_", values)
+        if encoder_model is None:
+            encoder_model = BertModel.from_pretrained(encoder_pretrained_model_name_or_path, *model_args, **for_encoder)
+        if decoder_model is None:
+            config = for_decoder.pop("config", None)
+            options = for_decoder | {"is_decoder": True, "add_cross_attention": True}
+            source = decoder_pretrained_model_name_or_path
+            decoder_model = BertLMHeadModel.from_pretrained(source, config=config, **options)
+        model = cls(encoder_model, decoder_model)
+        model.config.update(values)
+        model.tie_weights()
+        return model
+
     @property
     def config(self) -> BertConfig:
-        """The decoder's config, which says how to start, end and pad what is written."""
-        return self.decoder.config
+        """Both configurations as one; what is not `encoder` or `decoder` is the decoder's."""
+        return EncoderDecoderConfig(encoder=self.encoder.config, decoder=self.decoder.config)  # type: ignore[return-value]
 
     @property
     def device(self) -> torch.device:
@@ -205,7 +245,15 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
         return self.decoder.get_output_embeddings()
 
     def tie_weights(self) -> None:
-        """Let the decoder's head share its own word embeddings' matrix; the encoder's stay apart."""
+        """Let the decoder's head share its own word embeddings' matrix.
+
+        With `config.tie_encoder_decoder`, all weights that both models have are shared, the encoder's.
+        """
+        if getattr(self.decoder.config, "tie_encoder_decoder", False):
+            of_encoder = dict(self.encoder.named_modules())
+            for name, module in self.decoder.bert.named_modules():
+                for key in dict(module.named_parameters(recurse=False)) if name in of_encoder else ():
+                    setattr(module, key, getattr(of_encoder[name], key))
         self.decoder.tie_weights()
 
     def num_parameters(self, *, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
@@ -255,6 +303,7 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
     ) -> Stepper:
         decoder_input_ids = extra.pop("decoder_input_ids", None)
         encoded = extra.pop("encoder_outputs", None)
+        extra.pop("labels", None)  # the hub's Seq2SeqTrainer leaves them among the inputs
         if encoded is None:
             if options.return_dict_in_generate:
                 extra["output_attentions"] = options.output_attentions
@@ -291,6 +340,12 @@ def _as_decoder(model: BertModel | BertLMHeadModel) -> BertLMHeadModel:
     decoder.load_state_dict(weights, strict=False)
     decoder.tie_weights()
     return decoder.to(model.dtype).to(model.device)
+
+
+def _of_side(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of one side, taken out; `decoder_start_token_id` and the like are whole names."""
+    names = [name for name in values if name.startswith(prefix) and name not in BertConfig()]
+    return {name.removeprefix(prefix): values.pop(name) for name in names}
 
 
 def _as_encoded(given: Any) -> BertModelOutput:

@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bertie.config import BertConfig
+from bertie.config import OF_BOTH, BertConfig, EncoderDecoderConfig
 from bertie.errors import ConfigError
 from bertie.model.adapters import base_of_adapter, save_adapter
 from bertie.model.empty import to_be_filled
-from bertie.model.hub.options import DeviceMap, check_format, drop_meaningless, take_fetching
+from bertie.model.hub.options import DeviceMap, drop_meaningless, take_fetching
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bertie.model.bert import BertModel
     from bertie.model.heads import BertLMHeadModel
 
+GENERATION = "generation_config.json"
 _SPECIAL_TOKENS = ("decoder_start_token_id", "pad_token_id", "eos_token_id", "bos_token_id")
 
 
@@ -68,11 +69,12 @@ class PretrainedIO:
         from bertie.checkpoint.read import given_checkpoint, open_checkpoint
 
         fetching = take_fetching(options)
-        safe = options.get("use_safetensors")
+        to_adapter = {name: options.pop(name) for name in ("adapter_name", "adapter_kwargs") if name in options}
         base = base_of_adapter(pretrained_model_name_or_path)
         adapter, pretrained_model_name_or_path = pretrained_model_name_or_path, base or pretrained_model_name_or_path
         if state_dict is not None:
-            fetching.pop("variant", None)
+            for name in ("variant", "asked"):  # which of the files, and none is read
+                fetching.pop(name, None)
             source = pretrained_model_name_or_path if config is None else None
             checkpoint = given_checkpoint(source, state_dict, **fetching)
         else:
@@ -80,9 +82,9 @@ class PretrainedIO:
                 pretrained_model_name_or_path,  # type: ignore[arg-type]  # None is refused by name
                 needs_config=config is None,
                 model_type=cls.config_class.model_type,
+                also=(GENERATION,) if cls.can_generate() else (),  # type: ignore[attr-defined]
                 **fetching,
             )
-            check_format(checkpoint.format, checkpoint.source, safe)
         model, report = cls._from_checkpoint(
             checkpoint,
             *model_args,
@@ -95,7 +97,7 @@ class PretrainedIO:
             attention=attention,
         )
         if base is not None:
-            model.load_adapter(str(adapter))  # type: ignore[attr-defined]
+            model.load_adapter(str(adapter), **to_adapter)  # type: ignore[attr-defined]
         return (model, report) if output_loading_info else model  # type: ignore[return-value]
 
     @classmethod
@@ -114,6 +116,7 @@ class PretrainedIO:
         from bertie.checkpoint.fill import check_num_layers, fill_new_model
 
         checkpoint.head = cls.__name__
+        generation = overrides.pop("generation_config", None)
         attention = overrides.pop("attn_implementation", None) or attention
         places = DeviceMap(overrides, device)
         drop_meaningless(overrides, f"{cls.__name__}.from_pretrained")
@@ -134,6 +137,8 @@ class PretrainedIO:
             stacklevel=3,
         )
         model.config.dtype = report.dtype
+        if model.can_generate():
+            _set_generation(model, checkpoint, generation)
         places.dispatch(model)
         return model, report
 
@@ -190,7 +195,7 @@ class PretrainedIO:
         """A model that writes has its settings for that in a file of their own, as the hub's do."""
         if not self.can_generate():  # type: ignore[attr-defined]
             return {}
-        return {"generation_config.json": _generation_file(self.config, getattr(self, "generation_config", None))}
+        return {GENERATION: _generation_file(self.config, vars(self).get("_generation_config"))}
 
 
 class EncoderDecoderIO:
@@ -217,9 +222,12 @@ class EncoderDecoderIO:
         from bertie.checkpoint.read import open_checkpoint
 
         checkpoint = open_checkpoint(
-            pretrained_model_name_or_path, model_type="encoder-decoder", **take_fetching(options)
+            pretrained_model_name_or_path,
+            model_type="encoder-decoder",
+            also=(GENERATION,),
+            **take_fetching(options),
         )
-        attention = options.pop("attn_implementation", None)
+        attention, generation = options.pop("attn_implementation", None), options.pop("generation_config", None)
         places = DeviceMap(options, device)
         drop_meaningless(options, f"{cls.__name__}.from_pretrained")
         if options:
@@ -240,6 +248,7 @@ class EncoderDecoderIO:
             ignore_mismatched_sizes=ignore_mismatched_sizes,
             stacklevel=2,
         )
+        _set_generation(model, checkpoint, generation)
         places.dispatch(model)
         return (model, report) if output_loading_info else model  # type: ignore[return-value]
 
@@ -264,9 +273,7 @@ class EncoderDecoderIO:
         _check_saving(type(self).__name__, push_to_hub, options)
         encoder, decoder = self.encoder.config, self.decoder.config
         encoder.to_json(), decoder.to_json()  # refuse what a file cannot hold
-        values = {name: getattr(decoder, name) for name in _SPECIAL_TOKENS if getattr(decoder, name) is not None}
-        values |= {"model_type": "encoder-decoder", "is_encoder_decoder": True}
-        values |= {"encoder": encoder.to_diff_dict(), "decoder": decoder.to_diff_dict()}
+        values = EncoderDecoderConfig(encoder=encoder, decoder=decoder).to_diff_dict()
         if is_main_process:
             save_model(
                 self,  # type: ignore[arg-type]
@@ -278,7 +285,7 @@ class EncoderDecoderIO:
                 dtype=dtype,
                 safe_serialization=safe_serialization,
                 save_function=save_function,
-                also={"generation_config.json": _generation_file(decoder, getattr(self, "generation_config", None))},
+                also={GENERATION: _generation_file(decoder, vars(self).get("_generation_config"))},
             )
 
 
@@ -292,8 +299,7 @@ def _joined(cls: Any, configs: Mapping[str, BertConfig]) -> nn.Module:
 
 def _check_saving(name: str, push_to_hub: bool, options: dict[str, Any]) -> None:
     options = options | {"push_to_hub": push_to_hub}
-    drop_meaningless(options, f"{name}.save_pretrained")
-    options.pop("use_auth_token", None)
+    drop_meaningless(options, f"{name}.save_pretrained", saving=True)
     if options:
         raise ConfigError(f"{name}.save_pretrained got {', '.join(options)}, which it does not take.")
 
@@ -302,8 +308,20 @@ def _generation_file(config: BertConfig, settings: Any) -> str:
     """The settings set by the user, or what the configuration says of how to begin, to end and to pad."""
     if settings is not None and hasattr(settings, "to_json_string"):
         return str(settings.to_json_string())
+    if settings is not None:
+        return json.dumps(settings.to_diff_dict(), indent=2, sort_keys=True) + "\n"
     values = {name: getattr(config, name) for name in sorted(_SPECIAL_TOKENS) if getattr(config, name) is not None}
     return json.dumps({"_from_model_config": True, **values}, indent=2) + "\n"
+
+
+def _set_generation(model: Any, checkpoint: Checkpoint, given: Any) -> None:
+    """Settings for writing: those given, else those of the folder's own file, if there is one."""
+    from bertie.model.generation.options import GenerationConfig
+
+    if given is not None:
+        model.generation_config = GenerationConfig(**given.to_dict())
+    elif checkpoint.state_dict is None and (checkpoint.folder / GENERATION).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(checkpoint.folder)
 
 
 def _two_configs(checkpoint: Checkpoint) -> dict[str, BertConfig]:
@@ -316,7 +334,7 @@ def _two_configs(checkpoint: Checkpoint) -> dict[str, BertConfig]:
             raise ConfigError(f"{checkpoint.config_file}: {side!r} is {values!r:.80}; it takes a BERT's configuration.")
         check_model_type(values, f"{checkpoint.config_file} ({side})")
         configs[side] = BertConfig.from_dict(values)
-    said = {name: checkpoint.config[name] for name in _SPECIAL_TOKENS if checkpoint.config.get(name) is not None}
+    said = {name: checkpoint.config[name] for name in OF_BOTH if checkpoint.config.get(name) is not None}
     configs["decoder"] = configs["decoder"].replace(**said)
     return configs
 

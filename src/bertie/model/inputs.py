@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import checks
 from bertie.model.cache import KeyValueCache
+from bertie.model.hub.cache import adopt, contents
+from bertie.model.hub.parts import heads_of
 from bertie.model.masks import attention_bias, sees_all
 from bertie.ops.attention import AttentionPlan
 from bertie.ops.packing import Packing
@@ -83,12 +85,14 @@ def read_cache(
             warnings.warn("Gradient checkpointing recomputes layers, so use_cache is off.", stacklevel=4)
             model._said_no_cache = True
         return None
-    cache = KeyValueCache(config.num_hidden_layers) if past is None else past
-    if not isinstance(cache, KeyValueCache) or not config.is_decoder:
-        cache = KeyValueCache.from_legacy(cache)
-    if len(cache) != config.num_hidden_layers:
-        raise InputError(f"past_key_values holds {len(cache)} layers; the model has {config.num_hidden_layers}.")
-    cache.check(batch, [len(layer.attention.self.heads) for layer in model.encoder.layer])
+    num_layers = config.num_hidden_layers
+    if past is None:
+        cache = KeyValueCache(num_layers)
+    else:
+        cache = adopt(past, num_layers) if config.is_decoder else contents(past)
+    if len(cache) != num_layers:
+        raise InputError(f"past_key_values holds {len(cache)} layers; the model has {num_layers}.")
+    cache.check(batch, [len(heads_of(layer, config)) for layer in model.encoder.layer])
     return cache
 
 
@@ -119,17 +123,27 @@ def check(
             checks.are_ids(name, ids)
     checks.shape_like("token_type_ids", token_type_ids, shape, batch_may_be_one=packing is None)
     checks.shape_like("position_ids", position_ids, shape, batch_may_be_one=packing is None)
-    if position_ids is None or not embeddings.absolute:
+    absolute = config.position_embedding_type == "absolute"
+    num_positions = _num_rows(embeddings, "position_embeddings") if absolute else config.max_position_embeddings
+    if (position_ids is None or not absolute) and num_positions is not None:
         length = shape[-1] if packing is None else packing.max_length
-        checks.fits_positions(length, past, config.max_position_embeddings)
+        checks.fits_positions(length, past, num_positions)
     if not model.check_inputs:
         return
-    if input_ids is not None:
-        checks.ids_below("input_ids", input_ids, embeddings.word_embeddings.num_embeddings, "vocab_size")
-    if token_type_ids is not None:
-        checks.ids_below("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size")
-    if position_ids is not None and embeddings.absolute:
-        checks.ids_below("position_ids", position_ids, config.max_position_embeddings, "max_position_embeddings")
+    for name, ids, table, size in (
+        ("input_ids", input_ids, "word_embeddings", "vocab_size"),
+        ("token_type_ids", token_type_ids, "token_type_embeddings", "type_vocab_size"),
+        ("position_ids", position_ids if absolute else None, "position_embeddings", "max_position_embeddings"),
+    ):
+        limit = _num_rows(embeddings, table)
+        if ids is not None and limit is not None:
+            checks.ids_below(name, ids, limit, size)
+
+
+def _num_rows(embeddings: nn.Module, table: str) -> int | None:
+    """The size of a table, which may have been exchanged; None where a module of another kind has taken its place."""
+    found: int | None = getattr(getattr(embeddings, table, None), "num_embeddings", None)
+    return found
 
 
 def self_plan(
@@ -179,7 +193,7 @@ def wanted_maps(model: BertModel, wanted: WantedMaps | None) -> WantedMaps:
     except (TypeError, ValueError):
         raise InputError(f"output_attentions is {wanted!r}; it takes True, False or pairs (layer, head).") from None
     for layer, head in pairs:
-        if not 0 <= layer < config.num_hidden_layers or head not in model.encoder.layer[layer].attention.self.heads:
+        if not 0 <= layer < config.num_hidden_layers or head not in heads_of(model.encoder.layer[layer], config):
             gone = head in config.pruned_heads.get(layer, [])
             raise InputError(
                 f"output_attentions asks for layer {layer}, head {head}, "

@@ -138,7 +138,8 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
 
     def set_input_embeddings(self, embeddings: nn.Embedding) -> None:
         """Exchange the word embeddings. A tied head follows if the size is the same; otherwise it keeps its own."""
-        same_size = embeddings.weight.shape == self.get_input_embeddings().weight.shape
+        old, new = (getattr(table, "weight", None) for table in (self.get_input_embeddings(), embeddings))
+        same_size = old is not None and new is not None and old.shape == new.shape
         self.base_model.embeddings.word_embeddings = embeddings
         if same_size:
             self.tie_weights()

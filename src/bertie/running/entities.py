@@ -24,12 +24,12 @@ An entity's score is the mean over what was joined. **Ours**, where transformers
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from bertie.answers import Entity
 from bertie.errors import InputError
 from bertie.text import WindowedDocument
 
@@ -44,21 +44,6 @@ WORD_AGGREGATIONS: tuple[WordAggregation, ...] = get_args(WordAggregation)
 # BILOU's and BMES's letters for B-I-O-E-S's. All but B and I are believed only beside a B- or I- of the same type, as
 # "E-mail" or "S-bahn" may well be a label.
 _LETTERS = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I"}
-
-
-@dataclass(frozen=True, slots=True)
-class Entity:
-    """A labelled piece of a text: `text_it_is_from[start:end] == text`.
-
-    `index` is the number of its first token in the text, special tokens not counted.
-    """
-
-    label: str
-    text: str
-    start: int
-    end: int
-    score: float
-    index: int
 
 
 class Judged(NamedTuple):

@@ -22,7 +22,7 @@ from torch import Tensor
 from bertie.running.batching import growing, map_ahead, token_groups, windows
 from bertie.running.cutting import Cutting, filled, text_chunks
 from bertie.running.open import Loaded
-from bertie.running.pooling import Ints, Pieces, divide, join, pool
+from bertie.running.pooling import Ints, Pieces
 
 Vectors = NDArray[np.float32]
 
@@ -65,12 +65,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A model, how texts are cut, how token vectors are pooled, and what happens to pooled vectors (`finish`)."""
+    """A model, how texts are cut, how rows are pooled (`pool`), and what happens to pooled vectors (`finish`)."""
 
     loaded: Loaded
     cutting: Cutting
-    modes: tuple[str, ...]
-    finish: Callable[[Tensor], Tensor]  # [texts, modes · hidden] → [texts, dimension]
+    pool: Callable[[Pieces], Tensor]  # → [rows, modes, hidden]
+    finish: Callable[[Tensor, Pieces], Tensor]  # → [texts, dimension]
     budget: int
 
     def vectors(self, texts: Iterable[str], *, soon: bool = False) -> Iterator[Vectors]:
@@ -110,9 +110,9 @@ class Pipeline:
         batches = []
         for rows in groups:
             batch = pieces if rows is None else pieces.take(rows)
-            values = pool(self.loaded.last_states(batch.ids, batch.lengths), batch, self.modes)
+            values = self.pool(batch)
             if pieces.whole:
-                values = self.finish(divide(values, batch, self.modes))
+                values = self.finish(values, batch)
             ready = None
             if values.is_cuda:
                 # Into pinned memory, behind the batch, without waiting for either.
@@ -130,5 +130,5 @@ class Pipeline:
             for batch in batches:
                 values.numpy()[batch.rows] = batch.read().numpy()
         if not pieces.whole:
-            values = self.finish(divide(join(values, pieces, self.modes), pieces, self.modes))
+            values = self.finish(values, pieces)
         return values.numpy()

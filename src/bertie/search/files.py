@@ -255,7 +255,7 @@ def commit(folder: Path, manifest: Manifest, vectors: Tensor, lines: Sequence[by
 def _write_part(folder: Path, name: str, old: Sequence[OpenPart], vectors: Tensor, lines: Sequence[bytes]) -> PartFile:
     path = folder / f"{name}.jsonl"
     ends = [0]
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:
         for one in old:
             one.copy_texts(file)
             ends += (one.offsets[1:] + ends[-1]).tolist()
@@ -280,9 +280,10 @@ def writing(folder: Path) -> Iterator[None]:
     """The right to write: one process at a time, given up when the block or the process ends."""
     try:
         lock = Lock(folder)
-    except Busy:
+    except Busy as busy:
+        who = f"another process ({busy.holder})" if busy.holder else "another process"
         raise DataError(
-            f"{folder} is being written by another process.", "Wait until it has finished, or use another folder."
+            f"{folder} is being written by {who}.", "Wait until it has finished, or use another folder."
         ) from None
     with lock:
         yield

@@ -14,7 +14,7 @@ import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, overload
@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertie.answers import Hit
 from bertie.data import as_rows
 from bertie.data.lists import listed
 from bertie.errors import BertieError, DataError, InputError
@@ -57,16 +58,6 @@ _PROBES = (
     "水は百度で沸騰する。 L'eau bout à cent degrés.",
 )
 _SAME_MODEL = 0.99
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A text that was found. `position` is its number in the index, counted from 0."""
-
-    id: str
-    score: float
-    text: str
-    position: int
 
 
 class Index:

@@ -33,6 +33,8 @@ _MOST_HEADER_BYTES = 64 << 10
 # How long a refused sender may go on sending before the connection is closed; closing at once would reset it, and the
 # client would never read why.
 _LINGER_SECONDS = 5.0
+# Between two looks at what it sends, a few hundred KiB each: discarding all as fast as it comes would take a core.
+_DISCARDING_PAUSE = 0.01
 # Bytes a second. A client that reads its answer more slowly than this is not reading it.
 _SLOWEST_READER = 64 << 10
 _MOST_IN_LINE = 16
@@ -181,8 +183,16 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._bytes_without_body = 0
-        if not self.header_too_large():
-            super().on_body(body)
+        if self.header_too_large():
+            return
+        super().on_body(body)
+        if self.cycle.response_complete:  # it was refused
+            self.flow.pause_reading()
+            self.loop.call_later(_DISCARDING_PAUSE, self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -241,7 +251,7 @@ class Connection(HttpToolsProtocol):
         if self._in_header or self.cycle is None:
             if waited > limits.header_seconds:
                 self._end(408, "The header did not arrive in time.", "slow header")
-        elif self._receiving:  # of a body that is wanted, the gate ends the wait
+        elif self._receiving:  # of a body that is wanted, the middleware ends the wait
             if self.cycle.response_complete and waited > _LINGER_SECONDS:
                 self.transport.close()
         elif waited > limits.idle_seconds:

@@ -16,17 +16,14 @@ import random
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertie.serve.failures import ClientLeft, Refusal, overloaded, too_large, unhealthy
 from bertie.serve.service import Call, Service
 from bertie.serve.settings import LOOPBACK, Limits, digest
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Answered = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
 Answerer = Callable[[Call], Awaitable[Answered]]
 
@@ -48,10 +45,10 @@ _MOST_DIGITS = 18
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 
 
-class Gate:
+class Middleware:
     """The ASGI application around the routes' own."""
 
-    def __init__(self, app: App, service: Service, answerers: dict[tuple[str, str], Answerer]) -> None:
+    def __init__(self, app: ASGIApp, service: Service, answerers: dict[tuple[str, str], Answerer]) -> None:
         self._app, self._service, self._answerers = app, service, answerers
         self._routes = frozenset(path for _, path in answerers) | {"/", "/openapi.json"}
         settings = service.settings
@@ -68,6 +65,7 @@ class Gate:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
         call = Call(
+            self._service,
             id=given.decode() if _REQUEST_ID.fullmatch(given) else f"{_chance.getrandbits(96):024x}",
             method=scope["method"],
             path=scope["path"],
@@ -79,7 +77,7 @@ class Gate:
         service.in_flight += 1
         service.metrics.began(call.route)
 
-        async def answer(message: MutableMapping[str, Any]) -> None:
+        async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
                 extra = [(b"x-request-id", call.id.encode()), *_HEADERS]
@@ -307,7 +305,7 @@ async def _watch(receive: Receive, call: Call) -> None:
         call.leave()
 
 
-async def _no_more() -> MutableMapping[str, Any]:
+async def _no_more() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 

@@ -1,7 +1,7 @@
-"""Who is next: jobs wait in a line, where clients take turns, and so do the jobs of a client.
+"""Who is next: jobs wait in a queue, where clients take turns, and so do the jobs of a client.
 
 A turn is a few hundred tokens. Whoever had one goes to the end, so a job waits for one turn of every other client at
-most, whatever those have sent. A line has room for a number of jobs and tokens; a client may hold four times what it
+most, whatever those have sent. A queue has room for a number of jobs and tokens; a client may hold four times what it
 leaves free to others, and a single job counts as a quarter of all the room at most, so that no client and no request
 fills it.
 """
@@ -12,36 +12,40 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 # Tokens a job may take before it is the next one's turn.
 _TURN = 256
-# What a client may hold of a line, as a multiple of what is free.
+# What a client may hold of a queue, as a multiple of what is free.
 _SHARE = 4
-# One job counts as this part of a line's room at most.
+# One job counts as this part of a queue's room at most.
 _MOST_OF_ROOM = 4
 
 
+I = TypeVar("I")  # noqa: E741
+A = TypeVar("A")
+
+
 @dataclass(eq=False)
-class Lane:
+class Lane(Generic[I, A]):
     """A way through the model. `budget` (tokens of a batch) replaces the engine's where less fits."""
 
     name: str
-    run: Callable[[list[Any]], Sequence[Any]]
+    run: Callable[[list[I]], Sequence[A]]
     budget: int | None = None
 
 
 @dataclass(eq=False, slots=True)
-class Job:
+class Job(Generic[I, A]):
     """Items of one request. `lengths` are their tokens. Times are `time.perf_counter()`.
 
     `seconds` is how long it may wait for its next turn: a large job is not late as long as it gets on.
     """
 
-    lane: Lane
-    items: Sequence[Any]
+    lane: Lane[I, A]
+    items: Sequence[I]
     lengths: Sequence[int]
-    future: asyncio.Future[list[Any]]
+    future: asyncio.Future[list[A]]
     seconds: float
     client: str = ""
     queued: float = field(default_factory=time.perf_counter)
@@ -52,28 +56,29 @@ class Job:
     taken: int = 0
     missing: int = 0
     gone: bool = False
-    answers: list[Any] = field(default_factory=list)
+    answers: dict[int, A] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.missing = len(self.items)
-        self.answers = [None] * self.missing
         self.tokens = sum(self.lengths)
         self.deadline = self.queued + self.seconds
 
 
-Batch = list[tuple[Job, int]]  # a job and the number of one of its items
+AnyLane = Lane[Any, Any]
+AnyJob = Job[Any, Any]
+Batch = list[tuple[AnyJob, int]]  # a job and the number of one of its items
 
 
-class Line:
+class FairQueue:
     """Jobs with items that no batch has taken yet. Its owner holds a lock around every call."""
 
     def __init__(self, most_tokens: int, most_jobs: int) -> None:
         self._most_tokens, self._most_jobs = most_tokens, most_jobs
-        self._clients: dict[str, dict[Job, None]] = {}  # in the order of their turns, and so are a client's jobs
+        self._clients: dict[str, dict[AnyJob, None]] = {}  # in the order of their turns, and so are a client's jobs
         self._charges: dict[str, int] = {}  # of each client's jobs
         self.jobs = 0
         self.tokens = 0  # of items that no batch has taken
-        self.running: set[Job] = set()
+        self.running: set[AnyJob] = set()
 
     def has_room(self, client: str, tokens: int = 0) -> bool:
         """May a client add a job? One that has nothing here may, whatever the job's size, while there is a place."""
@@ -87,13 +92,13 @@ class Line:
     def _charge(self, tokens: int) -> int:
         return min(tokens, self._most_tokens // _MOST_OF_ROOM)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: AnyJob) -> None:
         self._clients.setdefault(job.client, {})[job] = None
         self._charges[job.client] = self._charges.get(job.client, 0) + self._charge(job.tokens)
         self.jobs += 1
         self.tokens += job.tokens
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: AnyJob) -> None:
         """Take a job out with what is left of it; nothing happens where it is not here."""
         jobs = self._clients.get(job.client)
         if jobs is None or job not in jobs:
@@ -105,14 +110,14 @@ class Line:
         if not jobs:
             del self._clients[job.client], self._charges[job.client]
 
-    def clear(self) -> list[Job]:
+    def clear(self) -> list[AnyJob]:
         """Take all jobs out."""
         found = [job for jobs in self._clients.values() for job in jobs]
         for job in found:
             self.remove(job)
         return found
 
-    def drop(self) -> list[Job]:
+    def drop(self) -> list[AnyJob]:
         """Take out the jobs that nobody waits for any more, or that have waited too long."""
         now = time.perf_counter()
         found = [job for jobs in self._clients.values() for job in jobs if job.gone or job.deadline < now]
@@ -120,10 +125,10 @@ class Line:
             self.remove(job)
         return found
 
-    def take(self, room: Callable[[Lane], int]) -> Batch:
+    def take(self, room: Callable[[AnyLane], int]) -> Batch:
         """The next batch: items of the lane whose turn it is, of at most `room` tokens, or one item that is longer."""
         batch: Batch = []
-        lane: Lane | None = None
+        lane: AnyLane | None = None
         left, served = 1, True
         while left > 0 and served:
             served = False
@@ -143,7 +148,7 @@ class Line:
                     break
         return batch
 
-    def _serve(self, job: Job, batch: Batch, left: int) -> int:
+    def _serve(self, job: AnyJob, batch: Batch, left: int) -> int:
         """One turn of a job, which then goes to the end, and so does its client; the tokens it took."""
         first, used = job.taken, 0
         while job.taken < len(job.items):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+
+from bertie.answers import Candidate, Filling
+
+R = TypeVar("R")
+E = TypeVar("E")
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -48,6 +53,14 @@ class Usage(Struct, omit_defaults=True):
     truncated_texts: int | UnsetType = UNSET  # cut to the model's length, where any were
 
 
+class Answer(Struct, Generic[R]):
+    """What our own routes give: as many results as there were inputs."""
+
+    model: str
+    results: list[R]
+    usage: Usage
+
+
 class EmbeddingsAnswer(Struct):
     object: Literal["list"]
     data: list[EmbeddingOut]
@@ -76,27 +89,25 @@ class ModelList(Struct):
 # -- text-embeddings-inference --------------------------------------------------------------------------------------
 
 
-class EmbedRequest(Request):
-    inputs: str | list[str | TokenId | list[TokenId]]
+class TeiRequest(Request, kw_only=True):
     truncate: bool | None = None
     truncation_direction: Direction = "Right"
+
+
+class EmbedRequest(TeiRequest):
+    inputs: str | list[str | TokenId | list[TokenId]]
     normalize: bool = True
     prompt_name: str | None = None
     dimensions: Count | None = None
 
 
-class EmbedAllRequest(Request):
+class EmbedAllRequest(TeiRequest):
     inputs: Texts
-    truncate: bool | None = None
-    truncation_direction: Direction = "Right"
     prompt_name: str | None = None
 
 
-class EmbedSparseRequest(Request):
-    inputs: Texts
-    truncate: bool | None = None
-    truncation_direction: Direction = "Right"
-    prompt_name: str | None = None
+class EmbedSparseRequest(EmbedAllRequest):
+    pass
 
 
 class SparseValue(Struct):
@@ -104,11 +115,9 @@ class SparseValue(Struct):
     value: float
 
 
-class TeiRerankRequest(Request):
+class TeiRerankRequest(TeiRequest):
     query: str
     texts: list[str]
-    truncate: bool | None = None
-    truncation_direction: Direction = "Right"
     raw_scores: bool = False
     return_text: bool = False
     relevant: str | None = None  # ours: the label to rank by, of a classifier that has several
@@ -120,16 +129,9 @@ class Rank(Struct, omit_defaults=True):
     text: str | UnsetType = UNSET
 
 
-class PredictRequest(Request):
+class PredictRequest(TeiRequest):
     inputs: str | list[str | list[str]]
-    truncate: bool | None = None
-    truncation_direction: Direction = "Right"
     raw_scores: bool = False
-
-
-class Prediction(Struct):
-    label: str
-    score: float
 
 
 class SimilarityInputs(Struct, kw_only=True):
@@ -152,14 +154,6 @@ class TokenizeRequest(Request):
     inputs: Texts
     add_special_tokens: bool = True
     prompt_name: str | None = None
-
-
-class TokenOut(Struct):
-    id: int
-    text: str
-    special: bool
-    start: int | None
-    stop: int | None
 
 
 class DecodeRequest(Request):
@@ -211,7 +205,7 @@ class CohereRerankAnswer(Struct):
     results: list[CohereRank]
     model: str
     usage: Usage
-    meta: dict[str, Any]
+    meta: dict[str, dict[str, str | int]]
 
 
 # -- ours -----------------------------------------------------------------------------------------------------------
@@ -226,70 +220,6 @@ class ClassifyRequest(Request):
     long: Literal["truncate", "windows"] = "truncate"
 
 
-class ClassifyAnswer(Struct):
-    model: str
-    results: list[list[Prediction]]
-    usage: Usage
-
-
-class TagRequest(Request):
-    inputs: Texts
-    aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
-    ignore_labels: Annotated[list[Word], Meta(max_length=100)] | None = None
-
-
-class EntityOut(Struct):
-    label: str
-    text: str
-    start: int
-    end: int
-    score: float
-    index: int
-
-
-class TagAnswer(Struct):
-    model: str
-    results: list[list[EntityOut]]
-    usage: Usage
-
-
-class QuestionIn(Struct, kw_only=True):
-    question: str
-    context: str
-
-
-class AnswerRequest(Request):
-    question: str | None = None
-    context: str | None = None
-    inputs: list[QuestionIn] | None = None
-    n_best: Annotated[int, Meta(ge=1, le=100)] = 1
-    max_answer_tokens: Annotated[int, Meta(ge=1, le=512)] = 30
-    no_answer: bool | None = None
-    threshold: float = 0.0
-
-
-class FoundOut(Struct):
-    text: str
-    start: int
-    end: int
-    score: float
-    logit: float
-
-
-class AnswerOut(Struct):
-    question: str
-    best: FoundOut | None
-    candidates: list[FoundOut]
-    no_answer_score: float
-    no_answer_logit: float
-
-
-class AnswerAnswer(Struct):
-    model: str
-    results: list[AnswerOut]
-    usage: Usage
-
-
 class FillRequest(Request):
     inputs: Texts
     top_k: Annotated[int, Meta(ge=1, le=100)] = 5
@@ -297,29 +227,10 @@ class FillRequest(Request):
     joint: bool = True
 
 
-class CandidateOut(Struct):
-    token: str
-    score: float
-    text: str
-    ids: list[int]
-
-
-class FillingOut(Struct):
-    tokens: list[str]
-    score: float
-    text: str
-
-
 class FilledOut(Struct):
     text: str
-    masks: list[list[CandidateOut]]
-    fillings: list[FillingOut]
-
-
-class FillAnswer(Struct):
-    model: str
-    results: list[FilledOut]
-    usage: Usage
+    masks: tuple[tuple[Candidate, ...], ...]
+    fillings: tuple[Filling, ...]
 
 
 class NextRequest(Request):
@@ -329,38 +240,6 @@ class NextRequest(Request):
 class NextOut(Struct):
     probability: float
     follows: bool
-
-
-class NextAnswer(Struct):
-    model: str
-    results: list[NextOut]
-    usage: Usage
-
-
-class FeaturesRequest(Request):
-    inputs: str | list[TextOrPairIn]
-    layers: Annotated[list[Annotated[int, Meta(ge=-1000, le=1000)]], Meta(min_length=1, max_length=100)] | None = None
-    long: Literal["truncate", "windows"] = "truncate"
-
-
-class LayerOut(Struct):
-    index: int
-    values: list[float]
-
-
-class TokenFeaturesOut(Struct):
-    token: str
-    layers: list[LayerOut]
-
-
-class FeaturesOut(Struct):
-    tokens: list[TokenFeaturesOut]
-
-
-class FeaturesAnswer(Struct):
-    model: str
-    results: list[FeaturesOut]
-    usage: Usage
 
 
 class SimilarityRequest(Request):
@@ -405,3 +284,15 @@ class OpenAIErrorDetail(Struct):
 
 class OpenAIError(Struct):
     error: OpenAIErrorDetail
+
+
+def as_list(given: str | list[E]) -> list[str | E]:
+    """One text as a list of it."""
+    return [given] if isinstance(given, str) else [*given]
+
+
+def as_item(given: str | list[str]) -> str | tuple[str, str]:
+    """A text, or [text], or [text, second text]."""
+    if isinstance(given, str):
+        return given
+    return given[0] if len(given) == 1 else (given[0], given[1])

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, ClassVar
 
 import torch
 
+from bertie.answers import AnswerResult, FoundAnswer
 from bertie.data import RowReader, as_rows, pairs
 from bertie.data.lists import is_table, listed
 from bertie.errors import InputError
@@ -32,41 +32,6 @@ from bertie.text.windows import DEFAULT_STRIDE
 # Google's length for SQuAD.
 _MAX_LENGTH = 384
 _MISSING = object()
-
-
-@dataclass(frozen=True, slots=True)
-class FoundAnswer:
-    """A quotation: `context[start:end] == text`. `score` is its probability, `logit` its start + end logit.
-
-    Both are of this place: where the same words stand elsewhere, those have a share of the probability of their own.
-    """
-
-    text: str
-    start: int
-    end: int
-    score: float
-    logit: float
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerResult:
-    """The verdict on a question. `best` is None when the context does not answer it.
-
-    `candidates` are the best quotations whether or not "no answer" was the verdict; their texts differ.
-    `no_answer_score` is the probability that there is no answer, on the candidates' scale (0 where that was not
-    allowed), and `no_answer_logit` what it was made from.
-    """
-
-    question: str
-    best: FoundAnswer | None
-    candidates: tuple[FoundAnswer, ...]
-    no_answer_score: float
-    no_answer_logit: float
-
-    @property
-    def null_difference(self) -> float:
-        """How much better "no answer" is than the best quotation; the verdict compares it with the threshold."""
-        return self.no_answer_logit - self.candidates[0].logit if self.candidates else math.inf
 
 
 class Answerer(Task[tuple[str, str], AnswerResult]):

@@ -10,12 +10,12 @@ hold at once or there is only one, the sigmoid of each; a regression gives its n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from bertie.answers import Classification
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
@@ -28,27 +28,6 @@ from bertie.text import BertTokenizer
 
 Function = Literal["softmax", "sigmoid", "none"]
 FUNCTIONS: tuple[Function, ...] = ("softmax", "sigmoid", "none")
-
-
-@dataclass(frozen=True, slots=True)
-class Classification:
-    """Labels with their scores, best first: all that were asked for.
-
-    `truncated`: the text was longer than the model, and only a part of it was read.
-    """
-
-    labels: tuple[tuple[str, float], ...]
-    truncated: bool = False
-
-    @property
-    def label(self) -> str:
-        """The best label."""
-        return self.labels[0][0]
-
-    @property
-    def score(self) -> float:
-        """The best label's score; a regression's value."""
-        return self.labels[0][1]
 
 
 class Classifier(PairTask[Classification]):

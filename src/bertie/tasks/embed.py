@@ -34,7 +34,7 @@ from bertie.running.batching import Row, run_in_order
 from bertie.running.cutting import Cutting, TextStream, cut_ids, is_stream, text_chunks
 from bertie.running.long_texts import Cuts
 from bertie.running.open import Loaded, ModelLike, default_embedding_model, open_model
-from bertie.running.pooling import read_pooling
+from bertie.running.pooling import Pieces, divide, join, pool, read_pooling
 from bertie.running.precision import NEED_RANGES, check_precision, quantize
 from bertie.running.progress import with_progress
 from bertie.running.sentence_folder import Dense, LayerNorm, Normalize, SentenceSettings, Stage, read_sentence_settings
@@ -162,7 +162,7 @@ class Embedder:
         uint8 take `ranges` (quantize.py), a list's own by default.
         """
         check_precision(precision)
-        cutting = self._cutting(prompt, prompt_name, long)
+        cutting = self.cutting(prompt=prompt, prompt_name=prompt_name, long=long)
         if isinstance(texts, str):
             if precision in NEED_RANGES and ranges is None:
                 raise _needs_ranges(precision, "One text")
@@ -181,7 +181,7 @@ class Embedder:
 
     def is_cut(self, text: str, *, prompt_name: str | None = None) -> bool:
         """Whether the text, with its prompt, has more tokens than the model reads at once."""
-        cutting = self._cutting(None, prompt_name)
+        cutting = self.cutting(prompt_name=prompt_name)
         return bool(cut_ids(self.loaded.tokenizer, cutting.prepared([text]), self.max_length)[2][0])
 
     def _stream(
@@ -210,16 +210,46 @@ class Embedder:
             deque(with_progress(filled(), what="embedding", total=len(texts), show=progress), maxlen=0)
         return np.empty((0, self.dimension), dtype=np.float32) if array is None else array
 
-    def _cutting(self, prompt: str | None, prompt_name: str | None, long: str = "truncate") -> Cutting:
+    # -- the three steps, for whoever makes batches of his own (the server): texts → rows → sums → vectors -------------
+
+    def cutting(
+        self,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        long: str = "truncate",
+        max_length: int | None = None,
+    ) -> Cutting:
+        """How texts become rows: `cutting.pieces(texts)`. It may be kept; give `pieces` a `Cuts` of each call then."""
+        limit = self.max_length if max_length is None else max_length
         return Cutting(
             self.loaded.tokenizer,
-            max_length=self.max_length,
+            max_length=limit,
             prompt=self._prompt(prompt, prompt_name),
             count_prompt=self.pooling.include_prompt,
             lower=self.settings.do_lower_case,
             long=long,
-            cuts=Cuts(long, self.max_length),
+            cuts=Cuts(long, limit),
         )
+
+    @torch.inference_mode()
+    def pooled(self, pieces: Pieces) -> Tensor:
+        """`[rows, modes, hidden]` on the model's device: the model run over one batch, each row's tokens added up."""
+        return pool(self.loaded.last_states(pieces.ids, pieces.lengths), pieces, self.pooling.modes)
+
+    @torch.inference_mode()
+    def finished(self, pooled: Tensor, pieces: Pieces, *, raw: bool = False, truncate_dim: int | None = None) -> Tensor:
+        """`[texts, dimension]` out of what `pooled` gave for all rows of these texts, wherever that lies.
+
+        `raw` leaves out the checkpoint's own normalising; `truncate_dim` cuts shorter than the embedder does.
+        """
+        modes = self.pooling.modes
+        vectors = divide(pooled if pieces.whole else join(pooled, pieces, modes), pieces, modes)
+        for stage in self._stages:
+            if not (raw and isinstance(stage, Normalize)):
+                vectors = stage(vectors)
+        vectors = vectors[:, : truncate_dim or self.truncate_dim]
+        return F.normalize(vectors, p=2, dim=1) if self.normalize else vectors
 
     def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
         if prompt is not None:
@@ -239,15 +269,8 @@ class Embedder:
         return self.prompts[name]
 
     def _pipeline(self, cutting: Cutting, *, budget: int | None = None, truncate_dim: int | None = None) -> Pipeline:
-        finish = partial(self._finished, truncate_dim=truncate_dim or self.truncate_dim)
-        return Pipeline(self.loaded, cutting, self.pooling.modes, finish, budget or self.loaded.budget)
-
-    def _finished(self, vectors: Tensor, *, truncate_dim: int | None) -> Tensor:
-        """`[n, modes · hidden]` pooled vectors through the stages after pooling."""
-        for stage in self._stages:
-            vectors = stage(vectors)
-        vectors = vectors[:, :truncate_dim]
-        return F.normalize(vectors, p=2, dim=1) if self.normalize else vectors
+        finish = partial(self.finished, truncate_dim=truncate_dim)
+        return Pipeline(self.loaded, cutting, self.pooled, finish, budget or self.loaded.budget)
 
     def _checked_dim(self, truncate_dim: int | None) -> int | None:
         if truncate_dim is None:
@@ -294,7 +317,7 @@ class Embedder:
                 convert_to_numpy, convert_to_tensor, None, normalize_embeddings, truncate_dim,
             )  # fmt: skip
         texts = [sentences] if isinstance(sentences, str) else listed(sentences)
-        cutting = self._cutting(prompt, prompt_name)
+        cutting = self.cutting(prompt=prompt, prompt_name=prompt_name)
         budget = self.loaded.budget
         if batch_size < _THEIR_BATCH:
             budget = min(budget, batch_size * self.max_length)

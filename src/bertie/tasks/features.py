@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertie.answers import Features, TokenFeatures
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertModel
@@ -36,50 +36,6 @@ from bertie.text import BertTokenizer
 GOOGLE_LAYERS = (-1, -2, -3, -4)
 Floats = NDArray[np.float32]
 Places = list[tuple[int, int]]  # (window, place in it)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenFeatures:
-    """A token, special ones included, and its float32 vector `[hidden]` in each layer that was asked for."""
-
-    token: str
-    layers: tuple[tuple[int, Floats], ...]
-
-    def vector(self, layer: int) -> Floats:
-        """The vector of a layer, by the number it was asked for with."""
-        for index, vector in self.layers:
-            if index == layer:
-                return vector
-        known = ", ".join(str(index) for index, _ in self.layers)
-        raise InputError(f"Layer {layer} was not asked for; there are {known}.")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Features:
-    """The tokens of a text. `index` is the number of the text among those that were given.
-
-    `truncated`: the text was longer than the model, and only its beginning was read.
-    """
-
-    index: int
-    tokens: tuple[TokenFeatures, ...]
-    truncated: bool = False
-
-    def to_google_json(self) -> dict[str, Any]:
-        """The object that extract_features.py writes as one line of JSON."""
-        return {
-            "linex_index": self.index,
-            "features": [
-                {
-                    "token": token.token,
-                    "layers": [
-                        {"index": index, "values": [round(value, 6) for value in vector.tolist()]}
-                        for index, vector in token.layers
-                    ],
-                }
-                for token in self.tokens
-            ],
-        }
 
 
 class FeatureExtractor(PairTask[Features]):

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bertie.answers import Candidate, Filled, Filling
 from bertie.data import RowReader, texts
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
@@ -38,48 +39,6 @@ Ids = tuple[int, ...]
 # Texts are filled together, round by round; each holds at most its beams.
 _TEXTS_AT_ONCE = 32
 _LEAST_BEAMS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A word for one mask. `text` is the text with it in place, as the tokenizer reads it back."""
-
-    token: str
-    score: float
-    text: str
-    ids: Ids  # one, or several for a target of several word pieces
-
-    @property
-    def id(self) -> int | None:
-        """The token's id; None for a target of several word pieces."""
-        return self.ids[0] if len(self.ids) == 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """A word for every mask, chosen together; `score` is the product of their probabilities."""
-
-    tokens: tuple[str, ...]
-    score: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A text's answer: for each mask its `masks` candidates by itself, and the best `fillings` of all, best first."""
-
-    masks: tuple[tuple[Candidate, ...], ...]
-    fillings: tuple[Filling, ...]
-
-    @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """The candidates of the first mask: of the only one, in most texts."""
-        return self.masks[0]
-
-    @property
-    def text(self) -> str:
-        """The text with its best filling."""
-        return self.fillings[0].text if self.fillings else self.masks[0][0].text
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,11 +353,14 @@ def read_targets(tokenizer: BertTokenizer, targets: Any) -> tuple[Ids, ...]:
     words = [targets] if isinstance(targets, str) else list(targets)
     if not words:
         raise InputError("targets is empty.", "Pass at least one word, or None for the whole vocabulary.")
-    vocabulary = tokenizer.get_vocab()
     found: list[Ids] = []
     for number, word in enumerate(words):
         checked_text(word, f"Target {number}")
-        ids = (vocabulary[word],) if word in vocabulary else tuple(tokenizer.encode(word, add_special_tokens=False))
+        known = tokenizer.convert_tokens_to_ids(word)
+        if known is None or (known == tokenizer.unk_token_id and word != tokenizer.unk_token):
+            ids = tuple(tokenizer.encode(word, add_special_tokens=False))
+        else:
+            ids = (known,)
         if not ids:
             raise InputError(f"Target {number} ({word!r}) is empty for this tokenizer.", "Leave it out.")
         if tokenizer.unk_token_id in ids and word != tokenizer.unk_token:

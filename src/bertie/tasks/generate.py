@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from bertie.answers import Generated
 from bertie.checkpoint.read import open_checkpoint
 from bertie.errors import InputError
 from bertie.model import BertLMHeadModel
@@ -25,16 +26,6 @@ from bertie.running.open import Loaded, ModelLike, open_model
 from bertie.text import BertTokenizer
 
 _SEEDS = range(-(2**63), 2**64)  # what torch takes
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """What was written after a prompt: its text and its ids, without the prompt and without what ended it."""
-
-    prompt: str
-    text: str
-    ids: tuple[int, ...]
-    alternatives: tuple[Generated, ...] = ()  # the further ones, when num_return_sequences asked for more
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ The model is bertie-mini, which is small and came with this package, unless anot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
+from bertie.answers import NextSentence
 from bertie.data import RowReader, as_rows, pairs
 from bertie.data.lists import is_table, listed
 from bertie.defaults import default_language_model
@@ -25,24 +25,6 @@ from bertie.running.long_texts import Cuts
 from bertie.running.open import ModelLike, open_model
 from bertie.running.rows import truncated_rows
 from bertie.text import BertTokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class NextSentence:
-    """How likely B is to follow A: the softmax of the head's class 0 (class 1 says that B was picked at random).
-
-    `truncated`: both together were longer than the model, and lost tokens from their ends.
-    """
-
-    probability: float
-    truncated: bool = False
-
-    @property
-    def follows(self) -> bool:
-        return self.probability > 0.5
-
-    def __float__(self) -> float:
-        return self.probability
 
 
 class NextSentencePredictor(Task[tuple[str, str], NextSentence]):

@@ -15,12 +15,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any, ClassVar
 
 import torch
 
+from bertie.answers import Ranked
 from bertie.checkpoint.read import open_checkpoint
 from bertie.config import read_json_object
 from bertie.data.lists import is_table, listed
@@ -41,20 +41,6 @@ Score = Callable[[str, Iterable[str]], Iterator[tuple[float, bool]]]
 
 # What people call the label that says a document is good, when there are several.
 RELEVANT = ("relevant", "is_relevant", "relevance", "yes", "true")
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A document, where it stood (`index`), what it is called (`id`: given, or the index again) and its score.
-
-    `truncated`: document and query were longer than the model, and only a part was read.
-    """
-
-    index: int
-    id: Hashable
-    score: float
-    text: str
-    truncated: bool = False
 
 
 class Reranker:

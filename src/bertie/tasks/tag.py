@@ -12,13 +12,13 @@ entities.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 
+from bertie.answers import Entity, WordTag
 from bertie.data.tags import OUTSIDE
 from bertie.errors import InputError
 from bertie.model import BertForTokenClassification
@@ -28,7 +28,6 @@ from bertie.running.entities import (
     AGGREGATIONS,
     WORD_AGGREGATIONS,
     Aggregation,
-    Entity,
     LabelSet,
     Probabilities,
     WordAggregation,
@@ -43,15 +42,6 @@ from bertie.text import BertTokenizer, WindowedDocument
 _STRIDE = 64
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class WordTag:
-    """A word with its label. A word of which no token is left (empty, invisible characters) is "O" with score 0."""
-
-    word: str
-    label: str
-    score: float
 
 
 class Tagger(Task[str, list[Entity]]):

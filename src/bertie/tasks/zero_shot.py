@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bertie.answers import Classification
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
@@ -24,7 +25,7 @@ from bertie.running.long_texts import LONG, Cuts, Long
 from bertie.running.open import ModelLike, open_model
 from bertie.running.rows import DEFAULT_STRIDE, split_text_or_pair, truncated_rows
 from bertie.running.scoring import averaged, classifier_logits, row_logits
-from bertie.tasks.classify import Classification, best_first
+from bertie.tasks.classify import best_first
 from bertie.text import BertTokenizer
 
 HYPOTHESIS = "This example is {}."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bertie.text.encoding import BatchEncoding, CharSpan, EncodedRow, TokenSpan
-from bertie.text.tokenizer import BertTokenizer, BertTokenizerFast
+from bertie.text.hub.names import BertTokenizerFast, BertTokenizerSlow
+from bertie.text.tokenizer import BertTokenizer
 from bertie.text.windows import Window, WindowedDocument, max_context_windows, split_document, split_documents
 from bertie.text.wordpiece.basic import BasicTokenizer, WordpieceTokenizer
 from bertie.text.wordpiece.learning import train_vocabulary
@@ -15,6 +16,7 @@ __all__ = [
     "BatchEncoding",
     "BertTokenizer",
     "BertTokenizerFast",
+    "BertTokenizerSlow",
     "CharSpan",
     "EncodedRow",
     "Token",

@@ -22,7 +22,7 @@ _LONGEST_BELIEVED = int(1e20)
 # Settings of transformers' from_pretrained that change nothing here: how it downloads, which of two classes it takes.
 # fmt: off
 _HARMLESS = frozenset({
-    "proxies", "resume_download", "use_auth_token", "use_fast", "from_slow", "legacy", "tokenizer_type", "config",
+    "resume_download", "use_fast", "from_slow", "legacy", "tokenizer_type", "config",
     "_from_auto", "_commit_hash", "mirror", "tokenizer_class", "special_tokens_map_file", "added_tokens_decoder",
     "device_map", "torch_dtype", "dtype",
 })

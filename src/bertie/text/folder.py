@@ -4,6 +4,7 @@
     vocab.txt                 one token to a line; enough by itself
     tokenizer_config.json     do_lower_case, model_max_length, names of the special tokens, added_tokens_decoder …
     special_tokens_map.json   names of the special tokens (older folders)
+    chat_template.jinja       how a conversation becomes a text, where the model is for that (chat.py)
     added_tokens.json         {"token": id} of tokens beyond vocab.txt (older folders)
     config.json               the model's; read for max_position_embeddings only, when nothing else gives the length
     bert_config.json          the same in Google's folders
@@ -25,6 +26,7 @@ from tokenizers import AddedToken
 
 from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.text.backend import rust_errors
+from bertie.text.hub.chat import read_chat_template
 from bertie.text.wordpiece.vocabulary import read_text
 
 SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -40,6 +42,7 @@ class TokenizerFiles:
     vocab_file: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     added: tuple[tuple[int, AddedToken], ...] = ()
+    chat_template: str | dict[str, str] | None = None
 
 
 def read_tokenizer_files(path: str | Path) -> TokenizerFiles:
@@ -67,6 +70,7 @@ def read_tokenizer_files(path: str | Path) -> TokenizerFiles:
         vocab_file=vocab_file if vocab_file.is_file() else None,
         settings=_settings(path, config),
         added=_added_tokens(path, config),
+        chat_template=read_chat_template(path, config),
     )
 
 

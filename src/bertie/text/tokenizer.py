@@ -37,7 +37,7 @@ from bertie.text.backend import copy_backend, encode_all
 from bertie.text.columns import Rows, fill_columns, pad_columns
 from bertie.text.encoding import BatchEncoding, Padding, RustEncoding, Trace
 from bertie.text.folder import SPECIAL_ROLES, read_tokenizer_files
-from bertie.text.hub_interface import HubInterface
+from bertie.text.hub.interface import HubInterface
 from bertie.text.parts import Overrides, TokenizerParts, parts_from_files, parts_from_rust, parts_from_vocabulary
 from bertie.text.tokens import TokenTable
 from bertie.text.truncation import Side, Truncation, check_side
@@ -55,14 +55,16 @@ Resolver = Callable[[str], str | Path]
 SpecialToken: TypeAlias = "str | AddedToken | None"
 
 
-def _resolve_name(name: str, **fetching: Any) -> str | Path:
+def _resolve_name(name: str, *, subfolder: str = "", **fetching: Any) -> str | Path:
     """The one place where a name becomes a local folder; shipped models and the hub live in the checkpoint room."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise CheckpointNotFound(f"There is no tokenizer at {name}.", "Check the path.")
     from bertie.checkpoint import hub
     from bertie.checkpoint.locate import find_shipped
 
-    return find_shipped(name, wanted=hub.TOKENIZER) or hub.fetch_tokenizer(name, **fetching)
+    if (shipped := find_shipped(name, wanted=hub.TOKENIZER, **fetching)) is not None:
+        return shipped / subfolder
+    return hub.fetch_tokenizer(name, subfolder=subfolder, **fetching)
 
 
 def _whole_rows(
@@ -85,7 +87,7 @@ def _whole_rows(
 
 
 class BertTokenizer(HubInterface):
-    """WordPiece for BERT. `BertTokenizerFast` is the same class.
+    """WordPiece for BERT. `BertTokenizerFast` is the same under another name (hub_names.py).
 
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "##s"])
     >>> tokenizer("Hello worlds")["input_ids"]
@@ -130,6 +132,7 @@ class BertTokenizer(HubInterface):
         Google's first release. None means the default.
         """
         given = {name: value for name, value in locals().items() if name in _SETTINGS}
+        chat_template = others.pop("chat_template", None)
         others = check_others(type(self), others | {"do_basic_tokenize": do_basic_tokenize}, _SETTINGS)
         if not isinstance(do_lower_case, bool) and do_lower_case is not None:
             raise TokenizerTypeError(
@@ -146,10 +149,11 @@ class BertTokenizer(HubInterface):
         else:
             changed = {name: value for name, value in given.items() if value != _SETTINGS[name]}
             parts = parts_from_rust(tokenizer_file, tokenizer_object, changed, check_case=check_case)
-        self._fill(parts, others)
+        self._fill(parts, others, chat_template)
 
-    def _fill(self, parts: TokenizerParts, others: dict[str, Any]) -> None:
+    def _fill(self, parts: TokenizerParts, others: dict[str, Any], chat_template: Any) -> None:
         TokenTable.__init__(self, parts)
+        self.chat_template = chat_template
         self.name_or_path = others.pop("name_or_path", self.name_or_path)
         self.verbose = others.pop("verbose", self.verbose)
         self.add_prefix_space = others.get("add_prefix_space", False)
@@ -182,6 +186,9 @@ class BertTokenizer(HubInterface):
         local_files_only: bool = False,
         token: str | bool | None = None,
         force_download: bool = False,
+        proxies: Mapping[str, str] | None = None,
+        use_auth_token: str | bool | None = None,
+        chat_template: str | dict[str, str] | None = None,
         **others: Any,
     ) -> Self:
         """From a checkpoint's folder, a `tokenizer.json`, a `vocab.txt`, or by name; `folder.py` lists what is read.
@@ -208,8 +215,9 @@ class BertTokenizer(HubInterface):
         others = check_others(cls, others, _SETTINGS)
         local = Path(pretrained_model_name_or_path) / subfolder
         if not os.path.exists(local):  # Path.exists raises for a name longer than a path can be
-            fetching: dict[str, Any] = {"revision": revision, "token": token, "force_download": force_download}
-            fetching |= {"cache_dir": cache_dir, "local_files_only": local_files_only}
+            fetching: dict[str, Any] = {"revision": revision, "force_download": force_download, "proxies": proxies}
+            fetching |= {"cache_dir": cache_dir, "local_files_only": local_files_only, "subfolder": subfolder}
+            fetching["token"] = use_auth_token if token is None else token
             find: Resolver = resolver or partial(_resolve_name, **fetching)
             local = Path(find(str(pretrained_model_name_or_path)))
         files = read_tokenizer_files(local)
@@ -218,7 +226,8 @@ class BertTokenizer(HubInterface):
             files = replace(files, tokenizer_json=named.tokenizer_json, vocab_file=named.vocab_file)
         parts = parts_from_files(files, overrides, check_case=check_case)
         tokenizer = cls.__new__(cls)
-        tokenizer._fill(replace(parts, name=str(pretrained_model_name_or_path)), others)
+        template = files.chat_template if chat_template is None else chat_template
+        tokenizer._fill(replace(parts, name=str(pretrained_model_name_or_path)), others, template)
         return tokenizer
 
     def __call__(
@@ -275,6 +284,9 @@ class BertTokenizer(HubInterface):
         )
         check_lengths(padding_plan, truncation_plan)
         inputs = gather_inputs(text, text_pair, is_split_into_words=is_split_into_words)
+        if return_overflowing_tokens and not self.is_fast:
+            given = locals()
+            return self._with_overflowing_tokens(inputs, {name: given[name] for name in _CALL_SETTINGS})
         backend, native = self._encoders(inputs.rows, split_special_tokens)
         native = None if is_split_into_words else native
         encode = partial(
@@ -435,8 +447,6 @@ class BertTokenizer(HubInterface):
             tensor_type=return_tensors,
         )
 
-
-BertTokenizerFast = BertTokenizer
 
 _CALL_SETTINGS = set(signature(BertTokenizer.__call__).parameters) - {
     "self", "text", "text_pair", "text_target", "text_pair_target",

@@ -17,6 +17,7 @@ from tokenizers.models import WordPiece
 from bertie.errors import TokenizerError
 from bertie.text.backend import copy_backend, encode_all, rust_errors
 from bertie.text.folder import describe_added_token, format_json, write_files
+from bertie.text.hub.chat import OTHERS_FOLDER, template_files, template_setting
 from bertie.text.parts import TokenizerParts, add_to_vocabulary
 from bertie.text.special_tokens import ADDITIONAL, SpecialTokens
 from bertie.text.truncation import Side, check_side
@@ -96,6 +97,8 @@ class TokenTable(SpecialTokens):
     padding_side = SideSetting()
     truncation_side = SideSetting()
     model_input_names: list[str] = MODEL_INPUT_NAMES
+    chat_template: str | dict[str, str] | None = None
+    is_fast = True  # which of transformers 4's two classes this answers as (hub_names.py); all are equally fast
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._backend = parts.backend
@@ -241,8 +244,10 @@ class TokenTable(SpecialTokens):
         return size
 
     def __len__(self) -> int:
-        size: int = self._backend.get_vocab_size(with_added_tokens=True)
-        return size
+        # Rust's get_vocab_size(with_added_tokens=True) copies the whole vocabulary to count it: milliseconds in which
+        # no other thread of Python runs.
+        in_vocabulary = self._backend.model.token_to_id
+        return self.vocab_size + sum(in_vocabulary(one.content) is None for one in self.added_tokens_decoder.values())
 
     def __bool__(self) -> bool:
         return True
@@ -251,7 +256,7 @@ class TokenTable(SpecialTokens):
         added = "".join(f"\n\t{index}: {token!r}," for index, token in self.added_tokens_decoder.items())
         return (
             f"{type(self).__name__}(name_or_path={self.name_or_path!r}, vocab_size={self.vocab_size}, "
-            f"model_max_length={self.model_max_length}, do_lower_case={self.do_lower_case}, is_fast=True, "
+            f"model_max_length={self.model_max_length}, do_lower_case={self.do_lower_case}, is_fast={self.is_fast}, "
             f"padding_side={self.padding_side!r}, truncation_side={self.truncation_side!r}, "
             f"special_tokens={self.special_tokens_map}, added_tokens_decoder={{{added}\n}})"
         )
@@ -309,6 +314,7 @@ class TokenTable(SpecialTokens):
             "split_special_tokens": self.split_special_tokens,
             "model_input_names": list(self.model_input_names),
             "name_or_path": self.name_or_path,
+            "chat_template": self.chat_template,
             **dict.fromkeys(self.SPECIAL_TOKENS_ATTRIBUTES),
             **self.special_tokens_map_extended,
         }
@@ -319,14 +325,18 @@ class TokenTable(SpecialTokens):
         legacy_format: bool | None = None,
         filename_prefix: str | None = None,
         push_to_hub: bool = False,
+        *,
+        save_jinja_files: bool = True,
     ) -> tuple[str, ...]:
         """Write tokenizer.json, vocab.txt, tokenizer_config.json and special_tokens_map.json, as the hub reads them.
 
-        `legacy_format=True` leaves out tokenizer.json, `False` vocab.txt. Returns the paths written.
+        `legacy_format=True` leaves out tokenizer.json, `False` vocab.txt. Chat templates get files of their own, or
+        with `save_jinja_files=False` a place in tokenizer_config.json. Returns the paths written, as the hub's
+        class lists them: a slow one's list is without tokenizer.json.
         """
         if push_to_hub:
             raise TokenizerError("push_to_hub is not supported.", "Save, then upload the folder with huggingface_hub.")
-        left_out = {"check_case", "name_or_path", "do_basic_tokenize", *self.other_settings}
+        left_out = {"check_case", "name_or_path", "do_basic_tokenize", "chat_template", *self.other_settings}
         if self.model_input_names == type(self).model_input_names:
             left_out.add("model_input_names")
         config: dict[str, Any] = {name: value for name, value in self.init_kwargs.items() if name not in left_out}
@@ -334,11 +344,15 @@ class TokenTable(SpecialTokens):
         config["split_special_tokens"] = self.split_special_tokens or None
         if config["max_input_chars_per_word"] == WORD_LIMIT:
             del config["max_input_chars_per_word"]
+        template, others = template_files(self.chat_template)
+        if not save_jinja_files:
+            config["chat_template"], template, others = template_setting(self.chat_template), {}, {}
         added = self.added_tokens_decoder
         config["added_tokens_decoder"] = {str(index): describe_added_token(token) for index, token in added.items()}
         contents = {
             "tokenizer_config.json": format_json({name: value for name, value in config.items() if value is not None}),
             "special_tokens_map.json": format_json(self.special_tokens_map),
+            **template,
         }
         if legacy_format is not False and isinstance(self._backend.model, WordPiece):
             contents["vocab.txt"] = format_vocabulary(self._backend.get_vocab(with_added_tokens=False))
@@ -348,7 +362,11 @@ class TokenTable(SpecialTokens):
         if legacy_format is not True:
             with rust_errors("The tokenizer cannot be written"):
                 contents["tokenizer.json"] = self._backend.to_str(pretty=True)
-        return _write(save_directory, contents, filename_prefix)
+        written = _write(save_directory, contents, filename_prefix)
+        if others:
+            folder = f"{filename_prefix}-{OTHERS_FOLDER}" if filename_prefix else OTHERS_FOLDER
+            written += _write(Path(save_directory) / folder, others, None)
+        return tuple(path for path in written if self.is_fast or not path.endswith("tokenizer.json"))
 
     def save_vocabulary(self, save_directory: str | Path, filename_prefix: str | None = None) -> tuple[str, ...]:
         """Write vocab.txt alone, without the added tokens; the path written."""

@@ -70,8 +70,24 @@ def another_data(model: Any) -> None:
     query(model).weight.data = query(model).weight.data * -2
 
 
+def inference_data(model: Any) -> None:
+    with torch.inference_mode():
+        another = query(model).weight * -2
+    query(model).weight.data = another
+
+
 def through_numpy(model: Any) -> None:
     query(model).weight.detach().numpy()[:] *= -2
+
+
+def swapped(model: Any) -> None:
+    torch.utils.swap_tensors(query(model).weight, nn.Parameter(query(model).weight.detach() * -2))
+
+
+def in_shared_memory(model: Any) -> None:
+    """The numbers move to other memory, and the tensors and their storages stay the same objects."""
+    model.share_memory()
+    query(model).weight.data.mul_(-2)
 
 
 def another_parameter(model: Any) -> None:
@@ -121,7 +137,10 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "one number": one_number,
     "in place through data": data_in_place,
     "another data": another_data,
+    "data of inference mode": inference_data,
     "through numpy": through_numpy,
+    "swap_tensors": swapped,
+    "share_memory": in_shared_memory,
     "another parameter": another_parameter,
     "another module": another_module,
     "another layer": another_layer,

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bertie.engine.cpu import calibrate
 from bertie.engine.cpu import library as cpu_library
 from bertie.engine.cpu import runner as cpu_runner
 from bertie.engine.cpu.library import instruction_set
+from bertie.ops.packing import Packing
 
 pytestmark = pytest.mark.skipif(instruction_set() is None, reason="the kernels were not built: no C++ compiler")
 
@@ -144,6 +146,7 @@ import bertie
 from tests.tiny_models import tiny, tokenizer
 from tests.unit.engine.test_cpu_runner import batch, largest_difference
 from bertie.engine.cpu.library import instruction_set
+from bertie.ops.packing import Packing
 odd = {{"hidden_size": 20, "num_attention_heads": 2, "intermediate_size": 7}}
 for config in ({{}}, odd, {{"hidden_act": "gelu_new"}}):
     model = tiny("BertModel", max_position_embeddings=512, initializer_range=0.1, **config)
@@ -286,7 +289,7 @@ def test_int8_is_fitted_to_other_scripts_too() -> None:
 def test_products_return_to_float32_for_unusual_texts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("BertModel", hidden_size=64, initializer_range=0.05)
     monkeypatch.setattr(calibrate, "_compare_parts", lambda *_: ((1.0, 1.0, 1.0), (0.99, 0.9, 0.9)))
-    _, report = calibrate._fit(model, [[2, 7, 3]] * 4, [[2, 9, 3]] * 4, 0.999, 1)
+    _, _, report = calibrate._fit(model, [[2, 7, 3]] * 4, [[2, 9, 3]] * 4, 0.999, 1)
     assert len(report.kept_float32) == 12
 
 
@@ -314,6 +317,87 @@ def test_a_fit_of_an_older_rule_is_not_used_again(monkeypatch: pytest.MonkeyPatc
     bertie.compile(model, dtype="int8", tokenizer=tokenizer())
     bertie.compile(model, dtype="int8", tokenizer=tokenizer())
     assert len(fitted) == 1
+
+
+ODD = 99  # a token at which one inner unit of `with_odd_token` gives a value that no other token comes near
+
+
+def with_odd_token() -> Any:
+    model = tiny("BertModel", hidden_size=64, max_position_embeddings=256)
+    direction = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    first = model.encoder.layer[0]
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[ODD] = 50 * direction
+        first.attention.output.dense.weight.mul_(0.1)  # so that it arrives as it is
+        for norm in (model.embeddings.LayerNorm, first.attention.output.LayerNorm):
+            norm.reset_parameters()
+        first.intermediate.dense.weight[0] = direction
+        first.intermediate.dense.bias[0] = -30  # silent at all others
+    return model
+
+
+def odd_texts(*which: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Five texts of three to 200 ordinary tokens, and the odd token last in some of them."""
+    ids, ends = batch([3, 200, 7, 190, 30], vocabulary=ODD, seed=3)
+    for text in which:
+        ids[ends[text + 1] - 1] = ODD
+    return ids, ends
+
+
+def compiled_with_odd_token(threads: int) -> Any:
+    chance = torch.Generator().manual_seed(1)
+    rows = [torch.randint(5, ODD, (20,), generator=chance).tolist() for _ in range(80)]
+    return bertie.compile(with_odd_token(), dtype="int8", calibration=rows, accuracy=0.5, threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_texts_unlike_the_calibration_are_counted_and_said_once(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_runner, "usable_cores", lambda: threads)
+    fast = compiled_with_odd_token(threads)
+    ids, ends = odd_texts()
+    for _ in range(3):
+        fast(ids, cu_seqlens=ends)  # a warning would be an error here
+    assert fast.runner.outside.texts == 0
+    assert 0.5 < fast.runner.outside.times < 2
+    ids, ends = odd_texts(1, 4)
+    with pytest.warns(bertie.CalibrationWarning) as said:
+        found = fast(ids, cu_seqlens=ends)[0]
+    (warning,) = said
+    outside = fast.runner.outside
+    assert (outside.texts, outside.product) == (2, "layer 0 down")
+    assert outside.times > 2
+    for part in ("2 of the texts read so far are unlike", f"{outside.times:.1f} times", "calibration=", "float32"):
+        assert part in str(warning.message)
+    again = fast(ids, cu_seqlens=ends)[0]  # not a second time
+    assert torch.equal(found, again)
+    assert fast.runner.outside == replace(outside, texts=4)
+    kept = compiled_with_odd_token(threads)  # from the disk
+    assert kept.runner.outside.texts == 0
+    with pytest.warns(bertie.CalibrationWarning, match=r"^1 of the texts read so far is"):
+        kept(*odd_texts(3)[:1], cu_seqlens=ends)
+
+
+def test_looking_at_how_wide_texts_are_changes_no_bit() -> None:
+    fast = compiled_with_odd_token(2)
+    ids, ends = odd_texts(0, 2)
+    unwatched = cpu_runner.CpuRunner(with_odd_token(), fast.runner.smoothing)
+    assert unwatched.outside is None
+    wanted = unwatched(ids, None, None, Packing.of(ends.diff().tolist()), all_states=False)[0]
+    with pytest.warns(bertie.CalibrationWarning):
+        assert torch.equal(fast(ids, cu_seqlens=ends)[0], wanted)
+
+
+def test_tokens_of_zeros_are_not_wide() -> None:
+    model = tiny("BertModel", hidden_act="relu")
+    with torch.no_grad():
+        model.encoder.layer[0].intermediate.dense.weight.zero_()
+        model.encoder.layer[0].intermediate.dense.bias.fill_(-1)
+    fast: Any = bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    ids, ends = batch([9, 30])
+    found = fast(ids, cu_seqlens=ends)[0]
+    assert torch.cosine_similarity(found, model(ids, cu_seqlens=ends)[0]).min() > 0.99
+    assert fast.runner.widest[0, 3] < 1e-6
+    assert fast.runner.outside.texts == 0
 
 
 # -- without the library -----------------------------------------------------------------------------------------------

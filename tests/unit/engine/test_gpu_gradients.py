@@ -290,8 +290,8 @@ class Whole:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lengths: list[int], record: bool) -> None:
         from bertie import BertConfig, BertForMaskedLM
-        from bertie.engine.gpu.training import fusing as training
-        from bertie.engine.gpu.training import layer as training_layer
+        from bertie.engine.gpu.training.fusing import fusing as training
+        from bertie.engine.gpu.training.fusing import layer as training_layer
 
         self.training, self.record = training, record
         self.recordings: list[Again] = []

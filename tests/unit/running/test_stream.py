@@ -136,7 +136,7 @@ def test_windows_grow_from_small_to_sixteen_batches() -> None:
 def test_runs_of_rows_are_filled_to_the_brim_and_texts_stay_together(plain: Embedder) -> None:
     texts = [SENTENCES[0] * 20, "dog", SENTENCES[1] * 9, "", *MANY[:300]]
     for long, slack in (("truncate", 48), ("windows", 48 * 12)):
-        cutting = plain._cutting(None, None, long)
+        cutting = plain.cutting(long=long)
         chunks = [cutting.pieces(texts[start : start + 50]) for start in range(0, len(texts), 50)]
         runs = list(filled(chunks, growing(800, 800, soon=True)))
         sizes = [len(run.ids) for run in runs]

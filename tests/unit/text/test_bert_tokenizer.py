@@ -366,6 +366,14 @@ def test_saving_replaces_whole_files_and_leaves_nothing_else(folder: Path, token
         tokenizer.save_pretrained(folder / "vocab.txt")
 
 
+def test_the_length_counts_every_token_once() -> None:
+    """Added ones too, whether the vocabulary has them or not."""
+    tokenizer = BertTokenizer({word: number for number, word in enumerate(WORDS)}, check_case=False)
+    assert len(tokenizer) == len(tokenizer.get_vocab()) == len(WORDS)
+    tokenizer.add_tokens(["cat", "dog", "a new one"])
+    assert len(tokenizer) == len(tokenizer.get_vocab()) == len(WORDS) + 2
+
+
 def test_training_is_deterministic_and_respects_its_arguments(tmp_path: Path) -> None:
     texts = [f"Words of the {number}th line, wording and words and Äpfel.\nnew" for number in range(200)]
     first, second = (train_vocabulary(iter(texts), vocab_size=150) for _ in range(2))

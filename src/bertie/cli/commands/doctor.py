@@ -11,8 +11,11 @@ from pathlib import Path
 
 import click
 
+from bertie import __version__
+from bertie.cli.support.show import console
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import CheckpointNotFound
+from bertie.text.wordpiece.native import load_library
 
 _PACKAGES = ("torch", "tokenizers", "safetensors", "huggingface_hub", "numpy", "click", "rich", "pyarrow")
 _FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
@@ -29,8 +32,6 @@ def command(as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from bertie.cli.support.show import console
-
     table = Table(show_header=False, title="bertie doctor", title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -42,9 +43,7 @@ def command(as_json: bool) -> None:
 def _facts() -> dict[str, str]:
     import torch
 
-    from bertie import __version__
     from bertie.ops.backends import BACKENDS
-    from bertie.text.wordpiece.native import load_library
 
     facts = {}
     facts["bertie"] = f"{__version__}, Python {platform.python_version()}, {platform.platform()}"

@@ -9,20 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Literal, TypedDict, TypeVar, cast
 
 import click
 
-from bertie.cli.support.show import Out
+from bertie.cli.support.show import FORMATS, Out
 from bertie.cli.support.texts import Given
 from bertie.errors import InputError
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
+Long = Literal["truncate", "windows", "error"]
 
-FORMATS = ("text", "json", "jsonl", "csv", "tsv", "parquet")
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _READABLE = ("txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow")
 _DTYPES = ("float32", "bfloat16", "bf16", "float16", "fp16", "int8", "fp8")
+
+
+class ModelSettings(TypedDict):
+    """As the tasks take them."""
+
+    model: str | None
+    device: str | None
+    dtype: str | None
+
+
+class NamedModelSettings(TypedDict):
+    """The same, for tasks that have no model of their own."""
+
+    model: str
+    device: str | None
+    dtype: str | None
 
 
 @dataclass(frozen=True)
@@ -34,11 +50,15 @@ class Chosen:
     dtype: str | None
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """As the tasks take it. A device that is not there is refused here, before anything is loaded."""
+    def settings(self) -> ModelSettings:
+        """A device that is not there is refused here, before anything is loaded."""
         if self.device is not None:
             check_device(self.device)
         return {"model": self.model, "device": self.device, "dtype": self.dtype}
+
+    @property
+    def required(self) -> NamedModelSettings:
+        return cast(NamedModelSettings, self.settings)  # model_options() has refused a line without one
 
 
 def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F], F]:
@@ -48,12 +68,12 @@ def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F
     """
     shown = f"[default: {default}]" if default else f"Needed: {needs}."
 
-    def choose(**values: Any) -> Chosen:
-        if values["model"] is None and default is None:
+    def choose(model: str | None, device: str | None, dtype: str | None) -> Chosen:
+        if model is None and default is None:
             raise InputError(
                 f"No model was named. This needs {needs}.", "Name its folder or its hub name: -m ./my-model."
             )
-        return Chosen(**values)
+        return Chosen(model, device, dtype)
 
     return _bundled(
         "chosen",
@@ -142,7 +162,7 @@ def output_options(function: F) -> F:
             type=click.Choice(FORMATS),
             help="How answers are written. [default: text on a terminal, jsonl in a pipe, a file's by its ending]",
         ),
-        single_option("-o", "--output", metavar="FILE", help="Write to a file instead of standard output."),
+        single_option("-o", "--output", metavar="FILE", shown="Write to a file instead of standard output."),
     )
     return group(function)
 
@@ -158,7 +178,7 @@ def long_option(default: str) -> Callable[[F], F]:
     )
 
 
-def single_option(*names: str, **settings: Any) -> Callable[[F], F]:
+def single_option(*names: str, shown: str, metavar: str, required: bool = False) -> Callable[[F], F]:
     """An option for one file. Given twice it is refused: the first would be dropped without a word."""
 
     def one(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
@@ -166,7 +186,7 @@ def single_option(*names: str, **settings: Any) -> Callable[[F], F]:
             raise click.BadParameter(f"{names[-1]} takes one file; {len(value)} were given: {', '.join(value)}.")
         return value[0] if value else None
 
-    return click.option(*names, multiple=True, callback=one, **settings)
+    return click.option(*names, multiple=True, callback=one, help=shown, metavar=metavar, required=required)
 
 
 def columns_option(function: F) -> F:
@@ -187,22 +207,28 @@ def listed(value: str | None) -> list[str] | None:
     return None if value is None else [part.strip() for part in value.split(",") if part.strip()]
 
 
-def _bundled(name: str, kind: type[Any], make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
+def _bundled(
+    name: str, kind: type[Chosen | Given | Out], make: Callable[..., object], *options: Callable[[F], F]
+) -> Callable[[F], F]:
     """The values of `options` as one argument called `name`; they are the fields of `kind`."""
     names = [field.name for field in fields(kind) if field.init]
 
     def decorate(function: F) -> F:
         @wraps(function)
-        def collected(**values: Any) -> Any:
+        def collected(**values: object) -> object:
             own = {key: values.pop(key) for key in names}
             return function(**{name: make(**own)}, **values)
 
-        decorated: Any = collected
-        for option in reversed(options):
-            decorated = option(decorated)
-        return decorated  # type: ignore[no-any-return]
+        return with_options(cast(F, collected), *options)
 
     return decorate
+
+
+def with_options(function: F, *options: Callable[[F], F]) -> F:
+    """A command's function with its options, the first of them first in the help."""
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 def check_device(device: str) -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO, TypeVar
 
+from bertie.data import RowWriter
+from bertie.data.rows import known_format
 from bertie.errors import DataError, InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
-Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]]
+Answer = TypeVar("Answer")
+Rows = Mapping[str, object] | Iterable[Mapping[str, object]]
+FORMATS = ("text", "json", "jsonl", "csv", "tsv", "parquet")
 
 _BAR = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -47,7 +50,9 @@ class Out:
         """Whether tasks show a bar: not where the answers themselves appear on the terminal."""
         return False if self.is_text and self.output is None else None
 
-    def emit(self, answers: Iterable[Any], *, row: Callable[[Any], Rows], text: Callable[[Any], Any]) -> None:
+    def emit(
+        self, answers: Iterable[Answer], row: Callable[[Answer], Rows], text: Callable[[Answer], RenderableType]
+    ) -> None:
         """Write every answer as soon as it is there.
 
         `row` turns an answer into one row (or several) of a machine format; `text` into something rich can print.
@@ -55,8 +60,6 @@ class Out:
         if self.is_text:
             self._print(answers, text)
             return
-        from bertie.data import RowWriter
-
         place = self.output or "-"
         if self.format_ == "parquet" and place == "-" and _on_terminal():
             raise InputError("parquet is no format for a terminal.", "Write it to a file: -o answers.parquet.")
@@ -68,14 +71,12 @@ class Out:
                 if writer.reader_gone:
                     return
 
-    def _print(self, answers: Iterable[Any], text: Callable[[Any], Any]) -> None:
+    def _print(self, answers: Iterable[Answer], text: Callable[[Answer], RenderableType]) -> None:
         if self.output is None or self.output == "-":
             screen = console()
             for answer in answers:
                 screen.print(text(answer), highlight=False)
             return
-        from bertie.data import RowWriter
-
         lines = io.StringIO()
         page = console(lines, width=120)
         with RowWriter(self.output, format="txt") as writer:
@@ -88,9 +89,6 @@ class Out:
 
 def _told_by(output: str) -> str | None:
     """The format that an output's name tells, compressed or not; None for pipes and devices."""
-    from bertie.cli.support.options import FORMATS
-    from bertie.data.rows import known_format
-
     place = Path(output)
     try:
         found = known_format(output, None)
@@ -218,10 +216,3 @@ def _piece(text: str, first: int, last: int, around: int) -> tuple[int, int]:
         space = text.rfind(" ", last, stop)
         stop = space if space >= 0 else stop
     return start, stop
-
-
-def leave_quietly() -> None:
-    """The reader (head, less) has seen enough: Python would complain once more when it flushes at exit."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from bertie.cli.support.show import console, table
 from bertie.cli.support.texts import all_of
+from bertie.data import Question, RowWriter, read_squad
+from bertie.data.source import opened, whole_text
+from bertie.data.squad_scoring import score_squad
 from bertie.errors import DataError, InputError
-
-if TYPE_CHECKING:
-    from bertie.data import Question
 
 _LONGEST = 2**30  # bytes of a context
 
@@ -32,8 +31,6 @@ def given_questions(
     delimiter: str | None = None,
 ) -> Iterator[Question]:
     """Questions with their contexts; `marking` says that files of them are needed."""
-    from bertie.data import Question, read_squad
-
     if files:
         if question is not None or context is not None or context_file is not None:
             raise InputError(
@@ -63,8 +60,6 @@ def given_questions(
 
 def _whole(file: str | None, encoding: str) -> str:
     """A text file as one text, without the end of its last line."""
-    from bertie.data.source import opened, whole_text
-
     with opened(file or "-") as source:
         text = whole_text(source, encoding=encoding, limit=_LONGEST)
     if not text:
@@ -74,16 +69,12 @@ def _whole(file: str | None, encoding: str) -> str:
 
 def write_predictions(file: str, texts: Mapping[str, str]) -> None:
     """Answers by question id, as the official evaluation scripts read them."""
-    from bertie.data import RowWriter
-
     with RowWriter(file, format="txt") as out:
         out.write_line(json.dumps(texts, ensure_ascii=False, indent=1))
 
 
 def print_score(questions: Iterable[Question], texts: Mapping[str, str], *, as_text: bool) -> None:
     """Exact match and F1 in per cent: a table, or one JSON object."""
-    from bertie.data.squad_scoring import score_squad
-
     result = asdict(score_squad(questions, texts))
     if not as_text:
         click.echo(json.dumps(result))

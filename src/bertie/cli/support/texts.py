@@ -6,14 +6,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from itertools import islice
+from typing import TypeVar
 
 import click
 
+from bertie.data import Reader, RowReader, pairs, read_rows, texts
 from bertie.errors import DataError, InputError
-
-if TYPE_CHECKING:
-    from bertie.data import Reader, RowReader
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,8 +33,6 @@ class Given:
 
     def read(self, fault: Fault | None = None) -> Iterator[str]:
         """The texts, one by one; of files they are read as they are needed. `fault` is that of `bertie.data.texts`."""
-        from bertie.data import texts
-
         files = self.rows()
         if files:
             return all_of(*(texts(rows, self.column, fault=fault) for rows in files))
@@ -47,8 +44,6 @@ class Given:
 
     def read_pairs(self, columns: tuple[str, str] | None = None) -> Iterator[tuple[str, str]]:
         """Pairs of texts: two arguments, or two columns of each file."""
-        from bertie.data import pairs
-
         files = self.rows()
         if files:
             return all_of(*(pairs(rows, columns) for rows in files))
@@ -87,8 +82,6 @@ def open_files(
     delimiter: str | None = None,
 ) -> list[RowReader]:
     """A reader for each file. One that cannot be opened is refused before any is read."""
-    from bertie.data import read_rows
-
     if list(files).count("-") > 1:
         raise InputError("Standard input (-) was given twice, and it can be read only once.", "Give it once.")
     return [
@@ -121,3 +114,10 @@ def all_of(*readers: Reader[T]) -> Iterator[T]:
             click.echo(f"{click.style('note:', fg='yellow')} {summary}", err=True)
         if not count:
             raise DataError(f"{reader.name}: there is nothing in it to work on.", "Give a file with at least one text.")
+
+
+def chunked(items: Iterable[T], size: int = 256) -> Iterator[list[T]]:
+    """Lists of `size` items; the last may be shorter."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -11,8 +11,10 @@ on disk, so that it is decided once per model.
 
 A few channels are large for some kinds of text alone, so the fit looks at unusual ones too (prose.py): other scripts,
 digits, code, ids from all over the vocabulary. They are judged by themselves, and may lose twice as much; what they do
-lose is in the report, and said when it is a lot. Nothing is looked at while answering: steps are as wide as each
-token's own values need, so there is no range that a text could leave, only channels that were balanced for others.
+lose is in the report, and said when it is a lot. While answering nothing is ever clipped: steps are as wide as each
+token's own values need. But a token whose values are spread more widely than any the fit has seen, since channels were
+balanced for others, has coarser steps. So the widest of the fit are kept, and texts beyond twice that are counted and
+said (`CpuRunner.outside`).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ Cosines = tuple[float, float, float]
 
 logger = logging.getLogger("bertie.engine")
 _LARGE = 30_000_000  # parameters in the layers: fitting takes longer than two seconds, so it is said
-_VERSION = 2  # of the fit: another rule makes old files worthless
+_VERSION = 3  # of the fit: another rule makes old files worthless
 _TOKENS = 1500  # looked at on either side
 _LOW = 0.99  # a cosine below which a text's vector is another one for some purposes
 
@@ -69,6 +71,9 @@ class Int8Report:
         )
 
 
+Fit = tuple[dict[Key, Tensor], Tensor, Int8Report]  # smoothing, the widest rows of each product, what it cost
+
+
 def int8_runner(
     model: BertModel, rows: Rows, unusual: Rows = (), *, accuracy: float = 0.999, threads: int | None = None
 ) -> CpuRunner:
@@ -79,9 +84,10 @@ def int8_runner(
     if kept is None:
         kept = _fit(model, rows, unusual, accuracy, threads)
         _write_cache(place, *kept)
-    smoothing, report = kept
+    smoothing, widest, report = kept
     runner = CpuRunner(model, smoothing, threads=threads)
     runner.report = report
+    runner.set_calibrated(widest)
     logger.info("int8: %s", report)
     if report.unusual_min < _LOW:
         logger.warning(
@@ -92,15 +98,14 @@ def int8_runner(
     return runner
 
 
-def _fit(
-    model: BertModel, rows: Rows, unusual: Rows, accuracy: float, threads: int | None
-) -> tuple[dict[Key, Tensor], Int8Report]:
+def _fit(model: BertModel, rows: Rows, unusual: Rows, accuracy: float, threads: int | None) -> Fit:
     started = time.perf_counter()
     if sum(p.numel() for p in model.encoder.parameters()) > _LARGE:
         logger.warning("Fitting int8 to this model takes some seconds; the result is kept for next time.")
     usual = _limited(rows[1::2] or rows)
     unseen = [*usual, *_limited(unusual[1::2])]
-    smoothing = smooth_channels(model, [*_limited(rows[::2]), *_limited(unusual[::2])])
+    fitted = [*_limited(rows[::2]), *_limited(unusual[::2])]
+    smoothing = smooth_channels(model, fitted)
     wanted = _states(CpuRunner(model, threads=threads), unseen)
 
     def measure(smoothing: dict[Key, Tensor]) -> tuple[Cosines, Cosines]:
@@ -126,13 +131,19 @@ def _fit(
         kept = order[:high]
         smoothing = {key: s for key, s in smoothing.items() if key not in kept}
         measured = measure(smoothing)
-    return smoothing, Int8Report(
-        *measured[0],
-        texts=len(usual),
-        unusual_mean=measured[1][0],
-        unusual_min=measured[1][1],
-        kept_float32=tuple(f"layer {layer} {part}" for layer, part in sorted(kept)),
-        seconds=round(time.perf_counter() - started, 3),
+    runner = CpuRunner(model, smoothing, threads=threads)
+    _states(runner, [*fitted, *unseen])
+    return (
+        smoothing,
+        runner.widest,
+        Int8Report(
+            *measured[0],
+            texts=len(usual),
+            unusual_mean=measured[1][0],
+            unusual_min=measured[1][1],
+            kept_float32=tuple(f"layer {layer} {part}" for layer, part in sorted(kept)),
+            seconds=round(time.perf_counter() - started, 3),
+        ),
     )
 
 
@@ -250,23 +261,24 @@ def _cache_file(model: BertModel, looked_at: Sequence[Rows], accuracy: float) ->
     return Path(home) / "int8" / f"{digest.hexdigest()[:40]}.safetensors"
 
 
-def _read_cache(place: Path) -> tuple[dict[Key, Tensor], Int8Report] | None:
+def _read_cache(place: Path) -> Fit | None:
     try:
         with safe_open(place, "pt") as file:
             report = json.loads(file.metadata()["report"])
             report["kept_float32"] = tuple(report["kept_float32"])
             smoothing = {}
             for name in file.keys():  # noqa: SIM118  # not a dict
-                number, part = name.split(".")
+                number, _, part = name.partition(".")
                 if part in PARTS:
                     smoothing[int(number), part] = file.get_tensor(name)
-            return smoothing, Int8Report(**report)
+            return smoothing, file.get_tensor("widest"), Int8Report(**report)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None
 
 
-def _write_cache(place: Path, smoothing: dict[Key, Tensor], report: Int8Report) -> None:
+def _write_cache(place: Path, smoothing: dict[Key, Tensor], widest: Tensor, report: Int8Report) -> None:
     tensors = {f"{number}.{part}": tensor.contiguous() for (number, part), tensor in smoothing.items()}
+    tensors["widest"] = widest
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = place.with_suffix(f".{os.getpid()}")

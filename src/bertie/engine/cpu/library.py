@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertie.library import Signatures, open_library
 
-VERSION = 4  # of the interface at the end of csrc/encoder.cpp
+VERSION = 5  # of the interface at the end of csrc/encoder.cpp
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 _SIGNATURES: Signatures = {
@@ -22,6 +22,8 @@ _SIGNATURES: Signatures = {
     "bertie_rows": (None, [_POINTER, *[ctypes.c_int64] * 3]),
     "bertie_layer": (_INT, [_POINTER, _INT, _INT, *[_POINTER] * 4]),
     "bertie_linear": (_INT, [_POINTER, *[_INT] * 4, *[_POINTER] * 3, _INT]),
+    "bertie_limits": (None, [_POINTER, _POINTER]),
+    "bertie_outside": (ctypes.c_int64, [_POINTER, _POINTER]),
     "bertie_forward": (_INT, [*[_POINTER] * 5, _INT, _POINTER, _POINTER, _INT]),
 }
 

@@ -6,7 +6,10 @@ makes. Head width is padded per head, which keeps pruned models and odd sizes on
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 from bertie.engine.compile import Options, Refused
 from bertie.engine.cpu.cores import check_threads, usable_cores
 from bertie.engine.cpu.library import address, load_library
-from bertie.errors import InputError
+from bertie.errors import CalibrationWarning, InputError
 from bertie.model import BertLayer, BertModel
 from bertie.model.activations import activation
 from bertie.model.checks import ids_below
@@ -32,10 +35,21 @@ _ACTIVATIONS = {
     "gelu_accurate": 1,
     "relu": 2,
 }
-_OUTSIDE = 2  # bertie_forward's answer to ids that a table does not have
+_NO_ROW = 2  # bertie_forward's answer to ids that a table does not have
+_WIDE = 3  # and to texts with rows wider than the limits, which are in its result all the same
+_TIMES = 2.0  # a row this many times as wide as any of the calibration has lost one of its eight bits
 PARTS = ("qkv", "out", "up", "down")
 # (layer, part) → what each input channel is divided by before it is rounded: present means int8, absent float32.
 Smoothing = Mapping[tuple[int, str], Tensor]
+
+
+@dataclass(frozen=True)
+class Outside:
+    """How far texts were from those that int8 was fitted on. `times` is 1 for values as wide as the widest of those."""
+
+    texts: int  # with a value more than twice as wide, since the model was compiled
+    times: float
+    product: str  # where: "layer 3 down"
 
 
 def padded(size: int) -> int:
@@ -56,6 +70,8 @@ class CpuRunner:
         self.num_layers = len(model.encoder.layer)
         self.num_int8 = len(self.smoothing)
         self.report: Any = None
+        self._calibrated: Tensor | None = None  # [layers, parts]: the widest rows of the calibration
+        self._warned, self._lock = False, threading.Lock()
         embeddings = model.embeddings
         norm = embeddings.LayerNorm
         # C reads these three where they are; everything else is copied and laid out anew.
@@ -125,8 +141,8 @@ class CpuRunner:
     def __reduce__(self) -> Any:
         # A copy would hold, and free, the same memory.
         raise InputError(
-            "A compiled model cannot be copied or pickled, for another process for example.",
-            "Copy or send the model it was compiled from, or the name of its folder, and compile it there.",
+            "A runner of the CPU engine cannot be copied or pickled: its memory is not Python's.",
+            "Copy or pickle the compiled model instead. The copy makes a runner of its own when it is first used.",
         )
 
     def _add_layer(self, number: int, layer: BertLayer, head: int) -> None:
@@ -177,9 +193,12 @@ class CpuRunner:
             address(states),
             self._team,
         )
-        if status == _OUTSIDE:
+        if status == _NO_ROW:
             self._refuse(ids, type_ids, positions, packing)
-        _check(status)
+        if status == _WIDE:
+            self._warn()
+        else:
+            _check(status)
         return [out] if states is None else list(states)
 
     def _refuse(self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing) -> None:
@@ -190,6 +209,47 @@ class CpuRunner:
         for name, values, table, limit in zip(names, given, self._tables, limits, strict=True):
             if values is not None:
                 ids_below(name, values, len(table), limit)
+
+    @property
+    def widest(self) -> Tensor:
+        """How wide the widest row was that each product rounded, `[layers, parts]`: 0 where nothing was rounded."""
+        return self._outside()[1]
+
+    def set_calibrated(self, widest: Tensor) -> None:
+        """What `widest` was after the texts of the calibration: texts far beyond that are counted, and said once."""
+        self._calibrated = widest = widest.float().reshape(self.num_layers, len(PARTS)).contiguous()
+        limits = torch.where(widest > 0, widest * _TIMES, torch.inf)
+        self._library.bertie_limits(self._handle, address(limits))
+
+    @property
+    def outside(self) -> Outside | None:
+        """How far texts have been from the calibration until now; None in float32, which rounds nothing."""
+        if self._calibrated is None:
+            return None
+        texts, widest = self._outside()
+        times = torch.where(self._calibrated > 0, widest / self._calibrated, 0.0)
+        layer, part = divmod(int(times.argmax()), len(PARTS))
+        return Outside(texts, float(times.max()), f"layer {layer} {PARTS[part]}")
+
+    def _outside(self) -> tuple[int, Tensor]:
+        widest = torch.empty(self.num_layers, len(PARTS))
+        return int(self._library.bertie_outside(self._handle, address(widest))), widest
+
+    def _warn(self) -> None:
+        with self._lock:
+            if self._warned:
+                return
+            self._warned = True
+        found = self.outside
+        assert found is not None
+        warnings.warn(
+            f"{found.texts} of the texts read so far {'is' if found.texts == 1 else 'are'} unlike those that int8 was "
+            f"fitted on: values are up to {found.times:.1f} times as wide as any seen there (in {found.product}), so "
+            "int8 may cost them more than was measured. If such texts are usual, compile with calibration=texts of "
+            "that kind, or use dtype='float32'. This is said once; `runner.outside` keeps count.",
+            CalibrationWarning,
+            stacklevel=2,
+        )
 
     @property
     def _team(self) -> int:

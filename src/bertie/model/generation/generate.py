@@ -296,7 +296,7 @@ class CausalStepper:
         self.prompts, self.mask = _repeated(input_ids, copies), _repeated(mask, copies)
         self.embeds, self.source = _repeated(embeds, copies), _repeated(source, copies)
         self.segments, self.positions = _repeated(segments, copies), _repeated(positions, copies)
-        self.use_cache, self.cache = options.use_cache, None
+        self.use_cache, self.cache = options.use_cache, _given_cache(extra, copies)
         self.output: Any = None
 
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -321,7 +321,18 @@ class CausalStepper:
 
     def reorder(self, rows: Tensor) -> None:
         if self.cache is not None:
-            self.cache.reorder(rows)
+            self.cache.reorder_cache(rows)
+
+
+def _given_cache(extra: dict[str, Any], copies: int) -> Any:
+    """A cache that the caller made: empty, or of the beginning of the prompts."""
+    cache = extra.pop("past_key_values", None)
+    if cache is not None and copies > 1 and cache.get_seq_length():
+        raise InputError(
+            f"past_key_values holds {cache.get_seq_length()} positions, and every prompt is continued {copies} times.",
+            "Give an empty cache, or continue every prompt once.",
+        )
+    return cache
 
 
 def _one_by_one(

@@ -42,12 +42,14 @@ class GenerationConfig:
     5
     """
 
+    _from_model_config = False  # asked for by the hub's Seq2SeqTrainer, as is max_length
+
     def __init__(self, **settings: Any) -> None:
         self.__dict__.update(settings)
 
     def __getattr__(self, name: str) -> Any:
         if name in _NAMES:
-            return None
+            return 20 if name == "max_length" else None  # that many new tokens, where nothing is set
         raise AttributeError(f"GenerationConfig has no {name!r}.")
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,6 +185,8 @@ def read_options(config: Any, given: Any, settings: dict[str, Any]) -> Generatio
 
     The keywords that are read are taken out of `settings`; what is left is for the model.
     """
+    if isinstance(given, GenerationConfig):
+        given = given.to_dict()
     base = given if isinstance(given, Mapping) else {name: getattr(given, name, None) for name in _NAMES}
     values = {name: value for name, value in base.items() if name in _NAMES and value is not None}
     for name in _NAMES & set(settings):

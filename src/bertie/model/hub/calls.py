@@ -17,13 +17,14 @@ from torch import Tensor
 
 from bertie.errors import InputError
 from bertie.model.cache import KeyValueCache, LayerCache
+from bertie.model.hub.cache import adopt, layer_of
 from bertie.model.masks import as_bias
 from bertie.ops.attention import AttentionPlan
 
 if TYPE_CHECKING:
     from bertie.model.bert import BertAttention, BertEncoder, BertLayer, BertSelfAttention
 
-Past = KeyValueCache | Sequence[Sequence[Tensor | None]]
+Past = KeyValueCache | LayerCache | Sequence[Sequence[Tensor | None]]
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
@@ -39,6 +40,7 @@ def takes_hub_arguments(reader: Callable[..., Any]) -> Callable[[Forward], Forwa
                 args = (plan, *args)
             return reader(self, forward, hidden_states, *args, **named)
 
+        either.takes_plan = True  # type: ignore[attr-defined]
         return either  # type: ignore[return-value]
 
     return decorate
@@ -119,8 +121,8 @@ def read_encoder(
     cache = past_key_values
     if cache is None and use_cache and first.is_decoder:
         cache = KeyValueCache(len(encoder.layer))
-    if cache is not None and not isinstance(cache, KeyValueCache):
-        cache = KeyValueCache.from_legacy(cache)
+    if cache is not None:
+        cache = adopt(cache, len(encoder.layer))
     output = forward(
         encoder,
         hidden_states,
@@ -180,15 +182,16 @@ def _head_masks(given: Tensor | Sequence[Tensor | None] | None, num_layers: int,
 
 def _cache_of(part: BertSelfAttention, past: Past | None) -> LayerCache | None:
     """This layer's part of a cache."""
-    if past is None:
-        return None
+    if past is None or isinstance(past, LayerCache):  # the latter was passed on by a part around this one
+        return past
     if part.layer_idx is None:
         raise InputError(
             "past_key_values was given to a layer that does not know its number.", "Make it with layer_idx=…."
         )
-    if not isinstance(past, KeyValueCache):
+    if isinstance(past, tuple | list):  # nothing that could be added to
         raise InputError(
             f"past_key_values is of type {type(past).__name__}; a layer takes a KeyValueCache, which it adds to.",
             "KeyValueCache.from_legacy(tuples) makes one.",
         )
-    return past.layers[part.layer_idx]
+    found: LayerCache = layer_of(past, part.layer_idx)
+    return found

@@ -10,20 +10,24 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertie.errors import CheckpointError, ConfigError, MissingExtra
+from bertie.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_FETCHING = ("subfolder", "revision", "variant", "cache_dir", "local_files_only", "token", "force_download")
+_FETCHING = ("subfolder", "revision", "variant", "cache_dir", "local_files_only", "token", "force_download", "proxies")
 
-# Weights are mapped and never copied twice, no code is run from files, .bin files are read without unpickling objects.
-_WITHOUT_MEANING = frozenset({
-    "low_cpu_mem_usage", "trust_remote_code", "use_safetensors", "weights_only", "use_fast", "resume_download",
-    "proxies", "mirror", "from_tf", "offload_state_dict", "offload_buffers", "code_revision", "adapter_kwargs",
-    "adapter_name", "generation_config", "use_kernels", "_fast_init", "_from_auto", "_from_pipeline", "_commit_hash",
-    "save_peft_format", "commit_message", "private", "create_pr", "repo_id", "allow_patterns",
+# Weights are mapped and never copied twice, no code is run from files, .bin files are read without unpickling objects,
+# downloads are always resumed, and the fastest kernels are chosen anyway. transformers 4.57 ignores some of them too.
+_HARMLESS_IN_LOADING = frozenset({
+    "low_cpu_mem_usage", "trust_remote_code", "weights_only", "use_fast", "resume_download", "mirror",
+    "offload_state_dict", "code_revision", "use_kernels", "_fast_init", "_from_auto", "_from_pipeline", "_commit_hash",
+})  # fmt: skip
+# What to say on the hub's site, where nothing is sent: push_to_hub itself is refused.
+_HARMLESS_IN_SAVING = frozenset({
+    "save_peft_format", "commit_message", "commit_description", "private", "create_pr", "repo_id", "tags",
+    "ignore_metadata_errors", "use_auth_token",
 })  # fmt: skip
 
 _REFUSED = {
@@ -34,6 +38,7 @@ _REFUSED = {
     "load_in_4bit": "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
     "tp_plan": "A BERT fits on one device: there is no tensor parallelism here.",
     "tp_size": "A BERT fits on one device: there is no tensor parallelism here.",
+    "distributed_config": "A BERT fits on one device: there is no tensor parallelism here.",
     "device_mesh": "A BERT fits on one device: there is no tensor parallelism here.",
     "push_to_hub": "Save into a folder, then upload it: huggingface_hub.upload_folder(repo_id=…, folder_path=…).",
 }
@@ -42,19 +47,30 @@ _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 
 def take_fetching(options: dict[str, Any]) -> dict[str, Any]:
     """Remove from the keywords those that say how to fetch files, under the names that `open_checkpoint` has."""
-    older = options.pop("use_auth_token", None)
+    older, asked = options.pop("use_auth_token", None), _asked(options)
     given = {name: options.pop(name) for name in _FETCHING if name in options}
     if given.get("token") is None and older is not None:
         given["token"] = older
     if given.get("cache_dir") is not None:
         given["cache_dir"] = os.fspath(given["cache_dir"])
     defaults = {"subfolder": "", "local_files_only": False, "force_download": False}
-    return {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    given = {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    return given if asked is None else given | {"asked": asked}
 
 
-def drop_meaningless(options: dict[str, Any], call: str) -> None:
+def _asked(options: dict[str, Any]) -> str | None:
+    """Which kind of weights to read where a folder has several: a key of checkpoint.folder.ASKED."""
+    safe, tensorflow = options.pop("use_safetensors", None), options.pop("from_tf", False)
+    if safe and tensorflow:
+        raise ConfigError("Both use_safetensors=True and from_tf=True were given.", "They exclude each other.")
+    if tensorflow:
+        return "from_tf=True"
+    return None if safe is None else f"use_safetensors={bool(safe)}"
+
+
+def drop_meaningless(options: dict[str, Any], call: str, *, saving: bool = False) -> None:
     """Remove the keywords that change nothing; refuse those that cannot be followed."""
-    for name in [name for name in options if name in _WITHOUT_MEANING]:
+    for name in options.keys() & (_HARMLESS_IN_SAVING if saving else _HARMLESS_IN_LOADING):
         del options[name]
     for name, reason in _REFUSED.items():
         if options.pop(name, None):
@@ -68,6 +84,7 @@ class DeviceMap:
         self._map = options.pop("device_map", None)
         self._max_memory = options.pop("max_memory", None)
         self._folder = options.pop("offload_folder", None)
+        self._offload_buffers = bool(options.pop("offload_buffers", False))
         if self._map is not None and device is not None:
             raise ConfigError("Both device and device_map were given.", "Give one: they say the same.")
         if isinstance(self._map, Mapping) and len(set(self._map.values())) == 1:
@@ -107,12 +124,4 @@ class DeviceMap:
             model.to(next(iter(devices)))
             model.hf_device_map = dict(parts)  # type: ignore[assignment]
         else:
-            dispatch_model(model, dict(parts), offload_dir=self._folder)
-
-
-def check_format(format: str, source: str, use_safetensors: Any) -> None:  # noqa: A002
-    if use_safetensors and format == "torch":
-        raise CheckpointError(
-            f"{source} holds .bin weights, and use_safetensors=True asks for safetensors.",
-            "Leave it out: .bin files are read without running anything in them.",
-        )
+            dispatch_model(model, dict(parts), offload_dir=self._folder, offload_buffers=self._offload_buffers)

@@ -3,38 +3,37 @@ texts of a request ask for in a round is one job, and other requests take turns 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from bertie.serve import schemas as wire
-from bertie.serve.abilities import Filling
+from bertie.answers import Filled
+from bertie.serve import schemas
 from bertie.serve.bodies import encode
 from bertie.serve.failures import too_large
 from bertie.serve.models import ServedModel
-from bertie.serve.queues import Lane
-from bertie.serve.routes.embed import as_list, usage_of
-from bertie.serve.routes.route import Route
-from bertie.serve.service import Call, Service, text_size
-from bertie.tasks.fill import Filled, FillPlan
+from bertie.serve.routes import Route
+from bertie.serve.runners import FillRunner
+from bertie.serve.schemas import as_list
+from bertie.serve.service import Call, text_size
+from bertie.tasks.fill import FillPlan, MaskFiller
 
 # Bytes of JSON, at most: of a candidate beside its text, and of a token in a filling.
 _CANDIDATE_BYTES, _TOKEN_BYTES = 128, 32
 
+Rounds = Generator[Any, Any, Filled]  # queries out, replies in
 
-async def fill(service: Service, call: Call, body: wire.FillRequest) -> wire.FillAnswer:
+
+async def fill(call: Call, body: schemas.FillRequest) -> schemas.Answer[msgspec.Raw]:
     texts = as_list(body.inputs)
-    service.check_texts(call, texts)
-    options: dict[str, Any] = {"top_k": body.top_k, "joint": body.joint}
-    if body.targets is not None:
-        options["targets"] = tuple(body.targets)
-        call.size += sum(map(len, body.targets))
-    model = service.models.find("fill", body.model)
-    ability: Filling = model.ability("fill", call.who, call.characters)
-    filler = await service.prepare(call, texts, ability.filler, **options)
-    longest, tokenizer = service.settings.limits.text_tokens, ability.loaded.tokenizer
+    call.check_texts(texts)
+    targets = None if body.targets is None else tuple(body.targets)
+    call.size += sum(map(len, targets or ()))
+    model, runner = call.find("fill", body.model, FillRunner)
+    filler = await call.prepare(texts, MaskFiller, runner.loaded, top_k=body.top_k, joint=body.joint, targets=targets)
+    longest, tokenizer = call.limits.text_tokens, runner.loaded.tokenizer
 
     def planned(first: int, some: Sequence[str]) -> list[tuple[FillPlan, int]]:
         """What each text takes, and the bytes of its answer."""
@@ -51,15 +50,16 @@ async def fill(service: Service, call: Call, body: wire.FillRequest) -> wire.Fil
             found.append((plan, plan.candidates * size + fillings))
         return found
 
-    plans = await service.each(call, texts, planned)
-    service.reserve(call, sum(size for _, size in plans), "Send fewer or shorter texts, fewer masks, or lower top_k.")
+    sizes = list(map(text_size, texts))
+    plans = await call.each(texts, planned, sizes=sizes)
+    call.reserve(sum(size for _, size in plans), "Send fewer or shorter texts, fewer masks, or lower top_k.")
     work, rounds = sum(plan.work for plan, _ in plans), [filler.rounds(plan) for plan, _ in plans]
-    results: Any = await filled(service, call, model, ability.lane, rounds, work, list(map(text_size, texts)))
-    return wire.FillAnswer(model.name, results, usage_of(call))
+    results = await filled(call, model, runner, rounds, work, sizes)
+    return schemas.Answer(model.name, results, call.usage())
 
 
 async def filled(
-    service: Service, call: Call, model: ServedModel, lane: Lane, rounds: list[Any], work: int, sizes: list[int]
+    call: Call, model: ServedModel, runner: FillRunner, rounds: list[Rounds], work: int, sizes: list[int]
 ) -> list[msgspec.Raw]:
     """The answers in JSON. What all texts ask for in a round goes through the model as one job."""
     answers: dict[int, msgspec.Raw] = {}
@@ -71,28 +71,22 @@ async def filled(
             try:
                 more.append((number, rounds[number].send(reply)))
             except StopIteration as done:
-                answers[number] = msgspec.Raw(encode(_shown_fill(done.value)))
+                one: Filled = done.value
+                shown = schemas.FilledOut(one.text, one.masks, one.fillings)
+                answers[number] = msgspec.Raw(encode(shown))
         return more
 
     replied: list[tuple[int, Any]] = [(number, None) for number in range(len(rounds))]
-    while asked := await service.each(call, replied, step, sizes=[sizes[number] for number, _ in replied]):
+    while asked := await call.each(replied, step, sizes=[sizes[number] for number, _ in replied]):
         queries = [query for _, own in asked for query in own]
         rows = sum(len(query.row) for query in queries)
         lengths = [len(query) for query in queries]
-        replies = iter(await service.compute(call, model, lane, queries, lengths, work=work, tokens=rows))
+        replies = iter(await call.compute(model, runner.lane, queries, lengths, work=work, tokens=rows))
         replied = [(number, list(islice(replies, len(own)))) for number, own in asked]
     return [answers[number] for number in range(len(rounds))]
 
 
-def _shown_fill(one: Filled) -> wire.FilledOut:
-    return wire.FilledOut(
-        one.text,
-        [[wire.CandidateOut(c.token, c.score, c.text, list(c.ids)) for c in mask] for mask in one.masks],
-        [wire.FillingOut(list(f.tokens), f.score, f.text) for f in one.fillings],
-    )
-
-
 ROUTES = [
-    Route("/v1/fill", fill, "Words for [MASK].", "Bertie", wire.FillRequest, wire.FillAnswer, timed=True,
-          examples={"one": {"inputs": "He drank a cup of [MASK]."}}),
+    Route("/v1/fill", fill, "Words for [MASK].", "Bertie", schemas.FillRequest, schemas.Answer[schemas.FilledOut],
+          timed=True, examples={"one": {"inputs": "He drank a cup of [MASK]."}}),
 ]  # fmt: skip

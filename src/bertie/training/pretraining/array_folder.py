@@ -116,7 +116,7 @@ def locked(folder: Path) -> Iterator[None]:
     """While one process builds a folder, others that want it wait. A disk that refuses is a `DataError`."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with Lock(folder.with_name(f".{folder.name}.lock"), wait=True):
+        with Lock(folder.parent, f".{folder.name}.lock", wait=True):
             yield
     except OSError as error:
         if isinstance(error, BertieError):

@@ -215,10 +215,10 @@ def _remove(folder: Path) -> None:
 def _lock(folder: Path) -> Lock:
     """A lock on the run that ends with this process."""
     try:
-        return Lock(folder / ".lock")
+        return Lock(folder, ".lock")
     except Busy as busy:
         raise CheckpointError(
-            f"Another process ({busy.holder}) is training in {folder}.",
+            f"Another process ({busy.holder or 'unknown'}) is training in {folder}.",
             "Wait for it, stop it, or choose another folder.",
         ) from None
 

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from bertie.errors import CheckpointError, MissingExtra
+from bertie.files import replace_file
 from bertie.training.run.checkpoint import how_to_go_on
 
 _LINE_EVERY = 2.0  # seconds: in a pipe or a file, lines come no faster than this
@@ -158,9 +159,7 @@ def _keep_until(path: Path, step: int) -> None:
     if not path.exists():
         return
     rows = [row for row in read_metrics(path.parent) if row["step"] <= step] if step else []
-    beside = path.with_name(".metrics.jsonl")
-    beside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    os.replace(beside, path)
+    replace_file(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def finite(value: float) -> float | None:

@@ -6,6 +6,8 @@ import json
 
 import click
 
+from bertie.checkpoint.inspect import summarise
+
 
 @click.command(
     "inspect",
@@ -22,8 +24,6 @@ def command(source: str, tensors: bool, as_json: bool) -> None:
     SOURCE is a folder, a file of weights, a TensorFlow prefix, a hub name, bertie-mini or all-MiniLM-L6-v2. Only
     headers are read, so the size of the checkpoint does not matter.
     """
-    from bertie.checkpoint.inspect import summarise
-
     summary = summarise(source)
     if as_json:
         click.echo(json.dumps(summary.as_dict(with_tensors=tensors), indent=2))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar, cast
 
 import click
 
+from bertie.answers import AnswerResult
+from bertie.cli.commands.tasks.features import layer_numbers
+from bertie.cli.commands.tasks.tag import Aggregation
 from bertie.cli.support.options import (
     columns_option,
     encoding_option,
@@ -17,15 +20,17 @@ from bertie.cli.support.options import (
     listed,
     output_options,
     single_option,
+    with_options,
 )
 from bertie.cli.support.show import Out, clipped
+from bertie.cli.support.squad import given_questions
 from bertie.cli.support.texts import Given, beside
+from bertie.cli.support.views import CLASSIFIED, EMBEDDED, FEATURES, FILLED, NEXT, RANKED, TAGGED, answered
+from bertie.client import Client
+from bertie.data import Question
 from bertie.errors import InputError
 
-if TYPE_CHECKING:
-    from bertie.client import Client
-
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 EXAMPLES = """\b
 Examples:
@@ -49,21 +54,17 @@ def server_options(function: F) -> F:
     """--url, --model, --timeout as `client`, open while the command runs."""
 
     @wraps(function)
-    def connected(url: str | None, model: str | None, timeout: float, **values: Any) -> Any:
-        from bertie.client import Client
-
+    def connected(url: str | None, model: str | None, timeout: float, **values: object) -> object:
         with Client(url, model=model, timeout=timeout) as client:
             return function(client=client, **values)
 
-    decorated: Any = connected
-    for option in (
+    return with_options(
+        cast(F, connected),
+        click.option("--url", metavar="URL", help="The server. [default: BERTIE_URL, or http://127.0.0.1:8000]"),
+        click.option("-m", "--model", metavar="NAME", help="A model of the server. [default: the task's own]"),
         click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
                      metavar="SECONDS", help="How long one request may take."),
-        click.option("-m", "--model", metavar="NAME", help="A model of the server. [default: the task's own]"),
-        click.option("--url", metavar="URL", help="The server. [default: BERTIE_URL, or http://127.0.0.1:8000]"),
-    ):  # fmt: skip
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    )  # fmt: skip
 
 
 @command.command("health", short_help="Is the server well?")
@@ -86,10 +87,8 @@ def health(client: Client) -> None:
 @output_options
 def embed(given: Given, client: Client, truncate_dim: int | None, out: Out) -> None:
     """Turn TEXTs into vectors."""
-    from bertie.cli.commands.tasks.embed import _shown
-
     found = beside(given.read(), partial(client.embed, truncate_dim=truncate_dim))
-    out.emit(found, row=lambda answer: {"text": answer[0], "embedding": answer[1]}, text=_shown)
+    out.emit(found, *EMBEDDED)
 
 
 @command.command("rerank")
@@ -100,23 +99,8 @@ def embed(given: Given, client: Client, truncate_dim: int | None, out: Out) -> N
 @output_options
 def rerank(query: str, given: Given, client: Client, top_k: int | None, out: Out) -> None:
     """Put DOCUMENTs in the order of how well they answer QUERY."""
-    from bertie.cli.support.show import scored, table
-
-    found = list(enumerate(client.rerank(query, list(given.read()), top_k=top_k), start=1))
-
-    def shown(ranking: list[tuple[int, Any]]) -> Any:
-        made = table("", "score", "document")
-        for rank, one in ranking:
-            made.add_row(str(rank), scored(one.score), clipped(one.text))
-        return made
-
-    def rows(ranking: list[tuple[int, Any]]) -> list[dict[str, Any]]:
-        return [
-            {"query": query, "rank": rank, "index": one.index, "score": one.score, "text": one.text}
-            for rank, one in ranking
-        ]
-
-    out.emit([found], row=rows, text=shown)
+    found = client.rerank(query, list(given.read()), top_k=top_k)
+    out.emit([(query, found)], *RANKED)
 
 
 @command.command("classify", short_help="Give TEXTs labels, a classifier's or your own.")
@@ -137,13 +121,11 @@ def classify(
     out: Out,
 ) -> None:
     """Give TEXTs the labels of a classifier, or with --labels your own."""
-    from bertie.cli.commands.tasks.classify import _row, _shown
-
     if labels is not None and (pairs or columns):
         raise InputError("--labels and --pairs were both given.", "Your own labels are for single texts.")
-    items: Any = given.read_pairs(columns) if pairs or columns else given.read()
+    items: Iterator[str | tuple[str, str]] = given.read_pairs(columns) if pairs or columns else given.read()
     task = partial(client.classify, labels=listed(labels), top_k=top_k)
-    out.emit(beside(items, task), row=_row, text=_shown)
+    out.emit(beside(items, task), *CLASSIFIED)
 
 
 @command.command("tag")
@@ -157,18 +139,16 @@ def classify(
     help="How tokens become entities: each token alone, joined, or one label to a word first.",
 )
 @output_options
-def tag(given: Given, client: Client, aggregation: str, out: Out) -> None:
+def tag(given: Given, client: Client, aggregation: Aggregation, out: Out) -> None:
     """Find the entities of TEXTs, with their exact characters."""
-    from bertie.cli.commands.tasks.tag import _row, _shown
-
-    out.emit(beside(given.read(), partial(client.tag, aggregation=aggregation)), row=_row, text=_shown)
+    out.emit(beside(given.read(), partial(client.tag, aggregation=aggregation)), *TAGGED)
 
 
 @command.command("answer")
 @click.argument("question")
 @click.option("-c", "--context", metavar="TEXT", help="The text to answer from.")
 @single_option(
-    "--context-file", metavar="FILE", help="Read the text to answer from out of a file; - is standard input."
+    "--context-file", metavar="FILE", shown="Read the text to answer from out of a file; - is standard input."
 )
 @encoding_option
 @click.option("--n-best", type=click.IntRange(min=1), default=1, show_default=True, help="How many quotations to give.")
@@ -186,16 +166,14 @@ def answer(
     out: Out,
 ) -> None:
     """Answer QUESTION by quoting a text."""
-    from bertie.cli.commands.tasks.answer import _row, _shown
-    from bertie.cli.support.squad import given_questions
-
     questions = given_questions(question, context, context_file, (), encoding=encoding)
 
-    def task(items: Any) -> Any:
+    def task(items: Iterator[Question]) -> Iterable[AnswerResult]:
         pairs = ((one.question, one.context) for one in items)
-        return client.answer(pairs, n_best=n_best, threshold=threshold)
+        found: Iterable[AnswerResult] = client.answer(pairs, n_best=n_best, threshold=threshold)
+        return found
 
-    out.emit(beside(questions, task), row=partial(_row, several=n_best > 1), text=_shown)
+    out.emit(beside(questions, task), *answered(several=n_best > 1))
 
 
 @command.command("fill")
@@ -206,9 +184,7 @@ def answer(
 @output_options
 def fill(given: Given, client: Client, top_k: int, targets: str | None, out: Out) -> None:
     """Find the likeliest words for every [MASK] in TEXTs."""
-    from bertie.cli.commands.tasks.fill import _row, _shown
-
-    out.emit(beside(given.read(), partial(client.fill, top_k=top_k, targets=listed(targets))), row=_row, text=_shown)
+    out.emit(beside(given.read(), partial(client.fill, top_k=top_k, targets=listed(targets))), *FILLED)
 
 
 @command.command("next")
@@ -218,9 +194,7 @@ def fill(given: Given, client: Client, top_k: int, targets: str | None, out: Out
 @output_options
 def following(given: Given, columns: tuple[str, str] | None, client: Client, out: Out) -> None:
     """Say how likely the text B is to follow the text A."""
-    from bertie.cli.commands.tasks.next import _row, _shown
-
-    out.emit(beside(given.read_pairs(columns), client.next_sentence), row=_row, text=_shown)
+    out.emit(beside(given.read_pairs(columns), client.next_sentence), *NEXT)
 
 
 @command.command("features", short_help="Give a vector for every token of TEXTs.")
@@ -230,10 +204,8 @@ def following(given: Given, columns: tuple[str, str] | None, client: Client, out
 @output_options
 def features(given: Given, client: Client, layers: str | None, out: Out) -> None:
     """Give a vector for every token of TEXTs from chosen layers, in the jsonl of Google's extract_features.py."""
-    from bertie.cli.commands.tasks.features import _numbers, _shown
-
-    found = client.features(given.read(), layers=_numbers(layers))
-    out.emit(found, row=lambda one: one.to_google_json(), text=_shown)
+    found = client.features(given.read(), layers=layer_numbers(layers))
+    out.emit(found, *FEATURES)
 
 
 @command.command("info")

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from bertie.cli.support.options import DEFAULT_MODEL
+from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import InputError, MissingExtra
-
-if TYPE_CHECKING:
-    from bertie.serve.settings import ModelChoice
+from bertie.serve.settings import (
+    ADMIN_VARIABLE,
+    KEYS_VARIABLE,
+    Limits,
+    ModelChoice,
+    Settings,
+    read_keys,
+    read_model_choice,
+)
+from bertie.serve.sockets import bind, take_socket
 
 EXAMPLES = """\b
 Examples:
@@ -132,10 +140,6 @@ def command(
     for package in NEEDED:
         if find_spec(package) is None:
             raise MissingExtra(package, "serve", "bertie serve")
-    from bertie.serve.settings import ADMIN_VARIABLE, KEYS_VARIABLE, Limits, Settings, read_keys, read_model_choice
-    from bertie.serve.sockets import bind, take_socket
-    from bertie.serve.workers import serve_workers
-
     choices = tuple(read_model_choice(given, tasks) for given in models) or _default_models(tasks)
     names = [choice.name for choice in choices]
     if len(set(names)) < len(names):
@@ -170,6 +174,8 @@ def command(
         log_level=options["log_level"],
     )
     if workers > 1 and fd is None:
+        from bertie.serve.workers import serve_workers  # needs the extra
+
         return serve_workers(settings, workers, say=click.echo)
     sock = bind(settings) if fd is None else take_socket(fd)
     from bertie.serve.run import serve  # with torch, which takes seconds: mistakes in what was asked are found before
@@ -180,9 +186,6 @@ def command(
 def _default_models(tasks: tuple[str, ...]) -> tuple[ModelChoice, ...]:
     """The models that the tasks have without a server. No task has two of them, so that a request which names a model
     of another server finds the one there is; the one that embeds is first, for /info and /tokenize."""
-    from bertie.defaults import default_embedding_model, default_language_model
-    from bertie.serve.settings import ModelChoice
-
     language = tuple(task for task in tasks or _LANGUAGE_TASKS if task in _LANGUAGE_TASKS)
     others = tuple(task for task in tasks or ("embed",) if task not in _LANGUAGE_TASKS)
     choices = []

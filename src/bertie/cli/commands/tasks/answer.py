@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertie import tasks
 from bertie.cli.support.options import (
     Chosen,
     delimiter_option,
@@ -19,13 +17,12 @@ from bertie.cli.support.options import (
     output_options,
     single_option,
 )
-from bertie.cli.support.show import Out, clipped, marked, number, scored, table
+from bertie.cli.support.show import Out
 from bertie.cli.support.squad import given_questions, print_score, write_predictions
 from bertie.cli.support.texts import beside
+from bertie.cli.support.views import answered
+from bertie.data import Question
 from bertie.errors import DataError
-
-if TYPE_CHECKING:
-    from bertie.data import Question
 
 EXAMPLES = """\b
 Examples:
@@ -41,7 +38,7 @@ NEEDS = "an answer model (BertForQuestionAnswering), such as one fine-tuned on S
 @click.argument("question", required=False)
 @click.option("-c", "--context", metavar="TEXT", help="The text to answer from.")
 @single_option(
-    "--context-file", metavar="FILE", help="Read the text to answer from out of a file; - is standard input."
+    "--context-file", metavar="FILE", shown="Read the text to answer from out of a file; - is standard input."
 )
 @click.option(
     "-f",
@@ -56,7 +53,7 @@ NEEDS = "an answer model (BertForQuestionAnswering), such as one fine-tuned on S
 @delimiter_option
 @click.option("--skip-bad", is_flag=True, help="With -f: pass over questions that cannot be read, and count them.")
 @click.option("--score", is_flag=True, help="With -f: print exact match and F1 instead of the answers.")
-@single_option("--predictions", metavar="FILE", help="With -f: write the json that SQuAD's own script scores.")
+@single_option("--predictions", metavar="FILE", shown="With -f: write the json that SQuAD's own script scores.")
 @click.option("--n-best", type=click.IntRange(min=1), default=1, show_default=True, help="How many quotations to give.")
 @click.option("--threshold", type=float, default=0.0, show_default=True, help="How much better 'no answer' has to be.")
 @click.option("--always", is_flag=True, help="Always answer: 'no answer' is not a possible verdict.")
@@ -84,8 +81,6 @@ def command(
     out: Out,
 ) -> None:
     """Answer QUESTION by quoting a text, or every question of a SQuAD file."""
-    from bertie.tasks.answer import Answerer
-
     marking = score or predictions is not None
     questions = given_questions(
         question, context, context_file, files, marking=marking, skip_bad=skip_bad, input_format=input_format,
@@ -93,8 +88,8 @@ def command(
     )  # fmt: skip
     if score:
         questions = _with_answers(questions, files)
-    task = Answerer(
-        **chosen.settings, n_best=n_best, threshold=math.inf if always else threshold,
+    task = tasks.Answerer(
+        **chosen.required, n_best=n_best, threshold=math.inf if always else threshold,
         max_answer_tokens=max_answer_tokens,
     )  # fmt: skip
     answers = beside(
@@ -110,7 +105,7 @@ def command(
             print_score([one for one, _ in kept], texts, as_text=Out(out.format_, None).is_text)
             if out.output is None:
                 return
-    out.emit(answers, row=partial(_row, several=n_best > 1), text=_shown)
+    out.emit(answers, *answered(several=n_best > 1))
 
 
 def _with_answers(questions: Iterator[Question], files: tuple[str, ...]) -> Iterator[Question]:
@@ -122,37 +117,3 @@ def _with_answers(questions: Iterator[Question], files: tuple[str, ...]) -> Iter
             "Give every row its answers, or mark it: is_impossible; for answers alone leave out --score.",
         )
     return iter(read)
-
-
-def _row(answer: tuple[Any, Any], *, several: bool) -> dict[str, Any]:
-    asked, found = answer
-    best = found.best
-    row = {
-        "id": asked.id,
-        "question": asked.question,
-        "answer": None if best is None else best.text,
-        "score": found.no_answer_score if best is None else best.score,
-        "start": None if best is None else best.start,
-        "end": None if best is None else best.end,
-        "no_answer_score": found.no_answer_score,
-    }
-    return row | {"candidates": [asdict(one) for one in found.candidates]} if several else row
-
-
-def _shown(answer: tuple[Any, Any]) -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
-    asked, found = answer
-    lines: list[Any] = [clipped(asked.question, style="bold")]
-    if found.best is None:
-        lines.append(Text.assemble(scored(found.no_answer_score), "  ", ("no answer", "yellow")))
-    else:
-        spot = (found.best.start, found.best.end, number(found.best.score))
-        lines.append(marked(asked.context, [spot], around=300))
-    if len(found.candidates) > 1:
-        made = table("score", "text")
-        for one in found.candidates:
-            made.add_row(scored(one.score), clipped(one.text))
-        lines.append(made)
-    return Group(*lines, "")

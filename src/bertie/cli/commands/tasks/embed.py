@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
-from bertie.cli.support.options import DEFAULT_MODEL, Chosen, input_options, long_option, model_options, output_options
-from bertie.cli.support.show import Out, clipped
+from bertie import tasks
+from bertie.cli.support.options import (
+    DEFAULT_MODEL,
+    Chosen,
+    input_options,
+    listed,
+    long_option,
+    model_options,
+    output_options,
+)
+from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given, beside
+from bertie.cli.support.views import EMBEDDED
+
+if TYPE_CHECKING:
+    from bertie.answers import Floats
 
 EXAMPLES = """\b
 Examples:
@@ -17,7 +31,6 @@ Examples:
   echo "From a pipe." | bertie embed --truncate-dim 64
   bertie embed -m ./my-bert --pooling cls -f texts.csv --column review
 """
-_SHOWN = 6
 
 
 @click.command("embed", epilog=EXAMPLES)
@@ -60,30 +73,15 @@ def command(
     A sentence-transformers model is used as its folder says: pooling, prompts, normalising. On a terminal and
     in a .txt file the first numbers are shown; in a pipe and in other files, all of them.
     """
-    from bertie.cli.support.options import listed
-    from bertie.tasks.embed import Embedder
-
-    embedder = Embedder(**chosen.settings, pooling=listed(pooling), normalize=normalize, truncate_dim=truncate_dim)
-
-    def vectors(texts: Any) -> Any:
-        # The steps of int8 lie between the least and greatest values of all vectors.
-        if precision in ("int8", "uint8"):
-            texts = list(texts)
-        return embedder.embed(
-            texts, prompt_name=prompt_name, prompt=prompt, precision=precision, long=long, progress=out.progress
-        )
-
-    out.emit(
-        beside(given.read(), vectors),
-        row=lambda answer: {"text": answer[0], "embedding": answer[1]},
-        text=_shown,
+    embedder = tasks.Embedder(
+        **chosen.settings, pooling=listed(pooling), normalize=normalize, truncate_dim=truncate_dim
     )
 
+    def vectors(texts: Iterator[str]) -> Iterable[Floats]:
+        # The steps of int8 lie between the least and greatest values of all vectors.
+        given = list(texts) if precision in ("int8", "uint8") else texts
+        return embedder.embed(
+            given, prompt_name=prompt_name, prompt=prompt, precision=precision, long=long, progress=out.progress
+        )
 
-def _shown(answer: tuple[str, Any]) -> Any:
-    from rich.text import Text
-
-    text, vector = answer
-    shown = "  ".join(f"{x:.4f}" if vector.dtype.kind == "f" else str(x) for x in vector[:_SHOWN].tolist())
-    more = "  …" if len(vector) > _SHOWN else ""
-    return Text.assemble(clipped(text, style="bold"), f"\n{len(vector)} numbers  ", (shown + more, "cyan"))
+    out.emit(beside(given.read(), vectors), *EMBEDDED)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from bertie.cli.support.options import Chosen, input_options, long_option, model_options, output_options
-from bertie.cli.support.show import Out, clipped, table
+from bertie import tasks
+from bertie.cli.support.options import Chosen, Long, input_options, long_option, model_options, output_options
+from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given
+from bertie.cli.support.views import FEATURES
 from bertie.errors import InputError
 
 EXAMPLES = """\b
@@ -17,7 +17,6 @@ Examples:
   bertie features -f texts.txt --layers -1,-2 -o out.jsonl
   bertie features -m ./my-bert -f texts.txt -o out.jsonl
 """
-_SHOWN = 5
 
 
 @click.command("features", epilog=EXAMPLES)
@@ -27,31 +26,19 @@ _SHOWN = 5
 @click.option("--max-length", type=click.IntRange(min=2), metavar="N", help="Tokens of a text. [default: the model's]")
 @long_option("truncate")
 @output_options
-def command(given: Given, chosen: Chosen, layers: str | None, max_length: int | None, long: Any, out: Out) -> None:
+def command(given: Given, chosen: Chosen, layers: str | None, max_length: int | None, long: Long, out: Out) -> None:
     """Give a vector for every token of TEXTs from chosen layers, in the jsonl of Google's extract_features.py.
 
     `A ||| B` is a pair. A model of your own may be any BERT.
     """
-    from bertie.tasks.features import FeatureExtractor
-
-    task = FeatureExtractor(**chosen.settings, layers=_numbers(layers), max_length=max_length, long=long)
-    out.emit(task(given.read(), progress=out.progress), row=lambda found: found.to_google_json(), text=_shown)
+    task = tasks.FeatureExtractor(**chosen.settings, layers=layer_numbers(layers), max_length=max_length, long=long)
+    out.emit(task(given.read(), progress=out.progress), *FEATURES)
 
 
-def _numbers(layers: str | None) -> list[int] | None:
+def layer_numbers(layers: str | None) -> list[int] | None:
     try:
         return None if layers is None else [int(part) for part in layers.split(",") if part.strip()]
     except ValueError:
         raise InputError(
             f"--layers is {layers!r}; it takes whole numbers with commas.", "Write it like --layers -1,-2."
         ) from None
-
-
-def _shown(found: Any) -> Any:
-    made = table("label", "layer", "numbers", f"the first {_SHOWN}")
-    for token in found.tokens:
-        for place, (layer, vector) in enumerate(token.layers):
-            shown = " ".join(f"{value:8.4f}" for value in vector[:_SHOWN].tolist())
-            made.add_row("" if place else clipped(token.token), str(layer), str(len(vector)), shown)
-    made.columns[0].header = "token"
-    return made

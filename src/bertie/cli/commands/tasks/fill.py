@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import click
 
+from bertie import tasks
 from bertie.cli.support.options import Chosen, input_options, listed, model_options, output_options
-from bertie.cli.support.show import Out, clipped, scored, table
+from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given, beside
+from bertie.cli.support.views import FILLED
 
 EXAMPLES = """\b
 Examples:
@@ -42,28 +43,5 @@ def command(given: Given, chosen: Chosen, top_k: int, targets: str | None, beams
 
     A model of your own is a masked-word model (BertForMaskedLM or BertForPreTraining), such as bert-base-uncased.
     """
-    from bertie.tasks.fill import MaskFiller
-
-    task = MaskFiller(**chosen.settings, top_k=top_k, targets=listed(targets), num_beams=beams)
-    out.emit(beside(given.read(task.fault), partial(task, progress=out.progress)), row=_row, text=_shown)
-
-
-def _row(answer: tuple[str, Any]) -> dict[str, Any]:
-    text, found = answer
-    return {
-        "text": text,
-        "filled": found.text,
-        "fillings": [{"tokens": one.tokens, "score": one.score, "text": one.text} for one in found.fillings],
-        "masks": [[{"token": one.token, "score": one.score} for one in mask] for mask in found.masks],
-    }
-
-
-def _shown(answer: tuple[str, Any]) -> Any:
-    from rich.console import Group
-
-    text, found = answer
-    made = table("score", "label", "text")
-    made.show_header = False
-    for one in found.fillings:
-        made.add_row(scored(one.score), clipped(" · ".join(one.tokens), style="bold green"), clipped(one.text))
-    return Group(clipped(text, style="bold"), made, "")
+    task = tasks.MaskFiller(**chosen.settings, top_k=top_k, targets=listed(targets), num_beams=beams)
+    out.emit(beside(given.read(task.fault), partial(task, progress=out.progress)), *FILLED)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
+from bertie import tasks
 from bertie.cli.support.options import Chosen, input_options, model_options, output_options
-from bertie.cli.support.show import Out, plain_text
+from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given
+from bertie.cli.support.views import GENERATED
 from bertie.errors import InputError
 
 EXAMPLES = """\b
@@ -55,28 +55,11 @@ def command(
     out: Out,
 ) -> None:
     """Go on from every PROMPT, with a checkpoint that was trained as a decoder."""
-    from bertie.tasks.generate import Decoding, TextGenerator
-
     if sample and num_beams > 1:
         raise InputError("--sample and --num-beams were both given.", "Draw one text, or search for the likeliest.")
-    decoding = Decoding(
+    decoding = tasks.Decoding(
         max_new_tokens=max_new_tokens, num_beams=num_beams, num_return_sequences=count, do_sample=sample,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
     )  # fmt: skip
-    task = TextGenerator(**chosen.settings, decoding=decoding, seed=seed, force=force)
-    out.emit(task(given.read(), progress=out.progress), row=_row, text=_shown)
-
-
-def _row(found: Any) -> dict[str, Any]:
-    row = {"prompt": found.prompt, "text": found.text}
-    return row | {"alternatives": [one.text for one in found.alternatives]} if found.alternatives else row
-
-
-def _shown(found: Any) -> Any:
-    from rich.text import Text
-
-    lines = [
-        Text.assemble((plain_text(found.prompt), "dim"), " ", (plain_text(one.text), "bold"))
-        for one in (found, *found.alternatives)
-    ]
-    return Text("\n").join(lines)
+    task = tasks.TextGenerator(**chosen.required, decoding=decoding, seed=seed, force=force)
+    out.emit(task(given.read(), progress=out.progress), *GENERATED)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+import bertie
 from bertie.cli.support.options import (
     DEFAULT_MODEL,
     Chosen,
@@ -20,6 +21,8 @@ from bertie.cli.support.options import (
     model_options,
     single_option,
 )
+from bertie.cli.support.texts import open_files
+from bertie.data.rows import joined_rows
 from bertie.errors import DataError
 
 EXAMPLES = """\b
@@ -33,7 +36,7 @@ Examples:
 @click.command("index", epilog=EXAMPLES)
 @click.argument("corpus", nargs=-1, required=True, metavar="CORPUS...")
 @single_option(
-    "-o", "--output", required=True, metavar="FOLDER", help="Folder of the index: new, or one to go on with."
+    "-o", "--output", required=True, metavar="FOLDER", shown="Folder of the index: new, or one to go on with."
 )
 @click.option("--add", is_flag=True, help="Add the texts to the index that is in the folder.")
 @click.option("--column", metavar="NAME", help="Column of the text. [default: found by its name]")
@@ -75,18 +78,14 @@ def command(
 
     Stopped and started again with the same arguments, it goes on where it was.
     """
-    from bertie.cli.support.texts import open_files
-    from bertie.data.rows import joined_rows
-    from bertie.search.index import Index, build_index
-
     rows = joined_rows(open_files(corpus, input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter))
     started = time.perf_counter()
     with _left_as_it_was(Path(output)) as held:
         if add:
-            index = Index.open(output, **chosen.settings, partial=True)
+            index = bertie.Index.open(output, **chosen.settings, partial=True)
             index.add(rows, text_column=column, id_column=id_column, skip_bad=skip_bad)
         else:
-            index = build_index(
+            index = bertie.build_index(
                 rows, output, **chosen.settings, text_column=column, id_column=id_column, store=store, long=long,
                 skip_bad=skip_bad,
             )  # fmt: skip

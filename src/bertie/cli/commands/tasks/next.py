@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import click
 
+from bertie import tasks
 from bertie.cli.support.options import Chosen, columns_option, input_options, model_options, output_options
-from bertie.cli.support.show import Out, clipped, scored
+from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given, beside
+from bertie.cli.support.views import NEXT
 
 EXAMPLES = """\b
 Examples:
@@ -30,21 +31,5 @@ def command(given: Given, columns: tuple[str, str] | None, chosen: Chosen, out: 
     A model of your own is a next-sentence model (BertForNextSentencePrediction or BertForPreTraining), such as
     bert-base-uncased.
     """
-    from bertie.tasks.next_sentence import NextSentencePredictor
-
-    task = NextSentencePredictor(**chosen.settings)
-    out.emit(beside(given.read_pairs(columns), partial(task, progress=out.progress)), row=_row, text=_shown)
-
-
-def _row(answer: tuple[tuple[str, str], Any]) -> dict[str, Any]:
-    (first, second), found = answer
-    return {"first": first, "second": second, "probability": found.probability, "follows": found.follows}
-
-
-def _shown(answer: tuple[tuple[str, str], Any]) -> Any:
-    from rich.text import Text
-
-    (first, second), found = answer
-    verdict = ("follows", "bold green") if found.follows else ("does not follow", "bold yellow")
-    arrow = (" → ", "dim")
-    return Text.assemble(scored(found.probability), "  ", verdict, "\n", clipped(first), arrow, clipped(second))
+    task = tasks.NextSentencePredictor(**chosen.settings)
+    out.emit(beside(given.read_pairs(columns), partial(task, progress=out.progress)), *NEXT)

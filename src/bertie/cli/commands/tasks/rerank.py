@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from bertie.cli.support.options import DEFAULT_MODEL, Chosen, input_options, long_option, model_options, output_options
-from bertie.cli.support.show import Out, clipped, scored, table
+import bertie
+from bertie.cli.support.options import (
+    DEFAULT_MODEL,
+    Chosen,
+    Long,
+    input_options,
+    long_option,
+    model_options,
+    output_options,
+)
+from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given
+from bertie.cli.support.views import RANKED
 
 EXAMPLES = """\b
 Examples:
@@ -29,26 +37,11 @@ Examples:
 @long_option("windows")
 @output_options
 def command(
-    query: str, given: Given, chosen: Chosen, top_k: int | None, relevant: str | None, long: Any, out: Out
+    query: str, given: Given, chosen: Chosen, top_k: int | None, relevant: str | None, long: Long, out: Out
 ) -> None:
     """Put DOCUMENTs in the order of how well they answer QUERY.
 
     A cross-encoder (a text classifier) reads query and document together; an embedding model compares their vectors.
     """
-    from bertie.tasks.rerank import rerank
-
-    found = rerank(query, given.read(), **chosen.settings, top_k=top_k, relevant=relevant, long=long)
-
-    def rows(ranking: list[Any]) -> list[dict[str, Any]]:
-        return [
-            {"query": query, "rank": rank, "index": one.index, "score": one.score, "text": one.text}
-            for rank, one in enumerate(ranking, start=1)
-        ]
-
-    def shown(ranking: list[Any]) -> Any:
-        made = table("", "score", "document")
-        for rank, one in enumerate(ranking, start=1):
-            made.add_row(str(rank), scored(one.score), clipped(one.text))
-        return made
-
-    out.emit([found], row=rows, text=shown)
+    found = bertie.rerank(query, given.read(), **chosen.settings, top_k=top_k, relevant=relevant, long=long)
+    out.emit([(query, found)], *RANKED)

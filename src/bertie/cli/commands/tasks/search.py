@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
+import bertie
+from bertie.answers import Hit
 from bertie.cli.support.options import Chosen, input_options, model_options, output_options
-from bertie.cli.support.show import Out, clipped, scored, table
-from bertie.cli.support.texts import Given
+from bertie.cli.support.show import Out
+from bertie.cli.support.texts import Given, chunked
+from bertie.cli.support.views import FOUND
 
 EXAMPLES = """\b
 Examples:
@@ -27,30 +30,10 @@ Examples:
 @output_options
 def command(index: str, given: Given, k: int, partial: bool, chosen: Chosen, out: Out) -> None:
     """Find the K texts in the folder INDEX that are nearest to each QUERY, exactly."""
-    from bertie.running.inputs import chunked
-    from bertie.search.index import Hit, Index
+    opened = bertie.Index.open(index, **chosen.settings, partial=partial)
 
-    opened = Index.open(index, **chosen.settings, partial=partial)
-
-    def answers() -> Any:
+    def answers() -> Iterator[tuple[str, list[Hit]]]:
         for queries in chunked(given.read()):
             yield from zip(queries, opened.search(queries, k), strict=True)
 
-    def rows(answer: tuple[str, list[Hit]]) -> list[dict[str, Any]]:
-        query, hits = answer
-        return [
-            {"query": query, "rank": rank, "id": hit.id, "score": hit.score, "text": hit.text}
-            for rank, hit in enumerate(hits, start=1)
-        ]
-
-    out.emit(answers(), row=rows, text=_shown)
-
-
-def _shown(answer: tuple[str, list[Any]]) -> Any:
-    from rich.console import Group
-
-    query, hits = answer
-    made = table("", "score", "id", "text")
-    for rank, hit in enumerate(hits, start=1):
-        made.add_row(str(rank), scored(hit.score), clipped(hit.id, 24), clipped(hit.text))
-    return Group(clipped(query, style="bold"), made, "")
+    out.emit(answers(), *FOUND)

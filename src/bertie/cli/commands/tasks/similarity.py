@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
+from bertie import tasks
 from bertie.cli.support.options import (
     DEFAULT_MODEL,
     Chosen,
@@ -15,9 +16,12 @@ from bertie.cli.support.options import (
     model_options,
     output_options,
 )
-from bertie.cli.support.show import Out, clipped, columns, number, scored, table
+from bertie.cli.support.show import Out, Rows, clipped, columns, number, scored, table
 from bertie.cli.support.texts import Given
 from bertie.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 EXAMPLES = """\b
 Examples:
@@ -52,36 +56,35 @@ def command(
     out: Out,
 ) -> None:
     """Say how alike TEXTs are, every one with every other, or pair by pair with --pairs."""
-    from bertie.tasks.embed import Embedder
-    from bertie.tasks.similarity import score_matrix, score_pairs
-
-    embedder = Embedder(**chosen.settings)
+    embedder = tasks.Embedder(**chosen.settings)
     function = function or embedder.similarity_fn_name
     if pairs or columns:
         both = list(given.read_pairs(columns))
         first, second = (embedder.embed([pair[side] for pair in both], long=long) for side in (0, 1))
-        found = [(*pair, float(score)) for pair, score in zip(both, score_pairs(first, second, function), strict=True)]
-        out.emit(found, row=lambda one: dict(zip(("text_a", "text_b", "score"), one, strict=True)), text=_pair)
+        found = [
+            (*pair, float(score)) for pair, score in zip(both, tasks.score_pairs(first, second, function), strict=True)
+        ]
+        out.emit(found, lambda one: dict(zip(("text_a", "text_b", "score"), one, strict=True)), _pair)
         return
     texts = list(given.read())
     if len(texts) < 2:
         raise InputError(f"{len(texts)} text was given; there is nothing to compare it with.", "Give at least two.")
     vectors = embedder.embed(texts, long=long)
-    scores = score_matrix(vectors, vectors, function)
+    scores = tasks.score_matrix(vectors, vectors, function)
 
-    def rows(_: Any) -> list[dict[str, Any]]:
+    def rows(_: None) -> Rows:
         return [{"text": text, "scores": row} for text, row in zip(texts, scores, strict=True)]
 
-    out.emit([None], row=rows, text=lambda _: _matrix(texts, scores.tolist()))
+    out.emit([None], rows, lambda _: _matrix(texts, scores.tolist()))
 
 
-def _pair(found: tuple[str, str, float]) -> Any:
+def _pair(found: tuple[str, str, float]) -> RenderableType:
     from rich.text import Text
 
     return columns(scored(found[2]), Text("\n").join([clipped(found[0]), clipped(found[1])]))
 
 
-def _matrix(texts: list[str], scores: list[list[float]]) -> Any:
+def _matrix(texts: list[str], scores: list[list[float]]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Literal
 
 import click
 
+from bertie import tasks
 from bertie.cli.support.options import Chosen, input_options, listed, model_options, output_options
-from bertie.cli.support.show import Out, marked
+from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given, beside
+from bertie.cli.support.views import TAGGED
 
 EXAMPLES = """\b
 Examples:
@@ -18,6 +19,7 @@ Examples:
   bertie tag -m ./my-ner -f texts.txt --aggregation first -o entities.jsonl
   cat texts.txt | bertie tag -m ./my-ner --format jsonl
 """
+Aggregation = Literal["none", "simple", "first", "average", "max"]
 NEEDS = "a token classifier (BertForTokenClassification), such as one for named entities"
 
 
@@ -34,19 +36,7 @@ NEEDS = "a token classifier (BertForTokenClassification), such as one for named 
 @click.option("--ignore", metavar="A,B", default="O", show_default=True, help="Labels that are left out.")
 @click.option("--stride", type=click.IntRange(min=0), default=64, show_default=True, help="Tokens two windows share.")
 @output_options
-def command(given: Given, chosen: Chosen, aggregation: Any, ignore: str, stride: int, out: Out) -> None:
+def command(given: Given, chosen: Chosen, aggregation: Aggregation, ignore: str, stride: int, out: Out) -> None:
     """Find the entities of TEXTs, with their exact characters. Long texts are read whole, in overlapping windows."""
-    from bertie.tasks.tag import Tagger
-
-    task = Tagger(**chosen.settings, aggregation=aggregation, ignore_labels=listed(ignore) or [], stride=stride)
-    out.emit(beside(given.read(), partial(task, progress=out.progress)), row=_row, text=_shown)
-
-
-def _row(answer: tuple[str, list[Any]]) -> dict[str, Any]:
-    text, entities = answer
-    return {"text": text, "entities": [asdict(entity) for entity in entities]}
-
-
-def _shown(answer: tuple[str, list[Any]]) -> Any:
-    text, entities = answer
-    return marked(text, [(one.start, one.end, f"{one.label}:{one.score:.2f}") for one in entities])
+    task = tasks.Tagger(**chosen.required, aggregation=aggregation, ignore_labels=listed(ignore) or [], stride=stride)
+    out.emit(beside(given.read(), partial(task, progress=out.progress)), *TAGGED)

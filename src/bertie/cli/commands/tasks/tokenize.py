@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
+import bertie
 from bertie.cli.support.options import DEFAULT_MODEL, input_options, output_options
-from bertie.cli.support.show import Out
+from bertie.cli.support.show import Out, Rows
 from bertie.cli.support.texts import Given
+from bertie.defaults import default_embedding_model
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from bertie.text.encoding import BatchEncoding
 
 EXAMPLES = """\b
 Examples:
@@ -23,15 +30,12 @@ Examples:
 @output_options
 def command(given: Given, model: str | None, out: Out) -> None:
     """Show the word pieces of TEXTs with their ids and the characters they come from."""
-    from bertie.defaults import default_embedding_model
-    from bertie.text import BertTokenizer
-
-    tokenizer = BertTokenizer.from_pretrained(default_embedding_model() if model is None else model)
+    tokenizer = bertie.BertTokenizer.from_pretrained(default_embedding_model() if model is None else model)
     encoded = ((text, tokenizer(text, return_offsets_mapping=True)) for text in given.read())
-    out.emit(encoded, row=_row, text=_shown)
+    out.emit(encoded, _row, _shown)
 
 
-def _row(answer: tuple[str, Any]) -> dict[str, Any]:
+def _row(answer: tuple[str, BatchEncoding]) -> Rows:
     text, encoding = answer
     return {
         "text": text,
@@ -41,7 +45,7 @@ def _row(answer: tuple[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shown(answer: tuple[str, Any]) -> Any:
+def _shown(answer: tuple[str, BatchEncoding]) -> RenderableType:
     from rich.text import Text
 
     _, encoding = answer

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -78,6 +79,12 @@ struct Layer {
     Array<float> norm_weight[2], norm_bias[2];  // after attention, after feed-forward
 };
 
+// How wide the rows of an int8 product were, from their smallest to their largest value.
+struct Width {
+    std::atomic<float> widest{0};
+    float limit = INFINITY;  // a wider row is outside of what the rounding was fitted to
+};
+
 // Everything a chunk needs on its way.
 struct Workspace {
     Array<float> x, y, qkv, context, wide, scale, zero;
@@ -96,6 +103,8 @@ struct Model {
     const float *words = nullptr, *positions = nullptr, *types = nullptr;  // the caller keeps them; positions may be null
     Array<float> norm_weight, norm_bias;
     std::vector<Layer> layers;
+    std::unique_ptr<Width[]> widths;       // [layers · 4]
+    std::atomic<int64_t> texts_outside{0};  // since the model was made
     int most_qkv = 0, most_context = 0, most_wide = 0, most_input = 0;
     std::vector<std::unique_ptr<Workspace>> idle;  // guarded by across_forks
 
@@ -135,6 +144,7 @@ struct Batch {
     float *out;                              // [tokens, width]
     float *states;                           // [layers + 1, tokens, width], or null
     int tokens;
+    std::atomic<bool> *outside;              // [texts]: whether a row of this text was wider than its product's limit
 };
 
 struct Chunk {
@@ -143,7 +153,7 @@ struct Chunk {
 
 // One member of a team on its way through a chunk.
 struct Walk {
-    const Model &model;
+    Model &model;
     const Batch &batch;
     const Chunk &chunk;
     Workspace &space;
@@ -155,19 +165,36 @@ struct Walk {
     int begin(int count) const { return (int)((long)count * member / size); }
     int end(int count) const { return (int)((long)count * (member + 1) / size); }
 
-    void product(const OwnedLinear &owned, const float *x, long ldx, int rows, float *out, long ldo, Epilogue epilogue,
-                 const float *residual, long ldr, Activation activation = RELU) {
-        const Linear &linear = owned.view;
+    // Rows [from, from + rows) of the chunk.
+    void product(size_t layer, int which, const float *x, long ldx, int from, int rows, float *out, long ldo,
+                 Epilogue epilogue, const float *residual, long ldr, Activation activation = RELU) {
+        const Linear &linear = model.layers[layer].linear[which].view;
         const Kernels &kernels = *model.kernels;
         Rounded rounded{space.rounded.get(), linear.K, space.scale.get(), space.zero.get()};
         if (linear.int8) {
             kernels.round_rows(x, ldx, begin(rows), end(rows), linear.K, linear.inverse_smooth, &rounded);
+            watch(model.widths[4 * layer + which], from, begin(rows), end(rows));
             barrier.wait();
         }
         const int tiles = (linear.N + kernels.tile - 1) / kernels.tile;
         kernels.multiply(&linear, x, ldx, &rounded, 0, rows, begin(tiles), end(tiles), out, ldo, epilogue,
                          activation, residual, ldr);
         barrier.wait();
+    }
+
+    // A row's step is known by now, and is wide where the row is: one comparison for K numbers rounded.
+    void watch(Width &width, int from, int first, int last) {
+        const float *scale = space.scale.get();
+        float most = 0;
+        for (int row = first; row < last; row++) most = std::max(most, 255 * scale[row]);
+        float known = width.widest.load(std::memory_order_relaxed);
+        while (most > known && !width.widest.compare_exchange_weak(known, most, std::memory_order_relaxed)) {
+        }
+        if (!(most > width.limit)) return;
+        for (int row = first, text = chunk.first_text; row < last; row++) {
+            while (batch.ends[text + 1] <= chunk.first_token + from + row) text++;
+            if (255 * scale[row] > width.limit) batch.outside[text].store(true, std::memory_order_relaxed);
+        }
     }
 
     void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to) {
@@ -231,15 +258,15 @@ struct Walk {
         for (size_t number = 0; number < model.layers.size(); number++) {
             const Layer &layer = model.layers[number];
             const int wide = layer.heads * model.head_width, inner = layer.linear[UP].view.N;
-            product(layer.linear[QKV], x, padded, rows, space.qkv.get(), 3L * wide, PLAIN, nullptr, 0);
+            product(number, QKV, x, padded, 0, rows, space.qkv.get(), 3L * wide, PLAIN, nullptr, 0);
             attention(layer);
-            product(layer.linear[OUT], space.context.get(), wide, rows, y, padded, RESIDUAL, x, padded);
+            product(number, OUT, space.context.get(), wide, 0, rows, y, padded, RESIDUAL, x, padded);
             norm(layer.norm_weight[0], layer.norm_bias[0], y, x);
             for (int from = 0; from < rows; from += FEED_FORWARD) {
                 const int some = std::min(FEED_FORWARD, rows - from);
-                product(layer.linear[UP], x + from * padded, padded, some, space.wide.get(), inner, ACTIVATE, nullptr,
+                product(number, UP, x + from * padded, padded, from, some, space.wide.get(), inner, ACTIVATE, nullptr,
                         0, activation(layer));
-                product(layer.linear[DOWN], space.wide.get(), inner, some, y + from * padded, padded, RESIDUAL,
+                product(number, DOWN, space.wide.get(), inner, from, some, y + from * padded, padded, RESIDUAL,
                         x + from * padded, padded);
             }
             norm(layer.norm_weight[1], layer.norm_bias[1], y, x);
@@ -301,7 +328,7 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 4; }
+API int bertie_version() { return 5; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 
 API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,
@@ -322,6 +349,7 @@ API void *bertie_model_new(int width, int padded, int head_width, int layers, fl
         model->norm_weight = copied(norm_weight, width, padded);
         model->norm_bias = copied(norm_bias, width, padded);
         model->layers.resize(layers);
+        model->widths.reset(new Width[4 * (size_t)layers]);
         return model.release();
     } catch (const std::bad_alloc &) {
         return nullptr;
@@ -391,12 +419,26 @@ API int bertie_linear(void *handle, int number, int which, int K, int N, const f
     }
 }
 
-// 0, or 1 when memory ran out.
+// How wide rows of the 4 · layers products may be before a text counts as outside: while no forward runs.
+API void bertie_limits(void *handle, const float *limits) {
+    Model *model = static_cast<Model *>(handle);
+    for (size_t i = 0; i < 4 * model->layers.size(); i++) model->widths[i].limit = limits[i];
+}
+
+// How many texts were outside since the model was made, and the widest row of each product (0: it is no int8 product).
+API int64_t bertie_outside(void *handle, float *widest) {
+    Model *model = static_cast<Model *>(handle);
+    for (size_t i = 0; i < 4 * model->layers.size(); i++) widest[i] = model->widths[i].widest.load();
+    return model->texts_outside.load();
+}
+
+// 0 when done, 3 when done and texts were outside; 1 when memory ran out, 2 for ids that a table does not have.
 API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, const int64_t *positions,
                        const int32_t *ends, int texts, float *out, float *states, int threads) {
     try {
         Model *model = static_cast<Model *>(handle);
-        const Batch batch{ids, types, positions, ends, out, states, ends[texts]};
+        const std::unique_ptr<std::atomic<bool>[]> outside(new std::atomic<bool>[texts]());
+        const Batch batch{ids, types, positions, ends, out, states, ends[texts], outside.get()};
         if (!in_tables(*model, batch, texts)) return 2;
         std::vector<Chunk> chunks = cut(ends, texts, threads);
         int most = 0, longest = 0;
@@ -435,7 +477,10 @@ API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, c
                 }
             });
         }
-        return failed.load();
+        if (failed.load()) return 1;
+        const int64_t found = std::count(outside.get(), outside.get() + texts, true);
+        model->texts_outside.fetch_add(found, std::memory_order_relaxed);
+        return found ? 3 : 0;
     } catch (const std::bad_alloc &) {
         return 1;
     }

@@ -330,7 +330,8 @@ void round_rows(const float *x, long ldx, int first, int last, int K, const floa
             high = largest(high, v);
         }
         const float least = minimum(low), most = maximum(high), range = most - least;
-        const float scale = range > 0 ? range / 255 : 1, inverse = 1 / scale;
+        // Any step does for a row of zeros; a small one keeps it from counting as wide.
+        const float scale = range > 0 ? range / 255 : 1e-30f, inverse = 1 / scale;
         const int zero = (int)std::lrintf(-least * inverse);
         out->scale[row] = scale;
         out->zero[row] = (float)zero;

@@ -18,10 +18,11 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.trainers import WordPieceTrainer
 
 from bertie.errors import TokenizerError, TokenizerTypeError
-from bertie.text.arguments import plan_truncation
+from bertie.text.arguments import Inputs, plan_truncation
 from bertie.text.backend import rust_errors
 from bertie.text.encoding import BatchEncoding
 from bertie.text.folder import SPECIAL_ROLES
+from bertie.text.hub.chat import ChatTemplates
 from bertie.text.parts import parts_from_backend
 from bertie.text.special_tokens import ADDITIONAL
 from bertie.text.tokens import TokenTable
@@ -29,17 +30,24 @@ from bertie.text.truncation import shorten_ids
 from bertie.text.wordpiece.basic import BasicTokenizer, WordpieceTokenizer
 
 # From the most particular: whoever has imported transformers' own BertTokenizerFast may ask for that.
-_HUB_CLASSES = (
-    ("transformers.models.bert.tokenization_bert_fast", "BertTokenizerFast"),
-    ("transformers.tokenization_utils_fast", "PreTrainedTokenizerFast"),
-    ("transformers.tokenization_utils_tokenizers", "PreTrainedTokenizerFast"),
-    ("transformers.tokenization_utils_base", "PreTrainedTokenizerBase"),
-)
+_HUB_CLASSES = {
+    True: (
+        ("transformers.models.bert.tokenization_bert_fast", "BertTokenizerFast"),
+        ("transformers.tokenization_utils_fast", "PreTrainedTokenizerFast"),
+        ("transformers.tokenization_utils_tokenizers", "PreTrainedTokenizerFast"),
+        ("transformers.tokenization_utils_base", "PreTrainedTokenizerBase"),
+    ),
+    False: (
+        ("transformers.models.bert.tokenization_bert", "BertTokenizer"),
+        ("transformers.tokenization_utils", "PreTrainedTokenizer"),
+        ("transformers.tokenization_utils_base", "PreTrainedTokenizerBase"),
+    ),
+}
 
 
-def hub_class() -> type | None:
-    """The class of `transformers` that a `BertTokenizer` stands in for, if somebody has imported it."""
-    for module, name in _HUB_CLASSES:
+def hub_class(is_fast: bool) -> type | None:
+    """The class of `transformers` that a tokenizer stands in for, if somebody has imported it."""
+    for module, name in _HUB_CLASSES[is_fast]:
         found = getattr(sys.modules.get(module), name, None)
         if isinstance(found, type):
             return found
@@ -59,20 +67,18 @@ def blank(cls: Any) -> Any:
     return cls.__new__(cls)
 
 
-class HubInterface(TokenTable):
+class HubInterface(ChatTemplates, TokenTable):
     """The rest of the hub's tokenizer. `BertTokenizer` is built on it."""
 
-    is_fast = True
     can_save_slow_tokenizer = True
     add_prefix_space = False
     do_basic_tokenize = True
-    chat_template: Any = None
     vocab_files_names: ClassVar = {"vocab_file": "vocab.txt", "tokenizer_file": "tokenizer.json"}
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         ours: Any = type(self)
-        theirs = hub_class()
+        theirs = hub_class(self.is_fast)
         return ours if theirs is None else both(ours, theirs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -228,17 +234,18 @@ class HubInterface(TokenTable):
         num_special = self.num_special_tokens_to_add(pair_ids is not None) if add_special_tokens else 0
         length = len(ids) + len(pair_ids or ()) + num_special
         overflow: list[int] = []
+        if return_overflowing_tokens and pair_ids is not None and plan is not None and plan.strategy == "longest_first":
+            raise TokenizerError(
+                "Not possible to return overflowing tokens for pair of sequences with the `longest_first`. Please "
+                "select another truncation strategy than `longest_first`, for instance `only_second` or `only_first`.",
+            )
         if plan is not None and length > plan.max_length:
-            if return_overflowing_tokens and pair_ids is not None and plan.strategy == "longest_first":
-                raise TokenizerError(
-                    "Not possible to return overflowing tokens for pair of sequences with the `longest_first`.",
-                    "Please select another truncation strategy, for instance `only_second` or `only_first`.",
-                )
             excess = length - plan.max_length
             ids, pair_ids, overflow = self.truncate_sequences(ids, pair_ids, excess, plan.strategy, stride)
         columns: dict[str, Any] = {}
         if return_overflowing_tokens:
-            columns |= {"overflowing_tokens": overflow, "num_truncated_tokens": length - (max_length or length)}
+            limit = max_length if plan is None else plan.max_length
+            columns |= {"overflowing_tokens": overflow, "num_truncated_tokens": length - (limit or length)}
         if add_special_tokens:
             columns["input_ids"] = self.build_inputs_with_special_tokens(ids, pair_ids)
             types = self.create_token_type_ids_from_sequences(ids, pair_ids)
@@ -265,6 +272,35 @@ class HubInterface(TokenTable):
 
     def pad(self, *args: Any, **settings: Any) -> BatchEncoding:
         raise NotImplementedError
+
+    def _with_overflowing_tokens(self, inputs: Inputs, settings: Any) -> BatchEncoding:
+        """A row to a text and the ids that were cut off, as transformers 4's tokenizer in Python has it.
+
+        The others cut a text into several rows instead.
+        """
+        if settings.pop("return_offsets_mapping"):
+            raise TokenizerError(
+                "A slow tokenizer does not give return_offsets_mapping and return_overflowing_tokens together.",
+                "Leave use_fast=False out, or take a BertTokenizerFast.",
+            )
+        by_text = {name: settings.pop(name) for name in ("is_split_into_words", "split_special_tokens")}
+        padding = {name: settings.pop(name) for name in _PADDING}
+        tensors = settings.pop("return_tensors")
+        if settings["truncation"] is None and padding["padding"] is not False:  # a length to fill up to, not to cut to
+            settings["truncation"] = False
+        rows = []
+        for one in inputs.rows:
+            first, second = one if inputs.paired else (one, None)
+            ids, pair_ids = (
+                None if text is None else self(text, add_special_tokens=False, verbose=False, **by_text)["input_ids"]
+                for text in (first, second)
+            )
+            rows.append(self.prepare_for_model(ids or [], pair_ids, **settings, return_attention_mask=False))
+        columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {"input_ids": []}
+        padded = self.pad(columns, max_length=settings["max_length"], **padding)
+        if not inputs.batched and tensors is None:
+            padded = BatchEncoding({name: column[0] for name, column in padded.items()})
+        return padded.convert_to_tensors(tensors)
 
     def _wanted(self, given: bool | None, name: str) -> bool:
         """None asks whether the model takes the column."""
@@ -397,15 +433,10 @@ class HubInterface(TokenTable):
         settings["never_split"] = [word for word in self.never_split if learner.token_to_id(word) is not None]
         trained = type(self).__new__(type(self))
         TokenTable.__init__(trained, parts_from_backend(learner, settings))
+        trained.chat_template = self.chat_template
         return trained
 
     # -- refused by name --
-
-    def apply_chat_template(self, *args: Any, **settings: Any) -> NoReturn:
-        raise TokenizerError(
-            "apply_chat_template: BERT has no chat template, and this tokenizer renders none.",
-            "Put the conversation together as text and pass that.",
-        )
 
     def push_to_hub(self, *args: Any, **settings: Any) -> NoReturn:
         raise TokenizerError("push_to_hub is not supported.", "Save, then upload the folder with huggingface_hub.")
@@ -415,6 +446,7 @@ class HubInterface(TokenTable):
         raise TokenizerError("register_for_auto_class is for code that is uploaded; Bertie's is installed.")
 
 
+_PADDING = ("padding", "pad_to_multiple_of", "padding_side", "return_attention_mask")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 # encode_plus and batch_encode_plus after the texts, in the hub's order.
 _ENCODE_ARGUMENTS = (
