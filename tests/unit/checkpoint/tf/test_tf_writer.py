@@ -172,12 +172,12 @@ def steps_of(monkeypatch, stop_at, error):
     count = 0
 
     def counted(real):
-        def call(*arguments):
+        def call(*arguments, **options):
             nonlocal count
             count += 1
             if count == stop_at:
                 raise error
-            return real(*arguments)
+            return real(*arguments, **options)
 
         return call
 
