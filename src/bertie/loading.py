@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import bertie.model
 from bertie.checkpoint.names import BASE, common_wrapper
 from bertie.checkpoint.read import Checkpoint, open_checkpoint
 from bertie.errors import CheckpointError
@@ -60,8 +61,6 @@ def load(
 
 def model_class(checkpoint: Checkpoint) -> type[BertPreTrainedModel]:
     """The class a checkpoint was saved from, by its configuration or else by the names of its tensors."""
-    import bertie.model
-
     name = named_class(checkpoint.config)
     if name is None:
         name, reason = _by_tensors(checkpoint)

@@ -1,9 +1,9 @@
 """peft's adapters in a folder: what `model.add_adapter` put in is saved alone, and loaded again over its base model.
 
 `add_adapter`, `set_adapter`, `load_adapter` and the like are transformers' own methods, which a model has once
-transformers is imported (kin.py). With an adapter in it a model's weights have other names, so that a folder with all
-of them would be nobody's checkpoint. As on the hub the folder gets `adapter_config.json`, which names the base model,
-and `adapter_model.safetensors`.
+transformers is imported (hub/methods.py). With an adapter in it a model's weights have other names, so that a folder
+with all of them would be nobody's checkpoint. As on the hub the folder gets `adapter_config.json`, which names the base
+model, and `adapter_model.safetensors`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertie.checkpoint.atomic import new_files
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, ConfigError, MissingExtra
 
@@ -48,8 +49,6 @@ def save_adapter(
 ) -> None:
     """Write the active adapter of a model that has some; its other weights stay where they came from."""
     from safetensors.torch import save_file
-
-    from bertie.checkpoint.atomic import new_files
 
     active = model.active_adapters()
     if len(active) != 1:

@@ -31,7 +31,7 @@ from bertie.engine.fast import FastBert
 from bertie.engine.gpu.runner import GpuRunner
 from bertie.errors import CheckpointError, InputError
 from bertie.loading import model_class, named_class
-from bertie.model.checks import fits_positions, ids_below
+from bertie.model.inputs import fits_positions, ids_below
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.ops.packing import Packing
 from bertie.running.batching import Row

@@ -22,7 +22,7 @@ from bertie.engine.cpu.library import address, load_library
 from bertie.errors import CalibrationWarning, InputError
 from bertie.model import BertLayer, BertModel
 from bertie.model.activations import activation
-from bertie.model.checks import ids_below
+from bertie.model.inputs import ids_below
 from bertie.ops.packing import Packing
 
 # How csrc/kernels.h counts activations.

@@ -20,26 +20,27 @@ _FETCHING = ("subfolder", "revision", "variant", "cache_dir", "local_files_only"
 
 # Weights are mapped and never copied twice, no code is run from files, .bin files are read without unpickling objects,
 # downloads are always resumed, and the fastest kernels are chosen anyway. transformers 4.57 ignores some of them too.
-_HARMLESS_IN_LOADING = frozenset({
+HARMLESS_IN_LOADING = frozenset({
     "low_cpu_mem_usage", "trust_remote_code", "weights_only", "use_fast", "resume_download", "mirror",
     "offload_state_dict", "code_revision", "use_kernels", "_fast_init", "_from_auto", "_from_pipeline", "_commit_hash",
 })  # fmt: skip
 # What to say on the hub's site, where nothing is sent: push_to_hub itself is refused.
-_HARMLESS_IN_SAVING = frozenset({
+HARMLESS_IN_SAVING = frozenset({
     "save_peft_format", "commit_message", "commit_description", "private", "create_pr", "repo_id", "tags",
     "ignore_metadata_errors", "use_auth_token",
 })  # fmt: skip
 
-_REFUSED = {
+REFUSED = {
     "from_flax": "Flax weights are not read here. Convert them with the hub's library once, and load what it saves.",
     "gguf_file": "GGUF files are not read here. Load the original weights.",
-    "quantization_config": "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
-    "load_in_8bit": "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
-    "load_in_4bit": "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
-    "tp_plan": "A BERT fits on one device: there is no tensor parallelism here.",
-    "tp_size": "A BERT fits on one device: there is no tensor parallelism here.",
-    "distributed_config": "A BERT fits on one device: there is no tensor parallelism here.",
-    "device_mesh": "A BERT fits on one device: there is no tensor parallelism here.",
+    **dict.fromkeys(
+        ("quantization_config", "load_in_8bit", "load_in_4bit"),
+        "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
+    ),
+    **dict.fromkeys(
+        ("tp_plan", "tp_size", "distributed_config", "device_mesh"),
+        "A BERT fits on one device: there is no tensor parallelism here.",
+    ),
     "push_to_hub": "Save into a folder, then upload it: huggingface_hub.upload_folder(repo_id=…, folder_path=…).",
 }
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -70,9 +71,9 @@ def _asked(options: dict[str, Any]) -> str | None:
 
 def drop_meaningless(options: dict[str, Any], call: str, *, saving: bool = False) -> None:
     """Remove the keywords that change nothing; refuse those that cannot be followed."""
-    for name in options.keys() & (_HARMLESS_IN_SAVING if saving else _HARMLESS_IN_LOADING):
+    for name in options.keys() & (HARMLESS_IN_SAVING if saving else HARMLESS_IN_LOADING):
         del options[name]
-    for name, reason in _REFUSED.items():
+    for name, reason in REFUSED.items():
         if options.pop(name, None):
             raise ConfigError(f"{call} was given {name}, which is not possible here.", reason)
 
@@ -98,7 +99,7 @@ class DeviceMap:
         if self._map is None:
             return
         if not self._several:
-            model.hf_device_map = {"": self.device}  # type: ignore[assignment]
+            vars(model)["hf_device_map"] = {"": self.device}
             return
         try:
             from accelerate import dispatch_model, infer_auto_device_map
@@ -122,6 +123,6 @@ class DeviceMap:
             )
         if len(devices) == 1 and "disk" not in devices:
             model.to(next(iter(devices)))
-            model.hf_device_map = dict(parts)  # type: ignore[assignment]
+            vars(model)["hf_device_map"] = dict(parts)
         else:
             dispatch_model(model, dict(parts), offload_dir=self._folder, offload_buffers=self._offload_buffers)

@@ -46,7 +46,7 @@ def compile_layers(model: BertPreTrainedModel, *, backend: str = "inductor") -> 
     encoder = model.base_model.encoder
     if backend == "inductor" and model.device.type == "cpu":
         raise InputError("compile_layers=True was asked for on a CPU.", "It is for GPUs; leave it out.")
-    # The tables of ops/backends.py are cached functions; tracing looks through the caching, and says so.
+    # The tables of ops/attention.py are cached functions; tracing looks through the caching, and says so.
     warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
     encoder.register_forward_pre_hook(_touch_packing, with_kwargs=True)
     for layer in encoder.layer:
