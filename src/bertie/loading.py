@@ -33,7 +33,7 @@ CLASSES = (
 def load(
     source: str | os.PathLike[str],
     *,
-    config: BertConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    config: BertConfig | Mapping[str, object] | str | os.PathLike[str] | None = None,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | int | None = None,
     ignore_mismatched_sizes: bool = False,
@@ -69,7 +69,7 @@ def model_class(checkpoint: Checkpoint) -> type[BertPreTrainedModel]:
     return found
 
 
-def named_class(config: Mapping[str, Any]) -> str | None:
+def named_class(config: Mapping[str, object]) -> str | None:
     """The first class of ours that the configuration's `architectures` names."""
     named = config.get("architectures")
     for architecture in named if isinstance(named, list) else []:

@@ -31,7 +31,7 @@ class AutoConfig(_Auto):
     """Stands for `BertConfig`."""
 
     @staticmethod
-    def for_model(model_type: str, *arguments: Any, **options: Any) -> BertConfig:
+    def for_model(model_type: str, *arguments: object, **options: object) -> BertConfig:
         """A new configuration: `AutoConfig.for_model("bert", hidden_size=128)`."""
         _check_type(model_type, "AutoConfig.for_model")
         return BertConfig(*arguments, **options)

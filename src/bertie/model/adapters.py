@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertie.checkpoint.atomic import new_files
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, ConfigError, MissingExtra
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
-def base_of_adapter(source: Any) -> str | None:
+def base_of_adapter(source: object) -> str | None:
     """The model that the adapter in a folder was made for; None where the folder holds none."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(file := os.path.join(source, _CONFIG)):
         return None
@@ -49,6 +48,8 @@ def save_adapter(
 ) -> None:
     """Write the active adapter of a model that has some; its other weights stay where they came from."""
     from safetensors.torch import save_file
+
+    from bertie.checkpoint.atomic import new_files
 
     active = model.active_adapters()
     if len(active) != 1:

@@ -1,6 +1,6 @@
 """`from_pretrained` and `save_pretrained`, as every model class has them.
 
-Thin on purpose: the work is in the checkpoint room.
+Thin on purpose: the work is in the checkpoint room, imported when it is first needed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from bertie.checkpoint.fill import check_num_layers, fill_new_model
-from bertie.checkpoint.folder import check_model_type
-from bertie.checkpoint.locate import read_config
-from bertie.checkpoint.read import Checkpoint, given_checkpoint, open_checkpoint
-from bertie.checkpoint.report import LoadingReport
-from bertie.checkpoint.save import save_model
 from bertie.config import OF_BOTH, BertConfig, EncoderDecoderConfig, Values
 from bertie.errors import ConfigError
 from bertie.model.adapters import base_of_adapter, save_adapter
@@ -30,6 +24,8 @@ from bertie.model.hub.methods import HubModel
 from bertie.model.hub.options import DeviceMap, drop_meaningless, take_fetching
 
 if TYPE_CHECKING:
+    from bertie.checkpoint.read import Checkpoint
+    from bertie.checkpoint.report import LoadingReport
     from bertie.model.bert import BertModel
     from bertie.model.heads import BertLMHeadModel
 
@@ -63,6 +59,8 @@ class Saved(nn.Module):
         such as those gathered from several processes; only the main process writes. `safe_serialization=False` writes
         `pytorch_model.bin`, through `save_function` if there is one.
         """
+        from bertie.checkpoint.save import save_model
+
         name, peft_format = type(self).__name__, options.get("save_peft_format", True)
         options |= {"push_to_hub": push_to_hub}
         drop_meaningless(options, f"{name}.save_pretrained", saving=True)
@@ -128,6 +126,8 @@ class PretrainedIO(Saved, HubModel):
         On the CPU the weights stay mapped to the file until they are changed: replace a file by renaming, as
         `save_pretrained` does, but never shorten it in place while a model loaded from it is in use.
         """
+        from bertie.checkpoint.read import given_checkpoint, open_checkpoint
+
         fetching = take_fetching(options)
         to_adapter = {name: options.pop(name) for name in ("adapter_name", "adapter_kwargs") if name in options}
         base = base_of_adapter(pretrained_model_name_or_path)
@@ -173,6 +173,8 @@ class PretrainedIO(Saved, HubModel):
         attention: str,
         key_mapping: Mapping[str, str] | None = None,
     ) -> tuple[Self, LoadingReport]:
+        from bertie.checkpoint.fill import check_num_layers, fill_new_model
+
         checkpoint.head = cls.__name__
         generation = overrides.pop("generation_config", None)
         attention = overrides.pop("attn_implementation", None) or attention
@@ -231,7 +233,9 @@ class EncoderDecoderIO(Saved):
         **options: Any,
     ) -> Self:
         """A pair of BERTs saved by `save_pretrained`, ours or the hub's EncoderDecoderModel's."""
-        checkpoint = open_checkpoint(
+        from bertie.checkpoint import fill, read
+
+        checkpoint = read.open_checkpoint(
             pretrained_model_name_or_path,
             model_type="encoder-decoder",
             also=(GENERATION,),
@@ -248,8 +252,9 @@ class EncoderDecoderIO(Saved):
         configs = _two_configs(checkpoint)
         for side, config in configs.items():
             config.name_or_path, config._attn_implementation = checkpoint.source, attention
-            check_num_layers(checkpoint.tensors, config.num_hidden_layers, source=checkpoint.source, prefix=f"{side}.")
-        model, report = fill_new_model(
+            found, wanted = checkpoint.tensors, config.num_hidden_layers
+            fill.check_num_layers(found, wanted, source=checkpoint.source, prefix=f"{side}.")
+        model, report = fill.fill_new_model(
             lambda: to_be_filled(cls._joined, configs),
             checkpoint,
             name=cls.__name__,
@@ -296,6 +301,8 @@ def _set_generation(model: Any, checkpoint: Checkpoint, given: Any) -> None:
 
 
 def _two_configs(checkpoint: Checkpoint) -> dict[str, BertConfig]:
+    from bertie.checkpoint.folder import check_model_type
+
     configs = {}
     for side in ("encoder", "decoder"):
         values = checkpoint.config.get(side)
@@ -344,7 +351,7 @@ def _values_of(given: Any) -> Mapping[str, Any]:
     """The keys of a dictionary, of another library's configuration, or of the file that is named."""
     if isinstance(given, Mapping):
         return given
-    found: Values = given.to_dict() if hasattr(given, "to_dict") else read_config(given)
+    found: Values = given.to_dict() if hasattr(given, "to_dict") else BertConfig.get_config_dict(given)[0]
     return found
 
 

@@ -120,10 +120,25 @@ class _Call(Protocol[Output]):
     def __call__(self, *inputs: Any, return_dict: Literal[True] | None = None, **named: Any) -> Output: ...
 
 
-class Answers(Generic[Output]):
-    """Says to type checkers what calling a model gives, so that an editor completes `model(ids).logits`."""
+if TYPE_CHECKING:
 
-    __call__: _Call[Output]
+    class Answers(Generic[Output]):
+        """Says what calling a model gives, so that an editor completes `model(ids).logits`."""
+
+        __call__: _Call[Output]
+
+else:
+
+    class _NoBase:
+        """Not a base at all when programs run: libraries exchange the classes of models (FSDP), and look at bases."""
+
+        def __getitem__(self, output):
+            return self
+
+        def __mro_entries__(self, bases):
+            return ()
+
+    Answers = _NoBase()
 
 
 def _pairs(given: object) -> list[tuple[str, object]] | None:

@@ -276,7 +276,7 @@ class BertPreTrainedModel(PretrainedIO):
 
     def gradient_checkpointing_enable(
         self,
-        gradient_checkpointing_kwargs: Mapping[str, Any] | None = None,
+        gradient_checkpointing_kwargs: Mapping[str, object] | None = None,
         every_n_layers: int = 1,
         offload: bool = False,
     ) -> None:

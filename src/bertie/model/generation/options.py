@@ -197,13 +197,11 @@ _NAMES = {
 
 
 def read_options(config: Any, given: Any, settings: Values) -> GenerationOptions:
-    """From a generation config (ours, transformers', a dict, or None) and keywords, which go before it.
+    """From a generation config (ours, transformers' or a dict) and keywords, which go before it.
 
     The keywords that are read are taken out of `settings`; what is left is for the model.
     """
-    if isinstance(given, GenerationConfig):
-        given = given.to_dict()
-    base = given if isinstance(given, Mapping) else {name: getattr(given, name, None) for name in _NAMES}
+    base = given if isinstance(given, Mapping) else vars(given)
     values = {name: value for name, value in base.items() if name in _NAMES and value is not None}
     for name in _NAMES & set(settings):
         value = settings.pop(name)

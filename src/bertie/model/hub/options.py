@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bertie.config import Values
 from bertie.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ REFUSED = {
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
-def take_fetching(options: dict[str, Any]) -> dict[str, Any]:
+def take_fetching(options: Values) -> Values:
     """Remove from the keywords those that say how to fetch files, under the names that `open_checkpoint` has."""
     older, asked = options.pop("use_auth_token", None), _asked(options)
     given = {name: options.pop(name) for name in _FETCHING if name in options}
@@ -59,7 +60,7 @@ def take_fetching(options: dict[str, Any]) -> dict[str, Any]:
     return given if asked is None else given | {"asked": asked}
 
 
-def _asked(options: dict[str, Any]) -> str | None:
+def _asked(options: Values) -> str | None:
     """Which kind of weights to read where a folder has several: a key of checkpoint.folder.ASKED."""
     safe, tensorflow = options.pop("use_safetensors", None), options.pop("from_tf", False)
     if safe and tensorflow:
@@ -69,7 +70,7 @@ def _asked(options: dict[str, Any]) -> str | None:
     return None if safe is None else f"use_safetensors={bool(safe)}"
 
 
-def drop_meaningless(options: dict[str, Any], call: str, *, saving: bool = False) -> None:
+def drop_meaningless(options: Values, call: str, *, saving: bool = False) -> None:
     """Remove the keywords that change nothing; refuse those that cannot be followed."""
     for name in options.keys() & (HARMLESS_IN_SAVING if saving else HARMLESS_IN_LOADING):
         del options[name]
@@ -81,7 +82,7 @@ def drop_meaningless(options: dict[str, Any], call: str, *, saving: bool = False
 class DeviceMap:
     """Where the weights go: one device, for which they are loaded, or several, to which accelerate then moves them."""
 
-    def __init__(self, options: dict[str, Any], device: torch.device | str | int | None) -> None:
+    def __init__(self, options: Values, device: torch.device | str | int | None) -> None:
         self._map = options.pop("device_map", None)
         self._max_memory = options.pop("max_memory", None)
         self._folder = options.pop("offload_folder", None)
