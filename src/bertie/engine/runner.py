@@ -100,7 +100,7 @@ class ReferenceRunner(Runner):
             return_dict=True,
             cu_seqlens=packing.cu_seqlens,
         )
-        return list(output.hidden_states) if all_states else [output.last_hidden_state]
+        return list(output.hidden_states or ()) if all_states else [output.last_hidden_state]
 
     def describe(self) -> str:
         return f"the reference in {str(self.dtype).removeprefix('torch.')}"

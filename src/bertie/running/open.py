@@ -32,7 +32,7 @@ from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
 from bertie.errors import CheckpointError, InputError
 from bertie.loading import model_class, named_class
-from bertie.model.checks import fits_positions, ids_below
+from bertie.model.inputs import fits_positions, ids_below
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.running.batching import Row
 from bertie.running.pooling import upload

@@ -134,10 +134,12 @@ class TextGenerator(TextTask[Generated]):
             eos_token_id=self.end,
             pad_token_id=self.pad,
             generator=generator,
-        )[:, longest:].tolist()
+        )
+        assert isinstance(written, torch.Tensor)  # nothing else was asked for
+        rows = written[:, longest:].tolist()
         answers = []
         for number, prompt in enumerate(prompts):
-            best, *others = (self._answer(prompt, row) for row in written[number * self.count :][: self.count])
+            best, *others = (self._answer(prompt, row) for row in rows[number * self.count :][: self.count])
             answers.append(replace(best, alternatives=tuple(others)))
         return answers
 

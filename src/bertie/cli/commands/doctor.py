@@ -43,7 +43,7 @@ def command(as_json: bool) -> None:
 def _facts() -> dict[str, str]:
     import torch
 
-    from bertie.ops.backends import BACKENDS
+    from bertie.ops.attention import BACKENDS
 
     facts = {}
     facts["bertie"] = f"{__version__}, Python {platform.python_version()}, {platform.platform()}"

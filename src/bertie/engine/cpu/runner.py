@@ -24,7 +24,7 @@ from bertie.engine.runner import Options, Outside, Refused, Runner
 from bertie.errors import CalibrationWarning, InputError
 from bertie.model import BertLayer, BertModel
 from bertie.model.activations import activation
-from bertie.model.checks import ids_below
+from bertie.model.inputs import ids_below
 from bertie.ops.packing import Packing
 
 if TYPE_CHECKING:

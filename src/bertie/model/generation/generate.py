@@ -2,32 +2,46 @@
 
 `generate()` is the same for a `BertLMHeadModel` and a `BertEncoderDecoder`; they differ only in how the next token's
 logits are had, which is a `Stepper`. With a cache a step costs one token; without, the whole text again, and the result
-is the same. Options are in generation_options.py, what they do to scores in token_rules.py, beams in beam_search.py.
+is the same. Options are in options.py, what they do to scores in rules.py, beams in beam_search.py.
 """
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bertie.arguments import whole_number
+from bertie.config import BertConfig, Values
+from bertie.config.checks import plain_int
 from bertie.errors import InputError
-from bertie.model import checks
+from bertie.model.cache import KeyValueCache
 from bertie.model.generation.beam_search import Ends, beam_search
 from bertie.model.generation.options import GenerationConfig, GenerationOptions, read_options
 from bertie.model.generation.rules import Rule, apply_rules, rules_for
-from bertie.model.outputs import ModelOutput
+from bertie.model.inputs import is_tensor, shape_like
+from bertie.model.outputs import Attentions, BertModelOutput, CausalLMOutput, ModelOutput
 
+States = tuple[Tensor, ...] | None
+Criterion = Callable[[Tensor, tuple[Tensor, ...] | None], object]  # tokens and scores so far → which rows have ended
+MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 _DEFAULT_NEW_TOKENS = 20
 # What goes along to the model and has a row for every prompt, so that copies of a prompt need copies of it.
 _ROW_FOR_EVERY_PROMPT = ("encoder_hidden_states", "encoder_attention_mask")
 # Keywords of transformers' generate() that change nothing here.
 _IGNORED = ("synced_gpus", "return_dict", "custom_generate", "trust_remote_code", "use_model_defaults")
+
+
+class Streamer(Protocol):
+    """Is given the prompts, then every token as soon as it is chosen."""
+
+    def put(self, value: Tensor) -> None: ...
+    def end(self) -> None: ...
 
 
 @dataclass
@@ -43,14 +57,14 @@ class Generated(ModelOutput):
     scores: tuple[Tensor, ...] | None = None  # each [rows, vocabulary]
     logits: tuple[Tensor, ...] | None = None
     beam_indices: Tensor | None = None  # [texts, new tokens]
-    encoder_attentions: tuple[Tensor, ...] | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Any, ...] | None = None  # a decoder's own; each has one entry to a layer
-    hidden_states: tuple[Any, ...] | None = None
-    decoder_attentions: tuple[Any, ...] | None = None  # the same of a decoder that has an encoder
-    cross_attentions: tuple[Any, ...] | None = None
-    decoder_hidden_states: tuple[Any, ...] | None = None
-    past_key_values: Any = None
+    encoder_attentions: Attentions | None = None
+    encoder_hidden_states: States = None
+    attentions: tuple[Attentions | None, ...] | None = None  # a decoder's own; each has one entry to a layer
+    hidden_states: tuple[States, ...] | None = None
+    decoder_attentions: tuple[Attentions | None, ...] | None = None  # the same of a decoder that has an encoder
+    cross_attentions: tuple[Attentions | None, ...] | None = None
+    decoder_hidden_states: tuple[States, ...] | None = None
+    past_key_values: KeyValueCache | None = None
 
 
 class Stepper(Protocol):
@@ -59,8 +73,8 @@ class Stepper(Protocol):
     prompts: Tensor  # [rows, length]
     mask: Tensor  # [rows, length] 1 for the prompts' real tokens
     source: Tensor | None  # [rows, length] what an encoder read
-    encoded: Any  # its output
-    output: Any  # the model's, of the last step
+    encoded: BertModelOutput | None  # its output
+    output: CausalLMOutput | None  # the model's, of the last step
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """`[rows, length]` (all tokens so far) → `[rows, vocabulary]`."""
@@ -78,26 +92,27 @@ class Steps:
     options: GenerationOptions
     scores: list[Tensor] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
-    attentions: list[Any] = field(default_factory=list)
-    cross_attentions: list[Any] = field(default_factory=list)
-    hidden_states: list[Any] = field(default_factory=list)
+    attentions: list[Attentions | None] = field(default_factory=list)
+    cross_attentions: list[Attentions | None] = field(default_factory=list)
+    hidden_states: list[States] = field(default_factory=list)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """The scores that the next tokens are chosen by; of beams they are log-probabilities."""
         logits, options = self.step(tokens), self.options
         scores = torch.log_softmax(logits, dim=-1) if options.num_beams > 1 else logits
         scores = apply_rules(self.rules, tokens, scores)
-        if options.return_dict_in_generate:
+        output = self.step.output
+        if options.return_dict_in_generate and output is not None:
             self.logits += [logits] if options.output_logits else []
             self.scores += [scores] if options.output_scores else []
             if options.output_attentions:
-                self.attentions.append(self.step.output.attentions)
-                self.cross_attentions.append(self.step.output.cross_attentions)
+                self.attentions.append(output.attentions)
+                self.cross_attentions.append(output.cross_attentions)
             if options.output_hidden_states:
-                self.hidden_states.append(self.step.output.hidden_states)
+                self.hidden_states.append(output.hidden_states)
         return scores
 
-    def generated(self, sequences: Tensor, **more: Any) -> Generated:
+    def generated(self, sequences: Tensor, **more: Tensor) -> Generated:
         options, encoded = self.options, self.step.encoded
         attentions = tuple(self.attentions) if options.output_attentions else None
         hidden_states = tuple(self.hidden_states) if options.output_hidden_states else None
@@ -105,8 +120,9 @@ class Steps:
             sequences,
             scores=tuple(self.scores) if options.output_scores else None,
             logits=tuple(self.logits) if options.output_logits else None,
+            sequences_scores=more.get("sequences_scores"),
+            beam_indices=more.get("beam_indices"),
             past_key_values=getattr(self.step.output, "past_key_values", None),
-            **more,
         )
         if encoded is None:
             return replace(found, attentions=attentions, hidden_states=hidden_states)
@@ -120,10 +136,11 @@ class Steps:
         )
 
 
-class Generation:
+class Generation(nn.Module):
     """Gives a model `generate()`; the model provides `_stepper()`."""
 
-    config: Any
+    config: BertConfig
+    get_input_embeddings: Callable[[], nn.Module]
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -136,11 +153,11 @@ class Generation:
         return found
 
     @generation_config.setter
-    def generation_config(self, config: Any) -> None:
+    def generation_config(self, config: GenerationConfig) -> None:
         self.__dict__["_generation_config"] = config
 
     def _stepper(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, options: GenerationOptions, extra: dict[str, Any]
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, options: GenerationOptions, extra: Values
     ) -> Stepper:
         """A stepper over as many copies of every prompt as `options` ask for."""
         return CausalStepper(self, input_ids, attention_mask, options, extra)
@@ -149,17 +166,17 @@ class Generation:
     def generate(
         self,
         inputs: Tensor | None = None,
-        generation_config: Any = None,
+        generation_config: GenerationConfig | Mapping[str, object] | Tensor | None = None,
         logits_processor: Sequence[Rule] | None = None,
-        stopping_criteria: Sequence[Callable[..., Any]] | None = None,
+        stopping_criteria: Sequence[Criterion] | None = None,
         prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None = None,
-        streamer: Any = None,
+        streamer: Streamer | None = None,
         *,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
         **settings: Any,
-    ) -> Any:
+    ) -> Tensor | Generated:
         """Continue every prompt; returns `[rows, length]` ids, prompt included, filled up with the padding id.
 
         `settings` are the fields of `GenerationOptions`, with transformers' names and defaults: `max_new_tokens` (20),
@@ -173,17 +190,17 @@ class Generation:
             attention_mask, generation_config = generation_config, None
         prompts = inputs if input_ids is None else input_ids
         if prompts is not None or not settings.keys() & {"inputs_embeds", "encoder_outputs"}:
-            checks.is_tensor("input_ids", prompts)
+            is_tensor("input_ids", prompts)
         if attention_mask is not None:
-            checks.is_tensor("attention_mask", attention_mask)
+            is_tensor("attention_mask", attention_mask)
         extra = {name: value for name, value in settings.items() if name not in _IGNORED}
         base = self.generation_config if generation_config is None else generation_config
         options = read_options(self.config, base, extra)
         _check_names(self, extra)
         if streamer is not None and options.num_beams > 1:
             raise InputError("A streamer was given with beams, which settle no token before the end.", "Use one beam.")
-        in_training = [module for module in self.modules() if module.training]  # type: ignore[attr-defined]
-        self.eval()  # type: ignore[attr-defined]
+        in_training = [module for module in self.modules() if module.training]
+        self.eval()
         try:
             stepper = self._stepper(prompts, attention_mask, options, extra)
             start, embedded = stepper.prompts.shape[1], stepper.mask.shape[1] - stepper.prompts.shape[1]
@@ -214,11 +231,11 @@ class Generation:
     def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
-        past_key_values: Any = None,
+        past_key_values: KeyValueCache | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         **other: Any,
-    ) -> dict[str, Any]:
+    ) -> Values:
         """The model's arguments for the next step: all tokens so far, or with a cache those it has not read yet.
 
         Prompts that are given as `inputs_embeds` come before the tokens.
@@ -229,9 +246,9 @@ class Generation:
         for name in ("token_type_ids", "position_ids"):
             if other.get(name) is not None:
                 other[name] = other[name][:, done:]
-        found: dict[str, Any] = {"input_ids": input_ids[:, max(0, done - prompt) :]}
+        found: Values = {"input_ids": input_ids[:, max(0, done - prompt) :]}
         if inputs_embeds is not None and done < prompt:
-            embed = self.get_input_embeddings()  # type: ignore[attr-defined]
+            embed = self.get_input_embeddings()
             found = {"inputs_embeds": torch.cat([inputs_embeds, embed(input_ids)], dim=1)}
         return {
             **found,
@@ -250,14 +267,14 @@ class CausalStepper:
 
     def __init__(
         self,
-        model: Any,
+        model: Generation,
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
         options: GenerationOptions,
-        extra: dict[str, Any],
+        extra: Values,
         *,
         source: Tensor | None = None,
-        encoded: Any = None,
+        encoded: BertModelOutput | None = None,
     ) -> None:
         if not model.config.is_decoder:
             raise InputError("generate() needs a decoder.", "Load the model with is_decoder=True.")
@@ -297,7 +314,7 @@ class CausalStepper:
         self.embeds, self.source = _repeated(embeds, copies), _repeated(source, copies)
         self.segments, self.positions = _repeated(segments, copies), _repeated(positions, copies)
         self.use_cache, self.cache = options.use_cache, _given_cache(extra, copies)
-        self.output: Any = None
+        self.output: CausalLMOutput | None = None
 
     def __call__(self, tokens: Tensor) -> Tensor:
         new = tokens.shape[1] + (0 if self.embeds is None else self.embeds.shape[1]) - self.mask.shape[1]
@@ -313,20 +330,20 @@ class CausalStepper:
         inputs = self.model.prepare_inputs_for_generation(
             written, past_key_values=self.cache, inputs_embeds=self.embeds, **along, **self.extra
         )
-        self.output = self.model(**{**inputs, "use_cache": self.use_cache, "return_dict": True})
+        output: CausalLMOutput = self.model(**{**inputs, "use_cache": self.use_cache, "return_dict": True})
+        self.output = output
         if self.use_cache:
-            self.cache = self.output.past_key_values
-        logits: Tensor = self.output.logits[:, -1]
-        return logits.float()
+            self.cache = output.past_key_values
+        return output.logits[:, -1].float()
 
     def reorder(self, rows: Tensor) -> None:
         if self.cache is not None:
             self.cache.reorder_cache(rows)
 
 
-def _given_cache(extra: dict[str, Any], copies: int) -> Any:
+def _given_cache(extra: Values, copies: int) -> KeyValueCache | None:
     """A cache that the caller made: empty, or of the beginning of the prompts."""
-    cache = extra.pop("past_key_values", None)
+    cache: KeyValueCache | None = extra.pop("past_key_values", None)
     if cache is not None and copies > 1 and cache.get_seq_length():
         raise InputError(
             f"past_key_values holds {cache.get_seq_length()} positions, and every prompt is continued {copies} times.",
@@ -336,7 +353,7 @@ def _given_cache(extra: dict[str, Any], copies: int) -> Any:
 
 
 def _one_by_one(
-    steps: Steps, ends: Ends, options: GenerationOptions, generator: torch.Generator | None, streamer: Any
+    steps: Steps, ends: Ends, options: GenerationOptions, generator: torch.Generator | None, streamer: Streamer | None
 ) -> Tensor:
     """Greedy or sampled: the next token of every row, until all have ended."""
     tokens = steps.step.prompts
@@ -360,7 +377,7 @@ def _one_by_one(
     return tokens
 
 
-def _ends(options: GenerationOptions, criteria: Sequence[Callable[..., Any]] | None, steps: Steps) -> Ends:
+def _ends(options: GenerationOptions, criteria: Sequence[Criterion] | None, steps: Steps) -> Ends:
     """Which rows have ended: at the longest length, with a token that ends texts, in time, or by what was given."""
     own = list(criteria or ())
     started = time.monotonic()
@@ -392,16 +409,19 @@ def _total(start: int, embedded: int, options: GenerationOptions, limit: int) ->
             "Shorten the prompt, or give the model more positions: model.resize_position_embeddings(…).",
         )
     if options.max_new_tokens is not None:
-        checks.whole_number("max_new_tokens", options.max_new_tokens, 1)
+        whole_number("max_new_tokens", plain_int(options.max_new_tokens), 1)
         total = read + options.max_new_tokens
     elif options.max_length is not None:
-        checks.whole_number("max_length", options.max_length, 1)
+        whole_number("max_length", plain_int(options.max_length), 1)
         total = options.max_length
     else:
         total = min(read + _DEFAULT_NEW_TOKENS, limit)
     if total <= read:
         raise InputError(
-            f"max_length is {total}, but the prompt has {read} tokens already.", "Raise it, or use max_new_tokens."
+            f"{{max_length:is}} the prompt has {read} tokens already.",
+            "Raise it, or use {max_new_tokens}.",
+            max_length=total,
+            max_new_tokens=...,
         )
     if total > limit:
         raise InputError(
@@ -414,15 +434,16 @@ def _total(start: int, embedded: int, options: GenerationOptions, limit: int) ->
 def _least(start: int, embedded: int, options: GenerationOptions) -> int:
     """How long the text must become, with a prompt of tokens."""
     more = 0 if options.min_new_tokens is None else options.min_new_tokens
-    checks.whole_number("min_length", options.min_length, 0)
-    checks.whole_number("min_new_tokens", more, 0)
+    whole_number("min_length", plain_int(options.min_length), 0)
+    whole_number("min_new_tokens", plain_int(more), 0)
     return max(options.min_length - embedded, start + more if more else 0)
 
 
-def _check_names(model: Any, extra: dict[str, Any]) -> None:
+def _check_names(model: nn.Module, extra: Values) -> None:
     """Refuse an option that neither generate() nor the model has: it would be ignored."""
     known = {"decoder_input_ids", "decoder_attention_mask", "encoder_outputs"}
-    for one in (model, getattr(model, "encoder", model), getattr(model, "decoder", model)):
+    inside: list[nn.Module] = [getattr(model, name, model) for name in ("encoder", "decoder")]
+    for one in (model, *inside):
         parameters = inspect.signature(one.forward).parameters
         if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             return
@@ -436,8 +457,8 @@ def _one_per_token(name: str, value: Tensor | None, prompts: Tensor) -> Tensor |
     """The prompts' segments or positions, `[rows, length]`; one row may stand for all."""
     if value is None:
         return None
-    checks.is_tensor(name, value)
-    checks.shape_like(name, value, tuple(prompts.shape), batch_may_be_one=True)
+    is_tensor(name, value)
+    shape_like(name, value, tuple(prompts.shape), batch_may_be_one=True)
     return value.expand_as(prompts)
 
 
@@ -447,5 +468,5 @@ def _continued(values: Tensor, new: int, *, by: int) -> Tensor:
     return torch.cat([values, values[:, -1:] + steps], dim=1)
 
 
-def _repeated(value: Any, times: int) -> Any:
+def _repeated(value: MaybeTensor, times: int) -> MaybeTensor:
     return None if value is None else value.repeat_interleave(times, dim=0)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
-from bertie.config import read_json_object
+from bertie.arguments import whole_number
+from bertie.config import Values, read_json_object
+from bertie.config.checks import plain_int
 from bertie.errors import InputError
-from bertie.model import checks
 
 # What transformers 4.57 takes and this does not, by name: what it would have done is not done in silence.
 REFUSED = {
@@ -32,7 +33,6 @@ REFUSED = {
     "watermarking_config": "Watermarking",
 }
 _HARMLESS = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1}
-EARLY = (True, False, "never")
 
 
 class GenerationConfig:
@@ -44,7 +44,7 @@ class GenerationConfig:
 
     _from_model_config = False  # asked for by the hub's Seq2SeqTrainer, as is max_length
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: object) -> None:
         self.__dict__.update(settings)
 
     def __getattr__(self, name: str) -> Any:
@@ -52,26 +52,24 @@ class GenerationConfig:
             return 20 if name == "max_length" else None  # that many new tokens, where nothing is set
         raise AttributeError(f"GenerationConfig has no {name!r}.")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         return dict(self.__dict__)
 
-    def to_diff_dict(self) -> dict[str, Any]:
+    def to_diff_dict(self) -> Values:
         """What is set."""
         return {name: value for name, value in self.__dict__.items() if value is not None}
 
-    def update(self, **settings: Any) -> None:
+    def update(self, **settings: object) -> None:
         self.__dict__.update(settings)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GenerationConfig) and other.to_dict() == self.to_dict()
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"GenerationConfig({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
 
     @classmethod
-    def from_pretrained(cls, folder: str | os.PathLike[str], **settings: Any) -> GenerationConfig:
+    def from_pretrained(cls, folder: str | os.PathLike[str], **settings: object) -> GenerationConfig:
         """From a folder's generation_config.json."""
         return cls(**{**read_json_object(Path(folder) / "generation_config.json"), **settings})
 
@@ -79,6 +77,39 @@ class GenerationConfig:
         Path(folder).mkdir(parents=True, exist_ok=True)
         written = json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
         (Path(folder) / "generation_config.json").write_text(written, encoding="utf-8")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+_WHOLE = {  # the least that each takes
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "top_k": 0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+}
+_TAKEN: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
+    (("pad_token_id",), _is_whole, "an id, a whole number"),
+    (("length_penalty",), _is_number, "a finite number"),
+    (
+        ("temperature", "repetition_penalty", "encoder_repetition_penalty"),
+        lambda x: _is_number(x) and x > 0,
+        "a finite number above 0",
+    ),
+    (("top_p", "typical_p"), lambda x: _is_number(x) and 0 < x <= 1, "a probability above 0, up to 1"),
+    (
+        ("epsilon_cutoff", "eta_cutoff", "min_p"),
+        lambda x: x is None or (_is_number(x) and 0 <= x <= 1),
+        "a probability, from 0 to 1",
+    ),
+    (("early_stopping",), lambda x: x in (True, False, "never"), "True, False or 'never'"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,43 +157,25 @@ class GenerationOptions:
     decoder_start_token_id: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("num_beams", 1), ("num_return_sequences", 1), ("top_k", 0)):
-            checks.whole_number(name, getattr(self, name), least)
-        for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
-            checks.whole_number(name, getattr(self, name), 0)
-        if not checks.is_whole(self.pad_token_id):
-            raise InputError(f"pad_token_id is {self.pad_token_id!r}; it takes an id, a whole number.")
-        if not _is_number(self.length_penalty):
-            raise InputError(f"length_penalty is {self.length_penalty!r}; it takes a finite number.")
-        for name in ("temperature", "repetition_penalty", "encoder_repetition_penalty"):
-            number = getattr(self, name)
-            if not _is_number(number) or not number > 0:
-                raise InputError(f"{name} is {number!r}; it takes a finite number above 0.")
-        for name in ("top_p", "typical_p"):
-            number = getattr(self, name)
-            if not _is_number(number) or not 0 < number <= 1:
-                raise InputError(f"{name} is {number!r}; it takes a probability above 0, up to 1.")
-        for name in ("epsilon_cutoff", "eta_cutoff", "min_p"):
-            number = getattr(self, name)
-            if number is not None and not (_is_number(number) and 0 <= number <= 1):
-                raise InputError(f"{name} is {number!r}; it takes a probability, from 0 to 1.")
-        if not any(self.early_stopping is known or self.early_stopping == known for known in EARLY):
-            raise InputError(f"early_stopping is {self.early_stopping!r}.", "It takes True, False or 'never'.")
+        for name, least in _WHOLE.items():
+            whole_number(name, plain_int(getattr(self, name)), least)
+        for names, fits, wanted in _TAKEN:
+            for name in names:
+                value = getattr(self, name)
+                if not fits(value):
+                    raise InputError(f"{{{name}:is}} it takes {wanted}.", **{name: value})
         for words in self.bad_words_ids:
-            if not isinstance(words, list | tuple) or not words or not all(checks.is_whole(one) for one in words):
+            if not isinstance(words, list | tuple) or not words or not all(_is_whole(one) for one in words):
                 raise InputError(
                     f"bad_words_ids holds {words!r}; it takes lists of ids.",
                     "tokenizer(words, add_special_tokens=False)['input_ids'] makes them.",
                 )
-        if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
+        if self.num_return_sequences > self.num_beams and (self.num_beams > 1 or not self.do_sample):
+            ways = "fewer texts ({num_return_sequences=}), or draw them: {do_sample=True}."
             raise InputError(
                 f"{self.num_return_sequences} texts of each prompt were asked for, and the beams are {self.num_beams}.",
-                "Use as many beams ({num_beams=}), fewer texts ({num_return_sequences=}), or draw: {do_sample=True}.",
-            )
-        if self.num_beams > 1 and self.num_return_sequences > self.num_beams:
-            raise InputError(
-                f"{self.num_return_sequences} texts of each prompt were asked for, and the beams are {self.num_beams}.",
-                "Use as many beams ({num_beams=}), or fewer texts ({num_return_sequences=}).",
+                "Use as many beams ({num_beams=}), "
+                + ("or fewer texts ({num_return_sequences=})." if self.do_sample else ways),
             )
 
     @property
@@ -180,14 +193,12 @@ _NAMES = {
 } - {"eos_token_ids", "forced_eos_token_ids"}
 
 
-def read_options(config: Any, given: Any, settings: dict[str, Any]) -> GenerationOptions:
-    """From a generation config (ours, transformers', a dict, or None) and keywords, which go before it.
+def read_options(config: Any, given: Any, settings: Values) -> GenerationOptions:
+    """From a generation config (ours, transformers' or a dict) and keywords, which go before it.
 
     The keywords that are read are taken out of `settings`; what is left is for the model.
     """
-    if isinstance(given, GenerationConfig):
-        given = given.to_dict()
-    base = given if isinstance(given, Mapping) else {name: getattr(given, name, None) for name in _NAMES}
+    base = given if isinstance(given, Mapping) else vars(given)
     values = {name: value for name, value in base.items() if name in _NAMES and value is not None}
     for name in _NAMES & set(settings):
         value = settings.pop(name)
@@ -220,7 +231,7 @@ def as_ids(name: str, value: Any, vocab_size: int) -> tuple[int, ...]:
     if isinstance(value, Tensor):
         value = value.tolist()
     ids = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(checks.is_whole(one) and 0 <= one < vocab_size for one in ids):
+    if not all(_is_whole(one) and 0 <= one < vocab_size for one in ids):
         raise InputError(
             f"{name} is {value!r}; it takes an id from 0 to {vocab_size - 1} (vocab_size is {vocab_size}), or "
             "a list of them.",
@@ -229,7 +240,3 @@ def as_ids(name: str, value: Any, vocab_size: int) -> tuple[int, ...]:
             else "Ids come from the tokenizer of the same checkpoint.",
         )
     return ids
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)

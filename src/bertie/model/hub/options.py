@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bertie.config import Values
 from bertie.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -20,32 +21,33 @@ _FETCHING = ("subfolder", "revision", "variant", "cache_dir", "local_files_only"
 
 # Weights are mapped and never copied twice, no code is run from files, .bin files are read without unpickling objects,
 # downloads are always resumed, and the fastest kernels are chosen anyway. transformers 4.57 ignores some of them too.
-_HARMLESS_IN_LOADING = frozenset({
+HARMLESS_IN_LOADING = frozenset({
     "low_cpu_mem_usage", "trust_remote_code", "weights_only", "use_fast", "resume_download", "mirror",
     "offload_state_dict", "code_revision", "use_kernels", "_fast_init", "_from_auto", "_from_pipeline", "_commit_hash",
 })  # fmt: skip
 # What to say on the hub's site, where nothing is sent: push_to_hub itself is refused.
-_HARMLESS_IN_SAVING = frozenset({
+HARMLESS_IN_SAVING = frozenset({
     "save_peft_format", "commit_message", "commit_description", "private", "create_pr", "repo_id", "tags",
     "ignore_metadata_errors", "use_auth_token",
 })  # fmt: skip
 
-_REFUSED = {
+REFUSED = {
     "from_flax": "Flax weights are not read here. Convert them with the hub's library once, and load what it saves.",
     "gguf_file": "GGUF files are not read here. Load the original weights.",
-    "quantization_config": "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
-    "load_in_8bit": "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
-    "load_in_4bit": "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
-    "tp_plan": "A BERT fits on one device: there is no tensor parallelism here.",
-    "tp_size": "A BERT fits on one device: there is no tensor parallelism here.",
-    "distributed_config": "A BERT fits on one device: there is no tensor parallelism here.",
-    "device_mesh": "A BERT fits on one device: there is no tensor parallelism here.",
+    **dict.fromkeys(
+        ("quantization_config", "load_in_8bit", "load_in_4bit"),
+        "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
+    ),
+    **dict.fromkeys(
+        ("tp_plan", "tp_size", "distributed_config", "device_mesh"),
+        "A BERT fits on one device: there is no tensor parallelism here.",
+    ),
     "push_to_hub": "Save into a folder, then upload it: huggingface_hub.upload_folder(repo_id=…, folder_path=…).",
 }
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
-def take_fetching(options: dict[str, Any]) -> dict[str, Any]:
+def take_fetching(options: Values) -> Values:
     """Remove from the keywords those that say how to fetch files, under the names that `open_checkpoint` has."""
     older, asked = options.pop("use_auth_token", None), _asked(options)
     given = {name: options.pop(name) for name in _FETCHING if name in options}
@@ -58,7 +60,7 @@ def take_fetching(options: dict[str, Any]) -> dict[str, Any]:
     return given if asked is None else given | {"asked": asked}
 
 
-def _asked(options: dict[str, Any]) -> str | None:
+def _asked(options: Values) -> str | None:
     """Which kind of weights to read where a folder has several: a key of checkpoint.folder.ASKED."""
     safe, tensorflow = options.pop("use_safetensors", None), options.pop("from_tf", False)
     if safe and tensorflow:
@@ -68,11 +70,11 @@ def _asked(options: dict[str, Any]) -> str | None:
     return None if safe is None else f"use_safetensors={bool(safe)}"
 
 
-def drop_meaningless(options: dict[str, Any], call: str, *, saving: bool = False) -> None:
+def drop_meaningless(options: Values, call: str, *, saving: bool = False) -> None:
     """Remove the keywords that change nothing; refuse those that cannot be followed."""
-    for name in options.keys() & (_HARMLESS_IN_SAVING if saving else _HARMLESS_IN_LOADING):
+    for name in options.keys() & (HARMLESS_IN_SAVING if saving else HARMLESS_IN_LOADING):
         del options[name]
-    for name, reason in _REFUSED.items():
+    for name, reason in REFUSED.items():
         if options.pop(name, None):
             raise ConfigError(f"{call} was given {name}, which is not possible here.", reason)
 
@@ -80,7 +82,7 @@ def drop_meaningless(options: dict[str, Any], call: str, *, saving: bool = False
 class DeviceMap:
     """Where the weights go: one device, for which they are loaded, or several, to which accelerate then moves them."""
 
-    def __init__(self, options: dict[str, Any], device: torch.device | str | int | None) -> None:
+    def __init__(self, options: Values, device: torch.device | str | int | None) -> None:
         self._map = options.pop("device_map", None)
         self._max_memory = options.pop("max_memory", None)
         self._folder = options.pop("offload_folder", None)
@@ -98,7 +100,7 @@ class DeviceMap:
         if self._map is None:
             return
         if not self._several:
-            model.hf_device_map = {"": self.device}  # type: ignore[assignment]
+            vars(model)["hf_device_map"] = {"": self.device}
             return
         try:
             from accelerate import dispatch_model, infer_auto_device_map
@@ -122,6 +124,6 @@ class DeviceMap:
             )
         if len(devices) == 1 and "disk" not in devices:
             model.to(next(iter(devices)))
-            model.hf_device_map = dict(parts)  # type: ignore[assignment]
+            vars(model)["hf_device_map"] = dict(parts)
         else:
             dispatch_model(model, dict(parts), offload_dir=self._folder, offload_buffers=self._offload_buffers)

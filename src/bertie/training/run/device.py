@@ -50,7 +50,7 @@ def compile_layers(model: BertPreTrainedModel, *, backend: str = "inductor") -> 
         raise InputError(
             "{compile_layers} was asked for on a CPU.", "It is for GPUs; leave it out.", compile_layers=True
         )
-    # The tables of ops/backends.py are cached functions; tracing looks through the caching, and says so.
+    # The tables of ops/attention.py are cached functions; tracing looks through the caching, and says so.
     warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
     encoder.register_forward_pre_hook(_touch_packing, with_kwargs=True)
     for layer in encoder.layer:
