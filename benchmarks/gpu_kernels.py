@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import save_result
-from bertie.engine.gpu.attention import _attention_kernel, attention
-from bertie.engine.gpu.epilogues import add_norm, embed, gelu
-from bertie.engine.gpu.schedule import schedule
-from bertie.engine.gpu.wide import wide_gelu
+from bertie.engine.gpu.attention import attention, attention_kernel
+from bertie.engine.gpu.attention_schedule import schedule
+from bertie.engine.gpu.embed_norm_gelu import add_norm, embed, gelu
+from bertie.engine.gpu.fp8_up_product import fp8_linear_gelu
 
 D, WIDE, HEADS = 768, 3072, 12
 # Other forms of the attention kernel: rows, keys, warps, registers, stages.
@@ -100,7 +100,7 @@ def paragraph_lengths(tokens: int, seed: int = 0, *, near: int | None = None) ->
 
 def attention_tried(qkv: Tensor, plan: Any, keys: int, warps: int, registers: int | None, stages: int) -> Tensor:
     out = torch.empty(qkv.shape[0], D, device="cuda", dtype=qkv.dtype)
-    _attention_kernel[(HEADS, len(plan.programs))](
+    attention_kernel[(HEADS, len(plan.programs))](
         qkv, out, plan.programs, plan.starts, None, D, math.log2(math.e) / 8,
         HEAD=64, LANES=64, ROWS=plan.tile, KEYS=keys, TO_FP8=False, HARDWARE=True,
         num_warps=warps, num_stages=stages, maxnreg=registers,
@@ -159,7 +159,7 @@ def layer_rows(tokens: int, rates: dict[str, float]) -> list[dict[str, Any]]:
     x8, up8 = (x * 20).to(FP8), (weights["up"] * 2000).to(FP8)
     row(
         "up fp8 + gelu to fp8",
-        lambda: wide_gelu(x8, up8, biases["up"], one, one, one),
+        lambda: fp8_linear_gelu(x8, up8, biases["up"], one, one, one),
         flops=2.0 * tokens * D * WIDE,
         moved=1.0 * tokens * (D + WIDE),
         rate="fp8",

@@ -29,11 +29,11 @@ from bertie.defaults import default_embedding_model
 from bertie.engine.fast import FastBert
 from bertie.model import BertModel
 from bertie.ops.packing import Packing
+from bertie.running.open import OpenModel
+from bertie.running.pooling import Pieces
+from bertie.running.rows import Cutting
+from bertie.running.stream import VectorStream
 from bertie.tasks.embed import Embedder
-from bertie.tasks.loaded import Loaded
-from bertie.tasks.pieces import Cutting
-from bertie.tasks.pipeline import Pipeline
-from bertie.tasks.pooling import Pieces
 from bertie.text import BertTokenizer
 
 
@@ -85,11 +85,11 @@ def main() -> None:
     config = BertConfig.preset("tiny", vocab_size=len(tokenizer))
     base = BertModel(config, add_pooling_layer=False).eval().to(given.device)
     fast = FastBert(base, lambda _: NothingRunner(config.hidden_size, base.device))
-    embedder = Embedder(Loaded(fast, tokenizer), max_length=256, normalize=True)
+    embedder = Embedder(OpenModel(fast, tokenizer), max_length=256, normalize=True)
     chosen = paragraphs(given.texts)
     texts = chosen.texts
-    cutting = embedder._cutting(None, None)
-    pipeline = embedder._pipeline(cutting)
+    cutting = embedder.cutting()
+    pipeline = embedder._vector_stream(cutting)
     whole = cutting.pieces(texts)
     print(f"{describe()}; {given.device}\n{chosen.source}, mean length {len(whole.ids) / len(texts):.0f} tokens")
 
@@ -117,15 +117,14 @@ def main() -> None:
     print(f"{len(texts) / without:,.0f} texts/s without the tokenizer")
 
 
-def _without_tokenizer(pipeline: Pipeline, texts: list[str]) -> Callable[[], None]:
+def _without_tokenizer(pipeline: VectorStream, texts: list[str]) -> Callable[[], None]:
     """The pipeline over the same chunks of texts, their rows looked up."""
-    from bertie.tasks.pieces import text_chunks
-    from bertie.tasks.pipeline import tokenizing_beside
+    from bertie.running.stream import text_chunks, tokenizing_beside
 
     chunks = text_chunks(texts, tokenizing_beside(pipeline.loaded.model.device).texts)
     known = [pipeline.cutting.pieces(chunk) for chunk in chunks]
     cutting = Tokenized(pipeline.cutting.tokenizer, pipeline.cutting.max_length)
-    looked_up = Pipeline(pipeline.loaded, cutting, pipeline.modes, pipeline.finish, pipeline.budget)
+    looked_up = VectorStream(pipeline.loaded, cutting, pipeline.pool, pipeline.finish, pipeline.budget)
 
     def run() -> None:
         object.__setattr__(cutting, "known", iter(known))

@@ -70,8 +70,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--save", action="store_true", help="write results/serve-DATE.json")
     arguments = parser.parse_args()
+    from bertie.running.open import default_embedding_model
     from bertie.tasks.embed import Embedder
-    from bertie.tasks.loaded import default_embedding_model
 
     folder = str(arguments.model or default_embedding_model())
     texts = texts_of(arguments.texts)

@@ -19,8 +19,8 @@ from scipy.stats import spearmanr
 
 from benchmarks.machine import describe, save_result
 from bertie.data import read_glue
+from bertie.running.open import default_embedding_model
 from bertie.tasks.embed import Embedder
-from bertie.tasks.loaded import default_embedding_model
 from bertie.tasks.similarity import score_pairs
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "glue" / "STS-B" / "dev.tsv"

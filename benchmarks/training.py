@@ -29,12 +29,12 @@ import torch
 
 from benchmarks.machine import describe, save_result
 from bertie import BertConfig, BertForMaskedLM
-from bertie.training.contract import Batch
-from bertie.training.distributed import World
-from bertie.training.loop import Training
-from bertie.training.objectives.pretrain import word_loss
+from bertie.training.contract import Batch, Examples, Objective
+from bertie.training.pretraining.objective import word_loss
+from bertie.training.run.device import step_flops
+from bertie.training.run.distributed import World
+from bertie.training.run.loop import Training
 from bertie.training.settings import Settings
-from bertie.training.utilisation import step_flops
 
 VOCABULARY = 30522
 
@@ -64,7 +64,7 @@ CASES = {
 }
 
 
-class Texts:
+class Texts(Examples[int]):
     """Random ids of given lengths, 15 % of them masked; what both sides are given."""
 
     def __init__(self, case: Case, steps: int) -> None:
@@ -91,7 +91,7 @@ class Texts:
         return "benchmark"
 
 
-class MaskedWords:
+class MaskedWords(Objective[int]):
     """The objective as the pretraining task has it, over Texts."""
 
     name = "pretrain"
@@ -150,7 +150,7 @@ def ours(case: Case, texts: Texts, steps: int, attention_dropout: float, folder:
         MaskedWords(texts, BertForMaskedLM(config)), texts, None, settings, Path(folder),
         world=World(device=device), run=None, resume=False, show=False,
     )  # fmt: skip
-    shares = [training.preparer.share(step) for step in range(steps)]
+    shares = [training.batches.share(step) for step in range(steps)]
     if device.type == "cuda":
         shares = [share.pin_memory() for share in shares]
     tally = training._fresh_tally()

@@ -14,9 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bertie.cli.show import columns, scored
+from bertie.cli.support.show import columns, scored
 from bertie.data import read_rows
-from bertie.tasks.search import build_index
+from bertie.search.index import build_index
 
 HERE = Path(__file__).parent
 FACTS = HERE / "facts.jsonl"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import bertie
-from bertie.training.contract import Batch, Examples
+from bertie.training.contract import Batch, Examples, Objective
 from bertie.training.settings import Settings
 
 SIZES: dict[str, Any] = {
@@ -24,7 +24,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-class ToyExamples:
+class ToyExamples(Examples[Any]):
     """`count` texts of 3 to 12 ids; the label says whether id 7 is among them."""
 
     def __init__(self, count: int = 40, *, seed: int = 0) -> None:
@@ -47,7 +47,7 @@ class ToyExamples:
         return f"toy-{len(self.texts)}-{self.seed}"
 
 
-class Toy:
+class Toy(Objective[Any]):
     """Single-label classification over ToyExamples."""
 
     name = "toy"
@@ -81,7 +81,7 @@ class Toy:
         return nn.functional.cross_entropy(logits, batch.tensors["labels"], reduction="sum"), {}
 
     def evaluate(
-        self, model: nn.Module, examples: Examples, *, token_budget: int, device: torch.device | str
+        self, model: nn.Module, examples: Examples[Any], *, token_budget: int, device: torch.device | str
     ) -> dict[str, float]:
         batch = self.collate([examples.get(i, 0) for i in range(len(examples))])
         with torch.no_grad():

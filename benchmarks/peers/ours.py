@@ -21,9 +21,10 @@ from benchmarks.peers.batches import Rows, Setting
 from benchmarks.texts import MAX_TOKENS
 from bertie import BertModel
 from bertie.errors import BertieError
-from bertie.tasks.batching import Row, run_in_order, split_by_tokens
+from bertie.running.batching import Row, split_by_tokens
+from bertie.running.open import OpenModel
+from bertie.running.stream import run_in_order
 from bertie.tasks.embed import Embedder
-from bertie.tasks.loaded import Loaded
 from bertie.text import BertTokenizer
 
 
@@ -68,7 +69,7 @@ class Packed:
             self.model = reference
             line = (str(error).splitlines() or [""])[0]
             note = f"THE REFERENCE MODEL IN FLOAT32, NOT THE ENGINE ({type(error).__name__}: {line})"
-        self.loaded = Loaded(self.model, tokenizer, folder)
+        self.loaded = OpenModel(self.model, tokenizer, folder)
         self.embedder = Embedder(self.loaded, max_length=min(MAX_TOKENS, self.loaded.max_length))
         return note
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from bertie.loading import load as load
     from bertie.model import *  # noqa: F403
     from bertie.model import BertEncoderDecoder as EncoderDecoderModel  # noqa: F401
-    from bertie.model.generation_options import GenerationConfig as GenerationConfig
+    from bertie.model.generation.options import GenerationConfig as GenerationConfig
+    from bertie.search.index import Index as Index
+    from bertie.search.index import build_index as build_index
     from bertie.tasks.answer import answer as answer
     from bertie.tasks.classify import classify as classify
     from bertie.tasks.embed import Embedder as Embedder
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from bertie.tasks.generate import generate as generate
     from bertie.tasks.next_sentence import next_sentence as next_sentence
     from bertie.tasks.rerank import rerank as rerank
-    from bertie.tasks.search import Index as Index
-    from bertie.tasks.search import build_index as build_index
     from bertie.tasks.similarity import similarity as similarity
     from bertie.tasks.tag import tag as tag
     from bertie.tasks.zero_shot import zero_shot as zero_shot
@@ -63,7 +63,7 @@ _WHERE = {
     "BertConfig": "bertie.config",
     "EncoderDecoderConfig": "bertie.config",
     "BertieError": "bertie.errors",
-    "GenerationConfig": "bertie.model.generation_options",
+    "GenerationConfig": "bertie.model.generation.options",
     "CalibrationWarning": "bertie.errors",
     "TruncationWarning": "bertie.errors",
     "BertTokenizer": "bertie.text",
@@ -82,8 +82,8 @@ _WHERE = {
     "generate": "bertie.tasks.generate",
     "next_sentence": "bertie.tasks.next_sentence",
     "rerank": "bertie.tasks.rerank",
-    "Index": "bertie.tasks.search",
-    "build_index": "bertie.tasks.search",
+    "Index": "bertie.search.index",
+    "build_index": "bertie.search.index",
     "similarity": "bertie.tasks.similarity",
     "tag": "bertie.tasks.tag",
     "zero_shot": "bertie.tasks.zero_shot",

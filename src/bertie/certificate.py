@@ -10,7 +10,6 @@ import os
 import time
 import warnings
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ class Certificate:
     def passed(self) -> bool:
         return all(check.passed for check in self.checks)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self) | {"passed": self.passed}
 
 

@@ -12,16 +12,16 @@ import shutil
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from bertie.checkpoint.atomic import new_files
-from bertie.checkpoint.read import open_checkpoint
-from bertie.checkpoint.report import listed
-from bertie.checkpoint.shards import leads_out
+from bertie.checkpoint.hostile.paths import leads_out
+from bertie.checkpoint.read import Checkpoint, open_checkpoint
+from bertie.checkpoint.report import LoadingReport, listed
 from bertie.checkpoint.tensorflow import save_tf_checkpoint
 from bertie.config import BertConfig
 from bertie.errors import CheckpointError, WeightsMismatch
+from bertie.files import new_files
 from bertie.loading import load, model_class
+from bertie.model.pretrained import BertPreTrainedModel
 
 # Small files that belong to a model and are the same in every format.
 _COMPANIONS = (
@@ -70,7 +70,9 @@ def convert(
     return result
 
 
-def _whole(source: str | os.PathLike[str], checkpoint: Any, dtype: str) -> tuple[Any, Any]:
+def _whole(
+    source: str | os.PathLike[str], checkpoint: Checkpoint, dtype: str
+) -> tuple[BertPreTrainedModel, LoadingReport]:
     """The model with nothing in it that the checkpoint does not have."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -88,7 +90,7 @@ def _whole(source: str | os.PathLike[str], checkpoint: Any, dtype: str) -> tuple
     return model, report
 
 
-def _write_tensorflow(model: Any, folder: Path) -> list[str]:
+def _write_tensorflow(model: BertPreTrainedModel, folder: Path) -> list[str]:
     config = model.config
     if config.position_embedding_type != "absolute" or config.pruned_heads or config.is_decoder:
         raise CheckpointError(

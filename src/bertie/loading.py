@@ -11,10 +11,11 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import bertie.model
 from bertie.checkpoint.names import BASE, common_wrapper
 from bertie.checkpoint.read import Checkpoint, open_checkpoint
 from bertie.errors import CheckpointError
-from bertie.model.hub_options import take_fetching
+from bertie.model.hub.options import take_fetching
 from bertie.model.pretrained import BertPreTrainedModel
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ CLASSES = (
 def load(
     source: str | os.PathLike[str],
     *,
-    config: BertConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    config: BertConfig | Mapping[str, object] | str | os.PathLike[str] | None = None,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | int | None = None,
     ignore_mismatched_sizes: bool = False,
@@ -60,8 +61,6 @@ def load(
 
 def model_class(checkpoint: Checkpoint) -> type[BertPreTrainedModel]:
     """The class a checkpoint was saved from, by its configuration or else by the names of its tensors."""
-    import bertie.model
-
     name = named_class(checkpoint.config)
     if name is None:
         name, reason = _by_tensors(checkpoint)
@@ -70,7 +69,7 @@ def model_class(checkpoint: Checkpoint) -> type[BertPreTrainedModel]:
     return found
 
 
-def named_class(config: Mapping[str, Any]) -> str | None:
+def named_class(config: Mapping[str, object]) -> str | None:
     """The first class of ours that the configuration's `architectures` names."""
     named = config.get("architectures")
     for architecture in named if isinstance(named, list) else []:

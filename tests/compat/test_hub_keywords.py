@@ -12,7 +12,7 @@ from two_libraries import SIZES, library, transformers  # noqa: F401
 
 import bertie
 from bertie.errors import BertieError, CheckpointError, CheckpointNotFound, ConfigError
-from bertie.model.hub_options import _HARMLESS_IN_LOADING, _REFUSED
+from bertie.model.hub.options import HARMLESS_IN_LOADING, REFUSED
 
 TENSORFLOW = Path(__file__).parents[1] / "assets" / "tf" / "google_tiny"
 
@@ -154,10 +154,10 @@ def test_every_keyword_of_the_hub_is_known_here(transformers: Any, both_formats:
     taken -= {"_adapter_model_path"}  # of adapter_kwargs
     assert len(taken) > 25
     for name in sorted(taken):
-        if name in _REFUSED:
+        if name in REFUSED:
             with pytest.raises(BertieError, match=name):
                 bertie.BertModel.from_pretrained(both_formats, **{name: "x"})
-        elif name in _HARMLESS_IN_LOADING:
+        elif name in HARMLESS_IN_LOADING:
             bertie.BertModel.from_pretrained(both_formats, **{name: True})
         else:
             bertie.BertModel.from_pretrained(both_formats, **{name: None})

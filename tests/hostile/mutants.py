@@ -26,14 +26,14 @@ import safetensors.torch
 import torch
 from tokenizers import Tokenizer
 
-from bertie.checkpoint.safe import SafeFile
+from bertie.checkpoint.safetensors import SafeFile
 from bertie.checkpoint.tensorflow import BundleReader, load_tf_checkpoint
 from bertie.checkpoint.torch_bin import read_bin
 from bertie.config import BertConfig
 from bertie.errors import BertieError
 from bertie.loading import load
 from bertie.text import BertTokenizer
-from bertie.text.wordpiece import WordPieceTokenizer
+from bertie.text.wordpiece.reference import WordPieceTokenizer
 from hostile.corpus import SAMPLES, Mutant, mutant, weights
 from hostile.isolation import Trial
 

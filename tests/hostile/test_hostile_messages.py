@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import bertie
-from bertie.checkpoint.load import named_dtype
-from bertie.checkpoint.safe import SafeFile
+from bertie.checkpoint.fill import named_dtype
+from bertie.checkpoint.safetensors import SafeFile
 from bertie.checkpoint.torch_bin import read_bin
 from bertie.config import MAX_LABELS, BertConfig
 from bertie.convert import convert

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertie.checkpoint.torch_archive import DamagedArchive, read_members
+from bertie.checkpoint.hostile.torch_archive import DamagedArchive, read_members
+from bertie.checkpoint.hostile.torch_pickle import INSTRUCTIONS, DamagedPickle, ForeignPickle, read_pickle
 from bertie.checkpoint.torch_bin import read_bin
-from bertie.checkpoint.torch_pickle import _INSTRUCTIONS, DamagedPickle, ForeignPickle, read_pickle
 from bertie.errors import BertieError
 from hostile.pickles import legacy, zipped
 
@@ -40,7 +40,7 @@ def program(rng: random.Random) -> bytes:
             piece = rng.choice(PIECES)
             body += b"c" + piece if piece in NAMES else piece
             continue
-        code = rng.choice([*_INSTRUCTIONS, rng.randrange(256)])
+        code = rng.choice([*INSTRUCTIONS, rng.randrange(256)])
         body += bytes([code])
         if code in b"Kqh\x8aU\x8c":
             body += bytes([rng.choice([0, 0, 1, 2, 3, 255])])

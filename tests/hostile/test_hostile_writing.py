@@ -16,9 +16,11 @@ from bertie import BertConfig, BertModel
 from bertie.checkpoint import save
 from bertie.data.writing import RowWriter
 from bertie.errors import BertieError, CheckpointError, DataError
-from bertie.tasks import index_files
-from bertie.tasks.search import Index, build_index
-from bertie.training import array_folder, progress, run_checkpoint
+from bertie.search import files as index_files
+from bertie.search.index import Index, build_index
+from bertie.training.pretraining import array_folder
+from bertie.training.run import checkpoint as run_checkpoint
+from bertie.training.run import journal as progress
 from tiny_models import saved
 
 TEXTS = [f"The cat sat on mat number {number}." for number in range(40)]
@@ -101,14 +103,15 @@ def test_a_link_is_no_lock(name: str, write: Callable[[Path], None], tmp_path: P
 
 def test_a_link_in_place_of_a_temporary_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(MINE)
-    (tmp_path / ".metrics.jsonl").symlink_to(tmp_path / "secret")
-    (tmp_path / "about.new").symlink_to(tmp_path / "secret")
+    for name in (".metrics.jsonl.new", ".about.json.new"):
+        (tmp_path / name).symlink_to(tmp_path / "secret")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
     progress._keep_until(tmp_path / "metrics.jsonl", 1)
     array_folder._write(tmp_path / "about.json", {"a": 1})
     assert (tmp_path / "secret").read_text() == MINE
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
     assert not (tmp_path / "about.json").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["about.json", "metrics.jsonl", "secret"], "no other name was written to"
 
 
 @pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="this system opens files by their path only")
@@ -176,7 +179,7 @@ torch.set_num_threads(1)
 from bertie import BertModel
 from bertie.data.writing import RowWriter
 from bertie.errors import BertieError
-from bertie.tasks.search import Index
+from bertie.search.index import Index
 
 root = sys.argv[1]
 def rows():
@@ -261,7 +264,7 @@ WRITER = """
 import sys, torch
 torch.set_num_threads(1)
 from bertie.errors import DataError
-from bertie.tasks.search import Index
+from bertie.search.index import Index
 
 folder, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 index = Index.open(folder)

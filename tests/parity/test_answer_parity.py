@@ -18,11 +18,10 @@ from transformers.data.metrics import squad_metrics
 from transformers.data.processors.squad import SquadExample, SquadFeatures, SquadResult
 
 from bertie.data.squad import Answer, Question, read_squad
-from bertie.tasks.answer import Answerer, answer
-from bertie.tasks.spans import Decoded, SpanRules, find_spans
-from bertie.tasks.squad_scoring import best_threshold, score_squad
+from bertie.data.squad_scoring import best_threshold, score_squad
+from bertie.tasks.answer import Answerer, Decoded, SpanRules, answer, find_spans
 from bertie.text import BertTokenizer, WindowedDocument, split_document
-from unit.tasks.token_models import PROSE, saved, small_model, small_tokenizer
+from token_models import PROSE, saved, small_model, small_tokenizer
 
 Logits = list[tuple[np.ndarray, np.ndarray]]
 

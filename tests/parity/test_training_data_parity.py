@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bertie.training.masking import MaskRules, example_key
-from bertie.training.objectives.pretrain import Pretraining
-from bertie.training.prepare import prepare
-from bertie.training.pretraining_data import PretrainingExample
-from bertie.training.rows import TokenRows
+from bertie.training.pretraining.masking import MaskRules, example_key
+from bertie.training.pretraining.objective import Pretraining
+from bertie.training.pretraining.pairs import PretrainingExample
+from bertie.training.registry import load_task
+from bertie.training.token_rows import TokenRows
 from parity.oracle import pair
 from tiny_models import SENTENCES, tokenizer
 
@@ -74,7 +74,7 @@ def models(name: str, **config: Any) -> tuple[Any, Any]:
 def test_classification_curves_are_equal() -> None:
     theirs, ours = models("BertForSequenceClassification", num_labels=3, problem_type="single_label_classification")
     rows = [{"text": text, "label": str(k % 3)} for k, text in enumerate(TEXTS)]
-    prepared = prepare("classify", model=ours, tokenizer=tokenizer(), train=rows)
+    prepared = load_task("classify", model=ours, tokenizer=tokenizer(), train=rows)
     check(curves(prepared.objective, theirs, prepared.train, lambda batch: {"labels": batch.tensors["labels"]}))
 
 
@@ -120,7 +120,7 @@ def test_question_answering_curves_are_equal() -> None:
                 "answers": [{"text": answer, "answer_start": context.index(answer)}],
             }
         )
-    prepared = prepare("answer", model=ours, tokenizer=tokenizer(), train=rows)
+    prepared = load_task("answer", model=ours, tokenizer=tokenizer(), train=rows)
     assert len({prepared.train.length(index) for index in range(len(prepared.train))}) == 1
 
     def labels(batch: Any) -> dict[str, Tensor]:

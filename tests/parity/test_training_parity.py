@@ -16,15 +16,15 @@ import transformers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from bertie.training import train
 from bertie.training.contract import Batch, Examples
-from bertie.training.corpus import tokenize_corpus
-from bertie.training.distributed import World
-from bertie.training.loop import train
-from bertie.training.objectives.pretrain import Pretraining
-from bertie.training.prepare import prepare
-from bertie.training.pretraining_data import SequenceExamples
-from bertie.training.progress import read_metrics
-from bertie.training.schedules import Schedule
+from bertie.training.optim.schedules import Schedule
+from bertie.training.pretraining.corpus import tokenize_corpus
+from bertie.training.pretraining.objective import Pretraining
+from bertie.training.pretraining.pairs import SequenceExamples
+from bertie.training.registry import load_task
+from bertie.training.run.distributed import World
+from bertie.training.run.journal import read_metrics
 from bertie.training.settings import Settings
 from tiny_models import SENTENCES, tiny, tokenizer
 
@@ -49,7 +49,7 @@ def masked_lm(folder: Path) -> tuple[Any, Examples]:
 def classification(folder: Path) -> tuple[Any, Examples]:
     rows = [{"text": SENTENCES[n % 7][: 10 + n], "label": ("no", "yes", "maybe")[n % 3]} for n in range(40)]
     model = tiny("BertForSequenceClassification", num_labels=3, **NO_DROPOUT)
-    made = prepare("classify", model=model, train=rows, tokenizer=tokenizer())
+    made = load_task("classify", model=model, train=rows, tokenizer=tokenizer())
     return made.objective, made.train
 
 
@@ -61,7 +61,7 @@ def answering(folder: Path) -> tuple[Any, Examples]:
         answers = {"text": [word], "answer_start": [context.index(word)]}
         rows.append({"id": str(number), "question": "Which word is it?", "context": context, "answers": answers})
     model = tiny("BertForQuestionAnswering", **NO_DROPOUT)
-    made = prepare("answer", model=model, train=rows, tokenizer=tokenizer())
+    made = load_task("answer", model=model, train=rows, tokenizer=tokenizer())
     return made.objective, made.train
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertie.text import BertTokenizer, train_vocabulary
-from bertie.text.characters import _OTHER_COMBINING, NONSPACING_MARKS
+from bertie.text.wordpiece.characters import NONSPACING_MARKS, OTHER_COMBINING
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 VOCABS = DATA / "vocabs"
@@ -39,7 +39,7 @@ _POOLS = (
     " \t\n\r\x0b\x0c\x85\u3000\u2028\u2029\u00a0",
     "éèÄÖüßİıΣσςǅﬁŉǰΐ",
     "".join(map(chr, range(0x300, 0x370))),
-    "".join(sorted(NONSPACING_MARKS | _OTHER_COMBINING)),
+    "".join(sorted(NONSPACING_MARKS | OTHER_COMBINING)),
     "漢字日本語한국어カナ\U0002b820\U0002b920\uf900각",
     "😀👨‍👩‍👧🏽🇩🇪",
     "\x00\x01\ufffd\ue000\u200d\u200b\xad\ufeff\U000e0041",

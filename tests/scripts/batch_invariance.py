@@ -14,8 +14,8 @@ import numpy as np
 
 from bertie.defaults import default_embedding_model
 from bertie.model import BertModel
+from bertie.running.open import OpenModel, open_model
 from bertie.tasks.embed import Embedder
-from bertie.tasks.loaded import Loaded, open_model
 
 WORDS = ["time", "year", "people", "way", "day", "thing", "woman", "life", "child", "world", "school", "state"]
 
@@ -42,7 +42,7 @@ def main() -> None:
         company = texts(rng, rng.randrange(1, 6))
         place = rng.randrange(len(company) + 1)
         budget = rng.choice([16, 128, 1024, 4096])
-        embedder = Embedder(Loaded(loaded.model, loaded.tokenizer, loaded.folder, loaded.name, budget))
+        embedder = Embedder(OpenModel(loaded.model, loaded.tokenizer, loaded.folder, loaded.name, budget))
         together = embedder.embed([*company[:place], probes[number], *company[place:]])
         largest = max(largest, float(np.abs(together[place] - alone[number]).max()))
     runs = [Embedder(loaded).embed(probes).tobytes() for _ in range(3)]

@@ -20,7 +20,6 @@ import torch
 import bertie
 from bertie.config import BertConfig
 from bertie.engine.cpu import runner as cpu_runner
-from bertie.engine.cpu.cores import usable_cores
 
 MANY = 16
 
@@ -34,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
-    cores = usable_cores()
+    cores = cpu_runner.usable_cores()
     # The size of all-MiniLM-L6-v2.
     config = BertConfig(
         vocab_size=1000, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536

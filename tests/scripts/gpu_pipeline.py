@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 import bertie
+from bertie.running.pooling import Pieces
+from bertie.running.rows import Cutting
+from bertie.running.stream import VectorStream, text_chunks, tokenizing_beside
 from bertie.tasks.embed import Embedder
-from bertie.tasks.pieces import Cutting, text_chunks
-from bertie.tasks.pipeline import Pipeline, tokenizing_beside
-from bertie.tasks.pooling import Pieces
 from bertie.text import BertTokenizer
 
 
@@ -110,7 +110,7 @@ def main() -> None:
         print(f"lowest cosine to the float32 reference {check_answers(folder, texts[:600]):.5f}", flush=True)
 
         embedder = Embedder(folder, dtype="bf16", max_length=256)
-        cutting = embedder._cutting(None, None)
+        cutting = embedder.cutting()
         started = time.perf_counter()
         tokens = len(cutting.pieces(texts).ids)
         print(f"{len(texts)} texts, {tokens} tokens; tokenized at once in {time.perf_counter() - started:.2f} s")
@@ -120,8 +120,8 @@ def main() -> None:
 
         known = Tokenized(embedder.loaded.tokenizer, 256)
         rows = [cutting.pieces(chunk) for chunk in chunks]
-        road = embedder._pipeline(cutting)
-        ready = Pipeline(road.loaded, known, road.modes, road.finish, road.budget)
+        road = embedder._vector_stream(cutting)
+        ready = VectorStream(road.loaded, known, road.pool, road.finish, road.budget)
         embedder.embed(texts)
         end, pre = [], []
         for _ in range(given.rounds):

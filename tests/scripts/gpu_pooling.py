@@ -12,7 +12,7 @@ import random
 import numpy as np
 import torch
 
-from bertie.tasks.pooling import POOLING_MODES, Pieces, divide, join, pool
+from bertie.running.pooling import POOLING_MODES, Pieces, divide, join, pool
 
 
 def pieces(seed: int) -> Pieces:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from bertie import BertConfig, BertForMaskedLM
-from bertie.engine.gpu.training import fuse, why_not
-from bertie.training.objectives.pretrain import word_loss
+from bertie.engine.gpu.training.fuse import fuse, why_not
+from bertie.training.pretraining.objective import word_loss
 
 DEVICE = torch.device("cuda")
 

@@ -42,7 +42,7 @@ def build(folder: Path, flags: list[str]) -> Path:
     x86 = of_setup("X86") if platform.machine().lower() in ("x86_64", "amd64") else {}
     objects = []
     sources = [ENGINE / name for name in [*of_setup("FILES"), *x86]]
-    for source in [*sources, ROOT / "src/bertie/text/csrc/wordpiece.cpp", Path(__file__).with_suffix(".cpp")]:
+    for source in [*sources, ROOT / "src/bertie/text/wordpiece/csrc/wordpiece.cpp", Path(__file__).with_suffix(".cpp")]:
         objects.append(folder / f"{source.stem}.o")
         own = [*of_setup("FLAGS"), *x86.get(source.name, []), "-O1", "-g", "-fPIC", *flags]
         subprocess.run([compiler, *own, "-c", source, "-o", objects[-1]], check=True)

@@ -28,8 +28,8 @@ import numpy as np
 import tensorflow as tf
 import torch
 
+from bertie.checkpoint.dtypes import tensorflow_types
 from bertie.checkpoint.tensorflow import BundleReader, BundleWriter, write_bundle
-from bertie.checkpoint.tensorflow.dtypes import by_torch
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "tf"
 SEED = 20181011
@@ -266,7 +266,7 @@ def write_ours(folder: Path) -> list[str]:
     torch.manual_seed(SEED)
     rng = random.Random(SEED)
     tensors: dict[str, torch.Tensor] = {}
-    for dtype in by_torch():
+    for dtype in tensorflow_types():
         for number, shape in enumerate([(), (1,), (0, 4), (7,), (3, 5), (2, 1, 3, 4), (64, 300)]):
             count = torch.Size(shape).numel() * dtype.itemsize
             raw = torch.tensor(list(rng.randbytes(count)), dtype=torch.uint8)

@@ -24,7 +24,7 @@ from tokenizer_cases import VOCABS, fuzz_strings, real_lines
 from transformers import BertTokenizerFast
 
 from bertie.text import BertTokenizer, WordPieceTokenizer
-from bertie.text.wordpiece import replace_surrogates
+from bertie.text.wordpiece.reference import replace_surrogates
 
 BATCH = 2000
 EVERYTHING = {

@@ -14,9 +14,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bertie.errors import BertieError
+from bertie.training import train
 from bertie.training.contract import Batch
-from bertie.training.distributed import world
-from bertie.training.loop import train
+from bertie.training.run.distributed import world
 from training_toy import Toy, ToyExamples, settings
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from bertie.cli.main import main
-from bertie.cli.show import bar, clipped, marked, plain_text
+from bertie.cli.support.show import bar, clipped, marked, plain_text
 from bertie.tasks.answer import answer
 from bertie.tasks.classify import classify
 from bertie.tasks.embed import embed

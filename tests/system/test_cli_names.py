@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from serve_process import serving
 
+from bertie.cli.commands.serving.serve import _default_models
 from bertie.cli.main import main
-from bertie.cli.serve import _default_models
 from bertie.client import Client
 from bertie.tasks.embed import embed
 from bertie.tasks.fill import fill

@@ -88,21 +88,26 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
 
 def python_mistakes() -> list[tuple[str, Callable[[], Any], str, str]]:
     """(what, the call, what the cause says, what the remedy says)."""
+    from bertie.search.index import build_index
     from bertie.tasks.answer import answer
     from bertie.tasks.classify import classify
     from bertie.tasks.embed import embed
     from bertie.tasks.fill import fill
     from bertie.tasks.next_sentence import next_sentence
-    from bertie.tasks.search import build_index
     from bertie.tasks.tag import tag
 
     return [
-        ("a missing text", lambda: embed(["one", None]), "None", "missing texts"),
-        ("wrong long", lambda: embed("x", long="cut"), "'cut'", "truncate, windows"),
+        ("a missing text", lambda: embed(["one", None]), "Text 1 is None", "leave out"),
+        ("wrong long", lambda: embed("x", long="cut"), "'cut'", "'truncate', 'windows'"),
         ("a model without a tokenizer", lambda: classify("x", model=bertie.BertModel(TINY)), "tokenizer", "tokenizer="),
         ("the wrong head", lambda: tag("x", model="my-squad"), "token classifier", "fine-tune"),
-        ("a question alone", lambda: answer("Who?", model="my-squad"), "without a context", "Pass the text"),
-        ("one text, not two", lambda: next_sentence("One.", model="my-bert"), "one string", "(first, second)"),
+        ("a question alone", lambda: answer("Who?", model="my-squad"), "without a context", "Pass the context as well"),
+        (
+            "one text, not two",
+            lambda: next_sentence("One.", model="my-bert"),
+            "without a second text",
+            "(first text, second text)",
+        ),
         ("unknown aggregation", lambda: tag("x", model="my-ner", aggregation="mean"), "'mean'", "average"),
         ("an index in a full folder", lambda: build_index(["x"], "full"), "not empty", "empty folder"),
         ("a string of file name", lambda: build_index("corpus.jsonl", "new"), "corpus.jsonl", "read_rows"),

@@ -41,11 +41,12 @@ def server(folder: Path) -> Iterator[Server]:
 
 
 def same(found: Any, wanted: Any) -> None:
-    """Equal, numbers to 1e-5, whatever the two types are called."""
+    """Equal, numbers to 1e-5, and of the same types."""
     if is_dataclass(wanted) and not isinstance(wanted, type):
-        assert type(found).__name__ == type(wanted).__name__
+        assert type(found) is type(wanted)
         found, wanted = asdict(found), asdict(wanted)
-        wanted.pop("truncated", None)  # counted for a whole request over HTTP
+        for one in (found, wanted):
+            one.pop("truncated", None)  # counted for a whole request over HTTP
     if isinstance(wanted, dict):
         assert list(found) == list(wanted)
         for name in wanted:
@@ -223,7 +224,7 @@ def test_every_example_of_the_help_runs(
 ) -> None:
     import shlex
 
-    from bertie.cli.client import EXAMPLES
+    from bertie.cli.commands.serving.client import EXAMPLES
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("BERTIE_URL", server.url)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from serving import folders, settings
 
-from bertie.serve.gate import Gate
+from bertie.serve.middleware import Middleware
 from bertie.serve.run import Running
 from bertie.serve.settings import Limits
 from system.raw_http import EMBED, HOST, JSON, LIVE, Line, until
@@ -266,9 +266,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Requests take so many seconds longer."""
 
     def by(seconds: float) -> None:
-        work = Gate._work
+        work = Middleware._work
 
-        async def slower(self: Gate, *given: Any) -> None:
+        async def slower(self: Middleware, *given: Any) -> None:
             watching = asyncio.ensure_future(asyncio.sleep(seconds))
             call = given[3]
             while not watching.done() and not call.gone:
@@ -280,7 +280,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
             watching.cancel()
             await work(self, *given)
 
-        monkeypatch.setattr(Gate, "_work", slower)
+        monkeypatch.setattr(Middleware, "_work", slower)
 
     return by
 

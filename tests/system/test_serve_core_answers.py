@@ -16,8 +16,8 @@ from serving import client, folders, settings
 import bertie
 from bertie.errors import InputError
 from bertie.serve.run import Running
+from sentence_models import tiny_sentence_model
 from tiny_models import SENTENCES, TEXTS
-from unit.tasks.sentence_models import tiny_sentence_model
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 

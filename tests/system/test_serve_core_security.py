@@ -13,7 +13,7 @@ import httpx
 import pytest
 from serving import client, folders, settings
 
-from bertie.serve import gate
+from bertie.serve import middleware
 from bertie.serve.app import ROUTES
 from bertie.serve.logs import start_logging
 from bertie.serve.run import Running
@@ -79,7 +79,7 @@ def test_without_an_admin_key_nobody_administers(open_server: Running) -> None:
 
 def test_keys_are_compared_in_constant_time() -> None:
     """Every comparison of keys is hmac.compare_digest over digests of one length."""
-    source = inspect.getsource(gate.Gate._check_key)
+    source = inspect.getsource(middleware.Middleware._check_key)
     assert source.count("hmac.compare_digest(held, key)") == 2
     assert not re.search(r"held\s*(==|in|!=)", source)
 
@@ -139,7 +139,7 @@ def test_the_page_s_files_and_no_others_are_served(open_server: Running) -> None
             request = http.build_request("GET", path)
             request.url = httpx.URL(open_server.url + "/").copy_with(raw_path=path.encode())
             assert http.send(request).status_code == 404
-        files = list((Path(gate.__file__).parent / "static").glob("*.*"))
+        files = list((Path(middleware.__file__).parent / "static").glob("*.*"))
         for file in files:
             answer = http.get(f"/static/{file.name}")
             assert answer.status_code == 200

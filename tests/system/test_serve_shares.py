@@ -20,10 +20,11 @@ import httpx
 from serving import client, folders, settings
 
 import bertie
-from bertie.serve import bodies, routes_embed, service
+from bertie.running.open import OpenModel
+from bertie.serve import bodies, service
+from bertie.serve.routes import embed as routes_embed
 from bertie.serve.run import Running
 from bertie.serve.settings import Limits
-from bertie.tasks.loaded import Loaded
 from bertie.text import BertTokenizer
 
 TEXT = "the dog and the fox"
@@ -55,15 +56,15 @@ def test_no_request_runs_in_more_than_a_batch_at_a_time(
     batches: list[int] = []
 
     def recorded(run: Callable[..., Any]) -> Callable[..., Any]:
-        def inside(self: Loaded, ids: Any, lengths: Any, *rest: Any) -> Any:
+        def inside(self: OpenModel, ids: Any, lengths: Any, *rest: Any) -> Any:
             batches.append(int(lengths.sum()))
             return run(self, ids, lengths, *rest)
 
         return inside
 
     with Running(settings(models, batch_tokens=64)) as server, client(server) as http:
-        monkeypatch.setattr(Loaded, "_run", recorded(Loaded._run))
-        monkeypatch.setattr(Loaded, "last_states", recorded(Loaded.last_states))
+        monkeypatch.setattr(OpenModel, "_run", recorded(OpenModel._run))
+        monkeypatch.setattr(OpenModel, "last_states", recorded(OpenModel.last_states))
         assert http.post(path, json=body).status_code == 200
     assert len(batches) > 2
     assert max(batches) <= 64
@@ -90,7 +91,7 @@ def test_twenty_thousand_masks_are_refused_before_any_is_filled(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Running(settings({"m": models["fill"]})) as server, client(server) as http:
-        monkeypatch.setattr(Loaded, "run", None)  # nothing may be run
+        monkeypatch.setattr(OpenModel, "run", None)  # nothing may be run
         found = http.post("/v1/fill", json={"inputs": "[MASK] " * 20_000, "joint": False})
         assert found.status_code == 413
         assert "fewer masks" in found.json()["error"]["remedy"]
@@ -101,15 +102,15 @@ def test_a_large_batch_neither_starves_others_nor_is_starved(
 ) -> None:
     """Small requests of the same address are all answered meanwhile, and the batch is, though it takes longer than a
     request may wait."""
-    states = Loaded.last_states
+    states = OpenModel.last_states
 
-    def slow(self: Loaded, ids: Any, lengths: Any) -> Any:
+    def slow(self: OpenModel, ids: Any, lengths: Any) -> Any:
         time.sleep(0.03)
         return states(self, ids, lengths)
 
     limits = Limits(queue_tokens=512, request_seconds=1)
     with Running(settings({"m": models["embed"]}, limits=limits, batch_tokens=64)) as server, client(server) as http:
-        monkeypatch.setattr(Loaded, "last_states", slow)
+        monkeypatch.setattr(OpenModel, "last_states", slow)
         with ThreadPoolExecutor(1) as pool:
             began = time.monotonic()
             large = pool.submit(http.post, "/embed", json={"inputs": [TEXT * 2] * 400})
@@ -237,14 +238,14 @@ def test_the_bound_is_not_far_above_the_answer(models: dict[str, str], name: str
     """What is reckoned before the work is done would not refuse an answer a tenth of the limit."""
     path, body = LARGE[name]
     reserved: list[int] = []
-    write = service.Service.write
+    write = service.Call.write
 
-    async def recorded(self: Any, call: Any, found: Any) -> bytes:
-        reserved.append(call.answer_bytes)
-        return await write(self, call, found)
+    async def recorded(self: Any, found: Any) -> bytes:
+        reserved.append(self.answer_bytes)
+        return await write(self, found)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service.Service, "write", recorded)
+        patch.setattr(service.Call, "write", recorded)
         with Running(settings(models)) as server, client(server) as http:
             found = http.post(path, json=body)
     assert found.status_code == 200

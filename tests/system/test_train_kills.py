@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError
-from bertie.training import run_checkpoint
-from bertie.training.distributed import World
-from bertie.training.loop import train
-from bertie.training.run_checkpoint import RunFolder
+from bertie.training import train
+from bertie.training.run import checkpoint as run_checkpoint
+from bertie.training.run.checkpoint import RunFolder
+from bertie.training.run.distributed import World
 from training_toy import Toy, ToyExamples, settings
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

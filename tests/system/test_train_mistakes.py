@@ -13,7 +13,9 @@ import pytest
 
 from bertie.cli.main import main
 from bertie.errors import BertieError, ConfigError
-from bertie.training import Settings, TaskOptions, finetune, report, run_checkpoint
+from bertie.training import Settings, TaskOptions, finetune
+from bertie.training.run import checkpoint as run_checkpoint
+from bertie.training.run import report
 from tiny_models import SENTENCES
 
 CLASSIFY = "finetune classify -m my-bert -o out --device cpu --epochs 1"
@@ -55,25 +57,29 @@ def files(desk: Path) -> Path:
 # (arguments, what the cause says, what the remedy says)
 MISTAKES = [
     # settings are named as they were typed
-    (f"{CLASSIFY} --train two.jsonl --lr 0", "error: --lr 0: it must be above 0.", "bertie finetune classify --help"),
+    (f"{CLASSIFY} --train two.jsonl --lr 0",
+     "error: --lr 0: it takes a number above 0.", "bertie finetune classify --help"),
     (f"{CLASSIFY} --train two.jsonl --lr high", "'--lr'", "bertie finetune classify --help"),
-    (f"{CLASSIFY} --train two.jsonl --batch-size 0", "--batch-size 0: it takes at least 1", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --batch-size 0", "--batch-size 0: it takes a number at least 1.", "--help"),
     (f"{CLASSIFY} --train two.jsonl --micro-batch-tokens -5", "--micro-batch-tokens -5: it takes", "--help"),
-    (f"{CLASSIFY} --train two.jsonl --seed {2**63}", f"--seed {2**63}: it takes at most {2**63 - 1}", "--help"),
-    (f"{CLASSIFY} --train two.jsonl --dropout 1", "--dropout 1: it takes 0 up to", "--help"),
-    (f"{CLASSIFY} --train two.jsonl --dev-share 2", "--dev-share 2: it takes 0 up to", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --seed {2**63}",
+     f"--seed {2**63}: it takes a number at least 0 and at most {2**63 - 1}.", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --dropout 1", "--dropout 1: it takes a number at least 0 and below 1.", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --dev-share 2",
+     "--dev-share 2: it takes a number at least 0 and below 1.", "--help"),
     (f"{CLASSIFY} --train two.jsonl --dev two.jsonl --dev-share 0.5", "Both --dev and --dev-share were given", "share"),
     (f"{CLASSIFY} --train two.jsonl --max-length 4000", "--max-length 4000: it takes 4 to 48", "--help"),
     (f"{CLASSIFY} --train two.jsonl --class-weights 1,2,3", "--class-weights 1,2,3: there are 2 labels", "bad, good"),
     (f"{PRETRAIN} --corpus texts.txt --mask-probability 2", "--mask-probability 2: it takes", "bertie pretrain --help"),
     (f"{FURTHER} my-bert --vocab my-bert", "Both --model and --vocab were given", "keeps"),
-    (f"{PRETRAIN} --corpus texts.txt --dupe-factor 0", "--dupe-factor 0: it takes at least 1", "--help"),
+    (f"{PRETRAIN} --corpus texts.txt --dupe-factor 0", "--dupe-factor 0: it takes a number at least 1.", "--help"),
     (f"{CLASSIFY} --train two.jsonl three.jsonl", "unexpected extra argument", "--train A --train B"),
     (f"{CLASSIFY} --train two.jsonl --class-weights=-1,1", "--class-weights -1,1: weights are 0 or more", "--help"),
     ("finetune embed -m my-bert --train pairs.csv -o out --batch-size 1", "--batch-size 1: rows of a batch", "Larger"),
     (f"{CLASSIFY} --train two.jsonl --class-weights inf,1", "--class-weights inf,1: weights are 0 or more", "--help"),
-    (f"{CLASSIFY} --train none --seed 99999999999999999999", "--seed 99999999999999999999: it takes at most", "--help"),
-    (f"{CLASSIFY} --train none --warmup inf", "error: --warmup inf: it takes a number that is finite.", "--help"),
+    (f"{CLASSIFY} --train none --seed 99999999999999999999",
+     "--seed 99999999999999999999: it takes a number", "--help"),
+    (f"{CLASSIFY} --train none --warmup inf", "error: --warmup inf: it takes a finite number.", "--help"),
     (f"{FURTHER} my-bert --size base", "Both --model and --size were given", "its own"),
     ("finetune answer -m my-bert --train two.jsonl -o out --input-format conll", "--input-format conll is not known",
      "jsonl, json"),
@@ -81,8 +87,8 @@ MISTAKES = [
     (f"{CLASSIFY} --train none --dev none --metric f2", "--metric f2: classify has no such metric", "matthews, f1, "),
     (f"{CLASSIFY} --train none --dev none --metric acuracy", "--metric acuracy", "Did you mean accuracy? It has:"),
     (f"{CLASSIFY} --train three.jsonl --dev three.jsonl --metric f1", "--metric f1: classify does not", "f1_macro"),
-    (f"{CLASSIFY} --train two.jsonl --metric f1", "--metric f1, and there is no development data", "--dev-share."),
-    (f"{CLASSIFY} --train two.jsonl --patience 2", "--patience 2, and there is no development data", "--dev"),
+    (f"{CLASSIFY} --train two.jsonl --metric f1", "--metric f1: there is no development data", "--dev-share."),
+    (f"{CLASSIFY} --train two.jsonl --patience 2", "--patience 2: there is no development data", "--dev"),
     ("finetune regress -o out --train none --dev none --metric f1", "regress has no such metric", "spearman, pearson"),
     # files
     (f"{CLASSIFY} --train empty.csv", "empty.csv: is empty", "name the columns"),
@@ -105,22 +111,23 @@ MISTAKES = [
     # folders
     (f"{CLASSIFY} --train two.jsonl --resume", "no run in out to resume", "--resume out"),
     (f"{PRETRAIN} --corpus texts.txt --resume", "no run in out to resume", "--resume out"),
-    ("finetune classify -m my-bert --train two.jsonl -o texts.txt", "--output texts.txt, which is a file", "folder"),
+    ("finetune classify -m my-bert --train two.jsonl -o texts.txt", "--output texts.txt: it is a file", "folder"),
     ("finetune classify -m my-bert --train two.jsonl -o texts.txt/a", "texts.txt is a file", "another folder"),
     ("finetune classify -m my-bert --train two.jsonl -o my-ner", "a model in my-ner already", "not overwritten"),
     (f"{CLASSIFY} --train nulls.jsonl", "nulls.jsonl, line 2: the column 'labels' should be a list", "--skip-bad"),
     ("finetune tag -m my-bert --train odd.conll -o out", "odd.conll, line 2: the tag 'PER'", "Correct it: either all"),
     ("finetune tag -m my-bert --train odd.conll -o out --skip-bad", "odd.conll, line 2: the tag 'PER'", "Correct it"),
     # teachers
-    (f"{CLASSIFY} --train none --temperature 3", "--temperature 3, and there is no teacher", "--teacher"),
-    (f"{CLASSIFY} --train none --distil 1 1 0 0", "--distil 1 1 0 0, and there is no teacher", "--teacher"),
-    (f"{PRETRAIN} --corpus texts.txt --distil 1 1 0 0", "--distil 1 1 0 0, and there is no teacher", "--teacher"),
+    (f"{CLASSIFY} --train none --temperature 3", "--temperature 3: there is no teacher", "--teacher"),
+    (f"{CLASSIFY} --train none --distil 1 1 0 0", "--distil 1 1 0 0: there is no teacher", "--teacher"),
+    (f"{PRETRAIN} --corpus texts.txt --distil 1 1 0 0", "--distil 1 1 0 0: there is no teacher", "--teacher"),
     ("pretrain -o out --corpus texts.txt --teacher my-bert --student-layers 1 --size tiny",
      "Both --student-layers and --size were given", "its own"),
     (f"{CLASSIFY} --train none --teacher other-words", "teacher other-words has another vocabulary", "same ids"),
     (f"{CLASSIFY} --train two.jsonl --teacher my-nli", "'entailment'", "--distil 0.5 0 0 0."),
     (f"{CLASSIFY} --train two.jsonl --teacher my-sentiment --distil 0 0 0 0", "--distil 0 0 0 0: its", "--help"),
-    (f"{CLASSIFY} --train none --teacher my-sentiment --temperature 0", "--temperature 0: it must", "--help"),
+    (f"{CLASSIFY} --train none --teacher my-sentiment --temperature 0",
+     "--temperature 0: it takes a number above 0.", "--help"),
     ("finetune classify --train two.jsonl -o out --teacher my-sentiment --student-layers 99",
      "--student-layers 99: the teacher has 3", "--help"),
     (f"{FURTHER} other-words --teacher my-bert", "has another vocabulary", "same ids"),
@@ -143,9 +150,10 @@ def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(
 
 
 def test_python_names_settings_by_their_own_names(files: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^learning_rate is 0\.0; it must be above 0\.$"):
+    with pytest.raises(ConfigError, match=r"^learning_rate is 0\.0; it takes a number above 0\.$"):
         Settings(learning_rate=0.0)
-    with pytest.raises(ConfigError, match=r"^seed is 36893488147419103232; it takes at most 9223372036854775807\.$"):
+    most = r"^seed is 36893488147419103232; it takes a number at least 0 and at most 9223372036854775807\.$"
+    with pytest.raises(ConfigError, match=most):
         Settings(seed=2**65)
     weights = TaskOptions(class_weights={"good": -1.0})
     with pytest.raises(BertieError, match=r"^class_weights is \[1\.0, -1\.0\]; weights are 0 or more, finite"):
@@ -157,7 +165,7 @@ def test_python_names_settings_by_their_own_names(files: Path) -> None:
 def test_tensorboard_that_is_missing_is_told_before_anything_is_read(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bertie.training.progress.find_spec", lambda name: None)
+    monkeypatch.setattr("bertie.training.run.journal.find_spec", lambda name: None)
     assert main([*CLASSIFY.split(), "--train", "none.jsonl", "--tensorboard"]) == 2
     assert "pip install 'bertie[train]'" in capsys.readouterr().err
 
@@ -211,11 +219,11 @@ def test_a_full_disk_says_what_is_safe_and_how_to_go_on(
     line = [*CLASSIFY.split(), "--train", "two.jsonl", "--dev", "two.jsonl", "--log-every", "1"]
     with monkeypatch.context() as broken:
         if where == "model":
-            broken.setattr("bertie.training.run_state.save_tensors", fail)
+            broken.setattr("bertie.training.run.state.save_tensors", fail)
         elif where == "checkpoint":
             broken.setattr(run_checkpoint, "write_safetensors", fail)
         elif where == "metrics":
-            broken.setattr("bertie.training.progress._keep_until", lambda path, step: path.symlink_to("/dev/full"))
+            broken.setattr("bertie.training.run.journal._keep_until", lambda path, step: path.symlink_to("/dev/full"))
         else:
             broken.setattr(report, "environment_of", fail)
         assert main(line) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertie.cli.main import main
-from bertie.training.progress import read_metrics
+from bertie.training.run.journal import read_metrics
 from tiny_models import SENTENCES
 
 SMALL = ["--epochs", "1", "--batch-size", "4", "--max-length", "40", "--device", "cpu"]

@@ -17,9 +17,9 @@ import pytest
 
 from bertie.cli.main import main
 from bertie.text import train_vocabulary
-from bertie.training.array_folder import ArrayBuilder
-from bertie.training.outcome import Interrupted
-from bertie.training.stopping import explained, interruption, look_elsewhere
+from bertie.training.contract import Interrupted
+from bertie.training.pretraining.array_folder import ArrayBuilder
+from bertie.training.run.stopping import explained, interruption, stop_if_signalled
 
 NOTHING = "Stopped before the first step. Nothing was written, and what was prepared so far is not kept."
 FINETUNE = ["finetune", "classify", "-m", "my-bert", "--train", "pipe.jsonl", "-o", "out", "--device", "cpu"]
@@ -182,7 +182,7 @@ def test_ctrl_c_does_not_wait_for_rust_to_count_all_words(tmp_path: Path) -> Non
             calls.append(stage)
             if len(calls) == 2:
                 os.kill(os.getpid(), signal.SIGINT)
-        look_elsewhere()
+        stop_if_signalled()
 
     texts = ["some words to count and to count again " * 400] * 1600  # 24 calls, if nobody stops it
     with pytest.raises(Interrupted, match="Stopped before the first step"), explained(tmp_path / "out"):

@@ -7,6 +7,7 @@ In order of preference:
     pytorch_model.bin, pytorch_model.bin.index.json
     bert_model.ckpt.index + .data  a TensorFlow checkpoint (Google's folders; configuration in bert_config.json)
 
+An index says which tensor is in which file: `{"metadata": …, "weight_map": {"tensor name": "file name", …}}`.
 `variant="fp16"` looks for `model.fp16.safetensors` and so on. A sentence-transformers folder keeps the model either in
 the root or in the folder its modules.json names, such as `0_Transformer`.
 """
@@ -19,11 +20,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.checkpoint.report import listed
-from bertie.checkpoint.shards import inside, read_index
-from bertie.errors import CheckpointError, CheckpointNotFound
+from bertie.checkpoint.tensorflow_files import find_bundle
+from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
+from bertie.json_values import fields, items, text
 
 CONFIG_NAMES = ("config.json", "bert_config.json")
 WEIGHT_NAMES = (
@@ -38,7 +40,8 @@ ASKED = {
     "use_safetensors=False": ("torch", "tensorflow"),
     "from_tf=True": ("tensorflow",),
 }
-MAX_MODULES_BYTES = 1 << 20
+_MAX_MODULES_BYTES = 1 << 20
+MAX_FILES = 10_000  # more than a BERT has tensors
 _VARIANT = re.compile(r"[\w\-]+(\.[\w\-]+)*")
 _SIZES = {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
 
@@ -85,8 +88,6 @@ def find_weights(folder: Path, *, variant: str | None = None, asked: str | None 
             return weights_at(path)
     has_bundle = variant is None and any(name.endswith(".index") for name in os.listdir(folder))
     if has_bundle and allows(asked, "tensorflow"):
-        from bertie.checkpoint.tensorflow import find_bundle
-
         return WeightFiles("tensorflow", (Path(find_bundle(folder)),))
     if asked is not None and (has_bundle or any((folder / with_variant(n, variant)).is_file() for n in WEIGHT_NAMES)):
         raise wrong_kind(str(folder), asked)
@@ -126,6 +127,26 @@ def weights_at(path: Path) -> WeightFiles:
     )
 
 
+def read_index(path: Path) -> dict[str, list[str]]:
+    """The index's files, each with the tensors it should hold. Every file is there, inside the index's folder."""
+    weight_map = read_json_file(path).get("weight_map")
+    named = {name: text(file) for name, file in fields(weight_map).items()}
+    if not isinstance(weight_map, dict) or None in named.values():
+        raise CorruptCheckpoint(f"{path} has no weight_map of tensor names to file names.", "Fetch the file again.")
+    files: dict[str, list[str]] = {}
+    for name, file in named.items():
+        files.setdefault(file or "", []).append(name)
+    if len(files) > MAX_FILES:
+        raise CorruptCheckpoint(f"{path} names {len(files)} files; no model has more than {MAX_FILES}.")
+    missing = [file for file in files if not inside(path.parent, file, named_by=path).is_file()]
+    if missing:
+        raise CheckpointNotFound(
+            f"{path.parent} lacks {len(missing)} of the {len(files)} files that {path.name} names: {listed(missing)}.",
+            "Fetch the missing files; a checkpoint in pieces needs all of them.",
+        )
+    return files
+
+
 def find_config(folder: Path) -> Path | None:
     return next((folder / name for name in CONFIG_NAMES if (folder / name).is_file()), None)
 
@@ -148,21 +169,25 @@ def model_folder(folder: Path) -> Path:
 
 def transformer_module(modules: Path) -> str:
     """The folder of the Transformer module in a sentence-transformers modules.json; '' for the root."""
-    try:
-        if modules.stat().st_size > MAX_MODULES_BYTES:
-            raise ValueError(f"{modules.stat().st_size} bytes are too many")
-        listing = json.loads(modules.read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(f"{modules} is not valid JSON: {error!s:.200}.", "Fetch the file again.") from None
-    for module in listing if isinstance(listing, list) else []:
-        if isinstance(module, dict) and str(module.get("type", "")).endswith(".Transformer"):
+    for module in read_modules(modules):
+        if str(module.get("type", "")).endswith(".Transformer"):
             return str(module.get("path", ""))
     raise CheckpointError(
         f"{modules} names no Transformer module.", "Is this a sentence-transformers folder of a BERT?"
     )
 
 
-def check_model_type(values: Mapping[str, Any], where: str | os.PathLike[str], *, wanted: str = "bert") -> None:
+def read_modules(path: Path) -> list[Mapping[str, object]]:
+    """What a modules.json lists; an entry that is no object has no fields."""
+    try:
+        if path.stat().st_size > _MAX_MODULES_BYTES:
+            raise ValueError(f"{path.stat().st_size} bytes are too many")
+        return [fields(module) for module in items(json.loads(path.read_bytes())) or ()]
+    except (ValueError, RecursionError, OSError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error!s:.200}.", "Fetch the file again.") from None
+
+
+def check_model_type(values: Mapping[str, object], where: str | os.PathLike[str], *, wanted: str = "bert") -> None:
     """Refuse another architecture by its name. Old configurations name none and pass."""
     model_type = values.get("model_type", _guessed_type(values))
     if model_type is None and not values.keys() & _SIZES:
@@ -173,9 +198,7 @@ def check_model_type(values: Mapping[str, Any], where: str | os.PathLike[str], *
             f"A BERT's configuration has model_type 'bert' and {listed(sorted(_SIZES))}.",
         )
     if model_type is not None and model_type != wanted:
-        architectures = values.get("architectures")
-        names = architectures if isinstance(architectures, list) else []
-        named = listed([str(name)[:80] for name in names]) or "no architecture named"
+        named = listed([str(name)[:80] for name in items(values.get("architectures")) or ()]) or "no architecture named"
         raise CheckpointError(
             f"{where} describes a {model_type!r} model ({named}), not a {wanted!r} one.",
             "Bertie reads models of model_type 'bert' only; near relatives such as DistilBERT, RoBERTa and ELECTRA "
@@ -185,15 +208,15 @@ def check_model_type(values: Mapping[str, Any], where: str | os.PathLike[str], *
         )
 
 
-def _found_inside(values: Mapping[str, Any], key: str, *, depth: int = 5) -> list[Any]:
+def _found_inside(values: Mapping[str, object], key: str, *, depth: int = 5) -> list[object]:
     """The first list under this key, however a wrapping program nested the configuration."""
-    if isinstance(found := values.get(key), list):
+    if found := items(values.get(key)):
         return found
-    below = [value for value in values.values() if isinstance(value, Mapping)] if depth else []
+    below = map(fields, values.values()) if depth else ()
     return next((found for value in below if (found := _found_inside(value, key, depth=depth - 1))), [])
 
 
-def _guessed_type(values: Mapping[str, Any]) -> str | None:
+def _guessed_type(values: Mapping[str, object]) -> str | None:
     """Very old configurations have no model_type; their keys give them away."""
     if "n_embd" in values:
         return "gpt2"

@@ -7,31 +7,29 @@ other folder. The first file fetched fixes the revision of the rest, so that a p
 
 from __future__ import annotations
 
-import difflib
-import json
 import os
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from inspect import signature
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TypedDict, Unpack
 
 from bertie.checkpoint.folder import (
     CONFIG_NAMES,
-    MAX_MODULES_BYTES,
+    MAX_FILES,
     WEIGHT_NAMES,
     allows,
     check_model_type,
     kind_of,
+    read_modules,
     transformer_module,
     with_variant,
     wrong_kind,
 )
-from bertie.checkpoint.shards import MAX_FILES, inside, read_json_file
+from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.checkpoint.shipped import SHIPPED, installed
 from bertie.errors import CheckpointError, CheckpointNotFound, MissingExtra
+from bertie.json_values import fields, text
 
 _BUNDLE = ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001")
 MODEL = (*CONFIG_NAMES, "modules.json")  # what there is of every model
@@ -44,37 +42,46 @@ class _AbsentError(Exception):
     """The repository is there and has no such file (or, offline, the cache has not)."""
 
 
+class Fetching(TypedDict, total=False):
+    """How files are fetched, under huggingface_hub's own names."""
+
+    revision: str | None
+    cache_dir: str | Path | None
+    local_files_only: bool
+    token: str | bool | None
+    force_download: bool
+    proxies: Mapping[str, str] | None
+
+
 def fetch(
     repo_id: str,
     *,
     subfolder: str = "",
-    revision: str | None = None,
     variant: str | None = None,
     asked: str | None = None,
-    cache_dir: str | None = None,
-    local_files_only: bool = False,
-    token: str | bool | None = None,
-    force_download: bool = False,
-    proxies: Mapping[str, str] | None = None,
     wanted_type: str = "bert",
     also: tuple[str, ...] = (),
+    with_companions: bool = False,
+    **fetching: Unpack[Fetching],
 ) -> Path:
-    """Download (or find in the cache) a model's configuration, its weights and what `also` names, if it is there; the
-    folder they lie in."""
-    repository = _Repository(
-        repo_id,
-        revision=revision,
-        cache_dir=cache_dir,
-        local_files_only=local_files_only,
-        token=token,
-        force_download=force_download,
-        proxies=proxies,
-    )
-    config, subfolder = _fetch_config(repository, subfolder)
+    """Download (or find in the cache) a model's configuration and weights; the folder they lie in.
+
+    `asked` allows only some kinds of weights (folder.ASKED). What `also` names is brought from beside the configuration
+    if it is there; `with_companions` brings the tokenizer's small files too, and sentence-transformers' own.
+    """
+    repository = _Repository(repo_id, **fetching)
+    config, below = _fetch_config(repository, subfolder)
     if config.name == "config.json":
         check_model_type(read_json_file(config), f"{repo_id}/{config.name}", wanted=wanted_type)
     for name in also:
-        repository.get_if_there(name, subfolder)
+        repository.get_if_there(name, below)
+    folder = _fetch_weights(repository, below, variant, asked)
+    if with_companions:
+        _fetch_companions(repository, subfolder)
+    return folder
+
+
+def _fetch_weights(repository: _Repository, subfolder: str, variant: str | None, asked: str | None) -> Path:
     for name in (name for name in WEIGHT_NAMES if allows(asked, kind_of(name))):
         try:
             path = repository.get(with_variant(name, variant), subfolder)
@@ -93,9 +100,9 @@ def fetch(
         raise repository.no_weights(variant, asked) from None
 
 
-def fetch_config(repo_id: str, *, subfolder: str = "", **options: Any) -> Path:
+def fetch_config(repo_id: str, *, subfolder: str = "", **fetching: Unpack[Fetching]) -> Path:
     """A model's configuration alone."""
-    return _fetch_config(_Repository(repo_id, **(_DEFAULTS | options)), subfolder)[0]
+    return _fetch_config(_Repository(repo_id, **fetching), subfolder)[0]
 
 
 def _fetch_config(repository: _Repository, subfolder: str) -> tuple[Path, str]:
@@ -115,9 +122,8 @@ def _fetch_config(repository: _Repository, subfolder: str) -> tuple[Path, str]:
 
 
 def _fetch_shards(repository: _Repository, index: Path, subfolder: str) -> None:
-    weight_map = read_json_file(index).get("weight_map")
-    named = weight_map.values() if isinstance(weight_map, dict) else ()
-    files = dict.fromkeys(file for file in named if isinstance(file, str))
+    named = map(text, fields(read_json_file(index).get("weight_map")).values())
+    files = dict.fromkeys(file for file in named if file is not None)
     for file in files if len(files) <= MAX_FILES else ():  # read_index says what is wrong with the others
         inside(index.parent, file, named_by=index)
         try:
@@ -126,29 +132,22 @@ def _fetch_shards(repository: _Repository, index: Path, subfolder: str) -> None:
             continue  # read_index names all that are missing, together
 
 
-def fetch_for_task(repo_id: str, **options: Any) -> Path:
-    """What `fetch` brings, and the small files beside it: the tokenizer's and sentence-transformers' own."""
-    folder = fetch(repo_id, **options)
-    for name in ("variant", "asked", "wanted_type", "also"):
-        options.pop(name, None)
-    subfolder = options.pop("subfolder", "")
-    repository = _Repository(
-        repo_id, **(_DEFAULTS | options | {"revision": _commit(folder) or options.get("revision")})
-    )
+def _fetch_companions(repository: _Repository, subfolder: str) -> None:
     for name in TOKENIZER:
         repository.get_if_there(name, subfolder)
     modules = repository.get_if_there("modules.json", "")
     for name in _SENTENCE:
         repository.get_if_there(name, "")
-    for name in _module_folders(modules):
-        for part in ("config.json", "model.safetensors", "pytorch_model.bin"):
-            repository.get_if_there(part, name)
-    return folder
+    with suppress(CheckpointError):  # a list that cannot be read is for whoever needs it to complain of
+        paths = [text(module.get("path")) or "" for module in (read_modules(modules) if modules else ())]
+        for folder in (path for path in paths if path.replace("_", "").isalnum()):  # pooling, dense …
+            for part in ("config.json", "model.safetensors", "pytorch_model.bin"):
+                repository.get_if_there(part, folder)
 
 
-def fetch_tokenizer(repo_id: str, *, subfolder: str = "", **options: Any) -> Path:
+def fetch_tokenizer(repo_id: str, *, subfolder: str = "", **fetching: Unpack[Fetching]) -> Path:
     """A tokenizer's files alone; the folder they lie in."""
-    repository = _Repository(repo_id, **(_DEFAULTS | options))
+    repository = _Repository(repo_id, **fetching)
     found = [path for name in TOKENIZER if (path := repository.get_if_there(name, subfolder)) is not None]
     repository.get_if_there("chat_template.jinja", subfolder)
     if not found:
@@ -159,79 +158,48 @@ def fetch_tokenizer(repo_id: str, *, subfolder: str = "", **options: Any) -> Pat
     return found[0].parent
 
 
-def has_any(repo_id: str, names: tuple[str, ...], **options: Any) -> bool:
+def has_any(repo_id: str, names: tuple[str, ...], **fetching: Unpack[Fetching]) -> bool:
     """Whether a model on the hub (out of reach: in the cache) has one of these files."""
-    known = {name: options[name] for name in _DEFAULTS if name in options}
     try:
-        repository = _Repository(repo_id, **(_DEFAULTS | known))
+        repository = _Repository(repo_id, **fetching)
         return any(repository.get_if_there(name, "") is not None for name in names)
     except (CheckpointNotFound, MissingExtra):
         return False
 
 
-_DEFAULTS: dict[str, Any] = {
-    "revision": None,
-    "cache_dir": None,
-    "local_files_only": False,
-    "token": None,
-    "force_download": False,
-    "proxies": None,
-}
-
-
-def _commit(folder: Path) -> str | None:
-    """The commit a cache folder is of: …/snapshots/<commit>/[subfolder]."""
-    parts = folder.parts
-    place = parts.index("snapshots") + 1 if "snapshots" in parts else len(parts)
-    return parts[place] if place < len(parts) else None
-
-
-def _module_folders(modules: Path | None) -> list[str]:
-    """Folders of a sentence-transformers model's modules after the first (pooling, dense …)."""
-    if modules is None:
-        return []
-    try:
-        listing = json.loads(modules.read_bytes()) if modules.stat().st_size <= MAX_MODULES_BYTES else []
-    except (ValueError, RecursionError):
-        return []
-    paths = [module.get("path") for module in listing if isinstance(module, dict)] if isinstance(listing, list) else []
-    return [path for path in paths if isinstance(path, str) and path.replace("_", "").isalnum()]
-
-
 class _Repository:
     """One model on the hub at one revision."""
 
-    def __init__(
-        self, repo_id: str, *, revision: str | None, proxies: Mapping[str, str] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, repo_id: str, **fetching: Unpack[Fetching]) -> None:
         try:
             import huggingface_hub
         except ImportError:
             raise MissingExtra("huggingface_hub", "hub", f"Fetching {repo_id!r} from the hub") from None
         self._download: Callable[..., str] = huggingface_hub.hf_hub_download
-        self._offline: Callable[[], bool] = lambda: bool(
-            options["local_files_only"] or huggingface_hub.constants.HF_HUB_OFFLINE
-        )
         self.repo_id = repo_id
-        self.revision = revision
-        self.options = options
+        self.revision = fetching.pop("revision", None)
+        proxies = fetching.pop("proxies", None)
         if proxies:
             if "proxies" not in signature(self._download).parameters:
                 raise CheckpointError(
-                    f"proxies was given, and huggingface_hub {huggingface_hub.__version__} takes none.",
+                    f"{{proxies}} was given, and huggingface_hub {huggingface_hub.__version__} takes none.",
                     "Set the environment variable HTTPS_PROXY instead.",
+                    proxies=...,
                 )
-            self.options = options = options | {"proxies": dict(proxies)}
-        reached = self._offline() or bool(proxies) or _answers(huggingface_hub.constants.ENDPOINT)
+            fetching["proxies"] = dict(proxies)
+        self._offline = bool(fetching.get("local_files_only") or huggingface_hub.constants.HF_HUB_OFFLINE)
+        reached = self._offline or bool(proxies) or _answers(huggingface_hub.constants.ENDPOINT)
         self._out_of_reach = not reached
-        if options["force_download"] and (self._out_of_reach or self._offline()):
+        if fetching.get("force_download") and (self._out_of_reach or self._offline):
             why = "the hub cannot be reached" if self._out_of_reach else "HF_HUB_OFFLINE or local_files_only"
             raise CheckpointError(
                 f"{repo_id} cannot be downloaded anew: the network is off ({why}).",
-                "Leave force_download out, or turn the network on.",
+                "Leave {force_download} out, or turn the network on.",
+                force_download=...,
             )
         if self._out_of_reach:  # the package would try six times over half a minute
-            self.options = options | {"local_files_only": True}
+            fetching["local_files_only"] = True
+        self._fetching = fetching
 
     def get(self, name: str, subfolder: str) -> Path:
         """One file's path in the cache."""
@@ -239,7 +207,9 @@ class _Repository:
 
         try:
             path = Path(
-                self._download(self.repo_id, name, subfolder=subfolder or None, revision=self.revision, **self.options)
+                self._download(
+                    self.repo_id, name, subfolder=subfolder or None, revision=self.revision, **self._fetching
+                )
             )
         except errors.LocalEntryNotFoundError as error:
             raise self._not_cached(name) from error
@@ -294,7 +264,7 @@ class _Repository:
 
     def _not_cached(self, name: str) -> Exception:
         """Without the network, a file that is not in the cache may simply not exist; the next candidate decides."""
-        if self._offline() or self._out_of_reach:
+        if self._offline or self._out_of_reach:
             return _AbsentError(name)
         return CheckpointError(
             f"The hub stopped answering, and {self.repo_id}/{name} is not in the cache.",
@@ -310,7 +280,7 @@ class _Repository:
     def no_config(self) -> CheckpointError:
         if self._out_of_reach:
             return self._unreachable()
-        if self._offline():
+        if self._offline:
             revision = "" if self.revision is None else f" at revision {self.revision!r}"
             return CheckpointNotFound(
                 f"{self.repo_id!r} is no folder here and not in the hub's cache{revision}, and the network is off "
@@ -327,16 +297,18 @@ class _Repository:
             return self._unreachable()
         if asked is not None:
             return wrong_kind(self.repo_id, asked)
-        where = "the hub's cache has" if self._offline() else "the repository has"
+        where = "the hub's cache has" if self._offline else "the repository has"
         which = "no weights" if variant is None else f"no weights of the variant {variant!r}"
         remedy = "Looked for safetensors, .bin and a TensorFlow checkpoint; ONNX, HDF5 and Flax files are not read."
-        if self._offline():
+        if self._offline:
             remedy = "Fetch it once with the network on (it is off by HF_HUB_OFFLINE or local_files_only)."
         return CheckpointNotFound(f"{self.repo_id}: {where} {which} that Bertie reads.", remedy)
 
 
 def _meant(name: str) -> str:
     """The beginning of a remedy: what the name resembles, if anything."""
+    import difflib
+
     known = {shipped: shipped for shipped in SHIPPED}
     with suppress(OSError):  # a working folder that was deleted
         known |= {entry.name: f"the folder ./{entry.name}" for entry in Path().iterdir() if entry.is_dir()}
@@ -355,6 +327,9 @@ def _answers(endpoint: str) -> bool:
     """Whether anyone listens at the hub's address. Behind a proxy only the proxy knows."""
     if any(name.lower() in ("https_proxy", "http_proxy", "all_proxy") and value for name, value in os.environ.items()):
         return True
+    import socket
+    from urllib.parse import urlsplit
+
     address = urlsplit(endpoint)
     try:
         port = address.port or (80 if address.scheme == "http" else 443)

@@ -10,26 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from bertie.checkpoint.folder import WeightFiles
-from bertie.checkpoint.headers import open_weights, read_header
+from bertie.checkpoint.hostile.paths import open_weights
+from bertie.checkpoint.hostile.safetensors_header import read_header
+from bertie.checkpoint.hostile.torch_file import read_torch_headers
 from bertie.checkpoint.locate import Located, read_located
 from bertie.checkpoint.names import common_wrapper, modern, num_layers
 from bertie.checkpoint.report import listed
-from bertie.checkpoint.torch_headers import read_torch_headers
 from bertie.config import BertConfig
 from bertie.errors import BertieError
+from bertie.json_values import fields, items
 
 # How a name betrays the part it belongs to, and what that part does.
-_PARTS = (
-    ("embeddings.", "embeddings"),
-    ("encoder.", "encoder"),
-    ("pooler.", "pooler"),
-)
-_HEADS = (
-    ("cls.predictions.", "masked words"),
-    ("cls.seq_relationship.", "next sentence"),
-    ("classifier.", "classifier"),
-    ("qa_outputs.", "answer spans"),
-)
+_HEADS = {
+    "cls.predictions.": "masked words",
+    "cls.seq_relationship.": "next sentence",
+    "classifier.": "classifier",
+    "qa_outputs.": "answer spans",
+}
+_PARTS = {"embeddings.": "embeddings", "encoder.": "encoder", "pooler.": "pooler", **_HEADS}
 _MAX_VOCABULARY_BYTES = 64 << 20
 
 
@@ -54,8 +52,8 @@ class Summary:
 
     @property
     def title(self) -> str:
-        named = self.config.get("architectures")
-        return f"{', '.join(map(str, named)) if isinstance(named, list) and named else 'BERT'} in {self.source}"
+        named = ", ".join(map(str, items(self.config.get("architectures")) or ()))
+        return f"{named or 'BERT'} in {self.source}"
 
     @property
     def names(self) -> dict[str, TensorHeader]:
@@ -65,7 +63,7 @@ class Summary:
 
     @property
     def heads(self) -> list[str]:
-        return [what for prefix, what in _HEADS if any(name.startswith(prefix) for name in self.names)]
+        return [what for prefix, what in _HEADS.items() if any(name.startswith(prefix) for name in self.names)]
 
     @property
     def layers(self) -> int:
@@ -80,9 +78,7 @@ class Summary:
                 continue
             if name.startswith("cls.predictions.decoder.") and self._tied(name):
                 continue
-            part = next((part for prefix, part in _PARTS if name.startswith(prefix)), None)
-            if part is None:
-                part = next((what for prefix, what in _HEADS if name.startswith(prefix)), "other")
+            part = next((part for prefix, part in _PARTS.items() if name.startswith(prefix)), "other")
             counts[part] = counts.get(part, 0) + math.prod(tensor.shape)
         return {**counts, "total": sum(counts.values())}
 
@@ -111,14 +107,14 @@ class Summary:
         ]  # fmt: skip
         if self.vocabulary is not None:
             rows.append(("vocabulary", f"{self.vocabulary[1]:,} tokens in {self.vocabulary[0]}"))
-        labels = config.get("id2label")
-        if isinstance(labels, dict) and any(not str(label).startswith("LABEL_") for label in labels.values()):
-            rows.append(("labels", listed([str(label) for label in labels.values()])))
+        labels = [str(label) for label in fields(config.get("id2label")).values()]
+        if not all(label.startswith("LABEL_") for label in labels):
+            rows.append(("labels", listed(labels)))
         rows += [(f"parameters: {part}", f"{count:,}") for part, count in self.parameters.items()]
         return rows
 
-    def as_dict(self, *, with_tensors: bool = False) -> dict[str, Any]:
-        values: dict[str, Any] = {
+    def as_dict(self, *, with_tensors: bool = False) -> dict[str, object]:
+        values: dict[str, object] = {
             "source": self.source,
             "format": self.format,
             "files": [{"name": name, "bytes": size} for name, size in self.files],
@@ -146,14 +142,14 @@ def _summary(source: str, found: Located) -> Summary:
         format=found.weights.format,
         files=_files(found.weights),
         config=found.config,
-        tensors=_headers(found.weights, found.config),
+        tensors=_headers(found.weights),
         vocabulary=_vocabulary(found.folder),
     )
     summary.notes = list(_notes(summary))
     return summary
 
 
-def _headers(weights: WeightFiles, config: dict[str, Any]) -> list[TensorHeader]:
+def _headers(weights: WeightFiles) -> list[TensorHeader]:
     if weights.format == "safetensors":
         return [
             TensorHeader(name, entry.shape, entry.dtype)
@@ -161,8 +157,7 @@ def _headers(weights: WeightFiles, config: dict[str, Any]) -> list[TensorHeader]
             for name, entry in read_header(file)[0].items()
         ]
     if weights.format == "tensorflow":
-        from bertie.checkpoint.tensorflow.bundle import BundleReader
-        from bertie.checkpoint.tensorflow.names import to_hub
+        from bertie.checkpoint.tensorflow import BundleReader, to_hub
 
         with BundleReader(weights.files[0]) as bundle:
             plan = to_hub(bundle.shapes())
@@ -217,8 +212,5 @@ def _notes(summary: Summary) -> Iterable[str]:
 
 
 def _bytes(size: int) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000  # type: ignore[assignment]
-    return ""
+    power = next((power for power in (1, 2) if size < 1000 ** (power + 1)), 3)
+    return f"{size} bytes" if size < 1000 else f"{size / 1000**power:.1f} {('kB', 'MB', 'GB')[power - 1]}"

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-from bertie.checkpoint.atomic import read_whole
+from bertie.checkpoint import hub
 from bertie.checkpoint.folder import (
     WeightFiles,
     allows,
@@ -24,11 +24,13 @@ from bertie.checkpoint.folder import (
     weights_at,
     wrong_kind,
 )
+from bertie.checkpoint.hostile.paths import below
 from bertie.checkpoint.report import listed
-from bertie.checkpoint.shards import below
 from bertie.checkpoint.shipped import HUB_NAMES, SHIPPED, installed, shipped_folder
+from bertie.checkpoint.tensorflow_files import find_bundle
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
+from bertie.files import read_whole
 
 Result = TypeVar("Result")
 logger = logging.getLogger("bertie.checkpoint")
@@ -46,11 +48,6 @@ class Located:
     weights: WeightFiles
 
 
-def locate(source: str | os.PathLike[str], **options: Any) -> Located:
-    """Find what `source` names; the options are those of `read_located`."""
-    return read_located(source, lambda found: found, **options)
-
-
 def read_located(
     source: str | os.PathLike[str],
     use: Callable[[Located], Result],
@@ -60,15 +57,30 @@ def read_located(
     asked: str | None = None,
     model_type: str = "bert",
     needs_config: bool = True,
-    **hub_options: Any,
+    also: tuple[str, ...] = (),
+    with_companions: bool = False,
+    **fetching: Unpack[hub.Fetching],
 ) -> Result:
     """Find what `source` names, and the result of `use` on it: opening its files, say.
 
     When another process saves a model there meanwhile, both are done again: what is used is of one save.
-    `asked` allows only some kinds of weights (folder.ASKED). `hub_options` are those of `hub.fetch`, used when it is a
-    hub name.
+    `asked` allows only some kinds of weights (folder.ASKED); `also`, `with_companions` and `fetching` are those of
+    `hub.fetch`, used when it is a hub name.
     """
-    folder, weights = _found_at(source, subfolder, variant, asked, model_type, hub_options)
+    found = _found_on_disk(name_of(source), subfolder, **fetching)
+    if found is None:
+        folder = hub.fetch(
+            os.fspath(source),
+            subfolder=subfolder,
+            variant=variant,
+            asked=asked,
+            wanted_type=model_type,
+            also=also,
+            with_companions=with_companions,
+            **fetching,
+        )
+        found = folder, None
+    folder, weights = found
     if weights is not None and asked is not None and not allows(asked, weights.format):
         raise wrong_kind(os.fspath(source), asked)
 
@@ -94,7 +106,9 @@ def name_of(source: str | os.PathLike[str]) -> str:
     return os.fspath(source)
 
 
-def read_config(source: str | os.PathLike[str], *, subfolder: str = "", **hub_options: Any) -> dict[str, Any]:
+def read_config(
+    source: str | os.PathLike[str], *, subfolder: str = "", **fetching: Unpack[hub.Fetching]
+) -> dict[str, Any]:
     """The configuration's values alone, of a folder, a file or a hub name; no weights are looked for."""
     path = Path(given := name_of(source)).expanduser()
     if path.is_file():
@@ -104,25 +118,17 @@ def read_config(source: str | os.PathLike[str], *, subfolder: str = "", **hub_op
         return read_whole(folder, lambda: read_json_object(find_config(folder) or folder / "config.json"))
     if _looks_like_a_path(given, path):
         raise _no_such_path(path)
-    from bertie.checkpoint import hub
-
-    shipped = find_shipped(given, wanted=hub.MODEL, **hub_options)
+    shipped = find_shipped(given, wanted=hub.MODEL, **fetching)
     if shipped is not None:
         return read_config(shipped, subfolder=subfolder)
-    return read_json_object(hub.fetch_config(given, subfolder=subfolder, **hub_options))
+    return read_json_object(hub.fetch_config(given, subfolder=subfolder, **fetching))
 
 
-def _found_at(
-    source: str | os.PathLike[str],
-    subfolder: str,
-    variant: str | None,
-    asked: str | None,
-    model_type: str,
-    hub_options: dict[str, Any],
-) -> tuple[Path, WeightFiles | None]:
-    """The folder with the configuration, and the weights if the name already says which they are."""
-    given = name_of(source)
-    if not isinstance(given, str) or not given or "\x00" in given:
+def _found_on_disk(
+    given: str, subfolder: str, **fetching: Unpack[hub.Fetching]
+) -> tuple[Path, WeightFiles | None] | None:
+    """The folder with the configuration, and the weights if the name already says which they are; None: on the hub."""
+    if not given or "\x00" in given:
         raise CheckpointNotFound(f"{given!r} is not a path or hub name.", "Give a folder, a file, or 'org/name'.")
     try:
         path = Path(given).expanduser()
@@ -136,35 +142,25 @@ def _found_at(
             return path.parent, None
         return path.parent, weights_at(path)
     if os.path.isfile(f"{path}.index") or path.is_file():
-        from bertie.checkpoint.tensorflow import find_bundle
-
         prefix = Path(find_bundle(path))
         return prefix.parent, WeightFiles("tensorflow", (prefix,))
     if _looks_like_a_path(given, path):
         raise _no_such_path(path)
-    from bertie.checkpoint import hub
-
-    shipped = find_shipped(given, wanted=hub.MODEL, **hub_options)
-    if shipped is not None:
-        return model_folder(below(shipped, subfolder)), None
-    fetch = hub.fetch_for_task if hub_options.pop("with_companions", False) else hub.fetch
-    options = {"subfolder": subfolder, "variant": variant, "asked": asked, "wanted_type": model_type, **hub_options}
-    return fetch(given, **options), None
+    shipped = find_shipped(given, wanted=hub.MODEL, **fetching)
+    return None if shipped is None else (model_folder(below(shipped, subfolder)), None)
 
 
-def find_shipped(given: str, *, wanted: tuple[str, ...], **hub_options: Any) -> Path | None:
+def find_shipped(given: str, *, wanted: tuple[str, ...], **fetching: Unpack[hub.Fetching]) -> Path | None:
     """The folder of a shipped model, when `given` is not a path and means one: (1) its plain name, (2) its hub name,
     when neither the hub nor the cache has any of the `wanted` files. A revision or a fresh download is the hub's."""
-    if hub_options.get("revision") is not None or hub_options.get("force_download"):
+    if fetching.get("revision") is not None or fetching.get("force_download"):
         return None
     if given in SHIPPED:
         return shipped_folder(given)
     name = HUB_NAMES.get(given)
     if name is None or name not in installed():
         return None
-    from bertie.checkpoint import hub
-
-    if hub.has_any(given, wanted, **hub_options):
+    if hub.has_any(given, wanted, **fetching):
         return None
     logger.info("%s: not on the hub or in its cache; the installed %s is used", given, name)
     return shipped_folder(name)
@@ -186,8 +182,6 @@ def _holds_bundles(folder: Path) -> bool:
 def _no_such_path(path: Path) -> CheckpointError:
     parent = path.parent
     if path.suffix not in (".safetensors", ".bin", ".pt", ".pth", ".json") and _holds_bundles(parent):
-        from bertie.checkpoint.tensorflow import find_bundle
-
         try:
             find_bundle(path)
         except CheckpointError as error:

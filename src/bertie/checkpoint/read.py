@@ -16,11 +16,10 @@ from typing import Any
 
 import torch
 
-from bertie.checkpoint.folder import WeightFiles
+from bertie.checkpoint.folder import WeightFiles, read_index
 from bertie.checkpoint.locate import Located, read_config, read_located
 from bertie.checkpoint.report import listed
-from bertie.checkpoint.safe import SafeFile
-from bertie.checkpoint.shards import read_index
+from bertie.checkpoint.safetensors import SafeFile
 from bertie.checkpoint.torch_bin import BinFile
 from bertie.errors import CorruptCheckpoint
 
@@ -47,45 +46,31 @@ class Tensors(ABC):
         """The tensor was copied; its own memory is not needed."""
 
 
-class SafeTensors(Tensors):
+class FileTensors(Tensors):
+    """Tensors of one file or several, of a format whose files are mapped: safetensors or torch's."""
+
     def __init__(self, weights: WeightFiles) -> None:
-        self._files = [SafeFile(path) for path in weights.files]
-        self._where: dict[str, SafeFile] = {}
-        for file in self._files:
-            for name in file.entries:
-                if name in self._where:
-                    raise CorruptCheckpoint(f"{file.path} and {self._where[name].path} both hold {name!r}.", _MIXED)
-                self._where[name] = file
-        self.info = {n: TensorInfo(f.entries[n].dtype, f.entries[n].shape) for n, f in self._where.items()}
-        self.ignored = []
-
-    def read(self, name: str) -> torch.Tensor:
-        return self._where[name].tensor(name)
-
-    def release(self, name: str) -> None:
-        self._where[name].release(name)
-
-
-class TorchTensors(Tensors):
-    def __init__(self, weights: WeightFiles) -> None:
-        self._where: dict[str, BinFile] = {}
-        for file in [BinFile(path) for path in weights.files]:
-            twice = self._where.keys() & file.notes.keys()
+        kind = SafeFile if weights.format == "safetensors" else BinFile
+        self._where: dict[str, SafeFile | BinFile] = {}
+        for file in [kind(path) for path in weights.files]:
+            twice = self._where.keys() & file.entries.keys()
             if twice:
-                raise CorruptCheckpoint(
-                    f"{file.path} holds tensors that another file holds too: {listed(sorted(twice))}.", _MIXED
-                )
-            self._where.update(dict.fromkeys(file.notes, file))
-        notes = {name: file.notes[name] for name, file in self._where.items()}
-        self.info = {name: TensorInfo(getattr(torch, note.dtype), note.shape) for name, note in notes.items()}
+                names, other = sorted(map(repr, twice)), self._where[min(twice)]
+                raise CorruptCheckpoint(f"{file.path} and {other.path} both hold {listed(names)}.", _MIXED)
+            self._where.update(dict.fromkeys(file.entries, file))
+        entries = {name: file.entries[name] for name, file in self._where.items()}
+        self.info = {name: TensorInfo(getattr(torch, entry.dtype), entry.shape) for name, entry in entries.items()}
         self.ignored = []
 
     def read(self, name: str) -> torch.Tensor:
         return self._where[name].tensor(name).contiguous()
 
+    def release(self, name: str) -> None:
+        self._where[name].release(name)
+
 
 class TensorFlowTensors(Tensors):
-    def __init__(self, prefix: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, prefix: Path, config: Mapping[str, object]) -> None:
         from bertie.checkpoint.tensorflow import load_tf_checkpoint
 
         self._tensors, self.ignored = load_tf_checkpoint(prefix, config)
@@ -130,13 +115,10 @@ class Checkpoint:
     def tensors(self) -> Tensors:
         if self.state_dict is not None:
             return GivenTensors(self.state_dict)
-        if self.format == "safetensors":
-            tensors: Tensors = SafeTensors(self.weights)
-        elif self.format == "torch":
-            tensors = TorchTensors(self.weights)
-        else:
+        if self.format == "tensorflow":
             config = self.config if self.head is None else self.config | {"architectures": [self.head]}
-            tensors = TensorFlowTensors(self.weights.files[0], config)
+            return TensorFlowTensors(self.weights.files[0], config)
+        tensors = FileTensors(self.weights)
         if self.weights.index is not None:
             _check_against_index(self.weights.index, tensors)
         return tensors

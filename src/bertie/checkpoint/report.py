@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 NAMES_SHOWN = 10
 
@@ -49,31 +48,31 @@ class LoadingReport:
     renamed: dict[str, str] = field(default_factory=dict)  # the checkpoint's name → the model's
     untied: list[str] = field(default_factory=list)  # stored apart from what they are tied to, with other numbers
 
-    def __getitem__(self, key: str) -> Any:
-        if key == "missing_keys":
-            return list(self.missing)
-        if key == "unexpected_keys":
-            return list(self.unexpected)
-        if key == "mismatched_keys":
-            return [one.name for one in self.misshaped]
-        if key == "error_msgs":
-            return []
-        raise KeyError(key)
+    def __getitem__(self, key: str) -> list[str]:
+        return self._as_the_hub_has_it()[key]
 
     def keys(self) -> list[str]:
-        return ["missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"]
+        return list(self._as_the_hub_has_it())
+
+    def _as_the_hub_has_it(self) -> dict[str, list[str]]:
+        return {
+            "missing_keys": list(self.missing),
+            "unexpected_keys": list(self.unexpected),
+            "mismatched_keys": [one.name for one in self.misshaped],
+            "error_msgs": [],
+        }
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 
-    def items(self) -> list[tuple[str, Any]]:
-        return [(key, self[key]) for key in self.keys()]
+    def items(self) -> list[tuple[str, list[str]]]:
+        return list(self._as_the_hub_has_it().items())
 
-    def values(self) -> list[Any]:
-        return [self[key] for key in self.keys()]
+    def values(self) -> list[list[str]]:
+        return list(self._as_the_hub_has_it().values())
 
-    def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self.keys() else default
+    def get(self, key: str, default: list[str] | None = None) -> list[str] | None:
+        return self._as_the_hub_has_it().get(key, default)
 
     @property
     def complete(self) -> bool:

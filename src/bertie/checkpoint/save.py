@@ -9,16 +9,18 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from bertie.checkpoint.atomic import new_files
+from bertie import json_values
+from bertie.checkpoint.fill import named_dtype, named_tensors
 from bertie.checkpoint.folder import with_variant
-from bertie.checkpoint.load import named_dtype, named_tensors
-from bertie.checkpoint.safe import stored_dtype, write_safetensors
+from bertie.checkpoint.safetensors import stored_dtype, write_safetensors
 from bertie.errors import CheckpointError, ConfigError
+from bertie.files import new_files
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B)\s*", re.IGNORECASE)
@@ -27,13 +29,13 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B)\s*", re.IGNORECASE)
 def save_model(
     model: nn.Module,
     folder: str | os.PathLike[str],
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     *,
     state_dict: Mapping[str, torch.Tensor] | None = None,
     dtype: torch.dtype | str | None = None,
     **options: Any,
 ) -> None:
-    """Write a model's weights, tied ones once, and its configuration. What a crash leaves is told in atomic.py.
+    """Write a model's weights, tied ones once, and its configuration. What a crash leaves is told in files.py.
 
     A .bin file has tied weights under all of their names, as torch.save does: their memory is in it once.
     """
@@ -49,13 +51,13 @@ def save_model(
 def save_tensors(
     tensors: Mapping[str, torch.Tensor],
     folder: str | os.PathLike[str],
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     *,
     max_shard_size: int | str = "5GB",
     variant: str | None = None,
     dtype: torch.dtype | None = None,
     safe_serialization: bool = True,
-    save_function: Callable[..., Any] | None = None,
+    save_function: Callable[[dict[str, torch.Tensor], Path], object] | None = None,
     also: Mapping[str, str] | None = None,
 ) -> None:
     """Write named tensors and a configuration into a folder, replacing the model of that variant that it holds.
@@ -110,7 +112,7 @@ def stored_once(
     ignored = getattr(model, "_keys_to_ignore_on_save", None) or ()
     found = _offloaded(model) if given is None else given
     tensors: dict[str, torch.Tensor] = {}
-    seen: set[Any] = set()
+    seen: set[object] = set()
     for name, tensor in found.items():
         if name in ignored:
             continue
@@ -141,11 +143,15 @@ def _offloaded(model: nn.Module) -> Mapping[str, torch.Tensor]:
 
 def num_bytes(size: int | str) -> int:
     """`"5GB"` → 5·10⁹; `"2GiB"` counts in powers of two; a number is bytes."""
-    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-        return size
-    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    if found is None or (number := int(float(found[1]) * _UNITS.get(found[2].upper(), 0))) < 1:
-        raise ConfigError(f"max_shard_size is {size!r}.", "It takes a number of bytes, or such as '5GB' or '500MiB'.")
+    number = json_values.whole(size) or 0
+    if found := _SIZE.fullmatch(json_values.text(size) or ""):
+        number = int(float(found[1]) * _UNITS.get(found[2].upper(), 0))
+    if number < 1:
+        raise ConfigError(
+            f"max_shard_size is {size!r}.",
+            "It takes a number of bytes, or such as '5GB' or '500MiB'.",
+            max_shard_size=size,
+        )
     return number
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
-import shlex
+import os
 import signal
 import sys
 import warnings
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Any
@@ -16,8 +16,8 @@ from typing import Any
 import click
 
 from bertie import __version__
-from bertie.cli.show import leave_quietly
-from bertie.errors import BertieError, InputError
+from bertie.cli.support.spelling import named_command, see_help, typed
+from bertie.errors import BertieError, InputError, Spoken
 
 # Modules are imported only when their command runs or its own help is asked for.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -61,21 +61,15 @@ EXAMPLES = {
     "This machine": "bertie doctor",
 }
 COMMANDS = [name for commands in SECTIONS.values() for name in commands]
-_STOP_BY_THEMSELVES = (["serve"], ["finetune"], ["pretrain"])
-
-# Remedies name a setting as Python has it; here it is an option.
-_TYPED = {
-    "Index.open(folder).add(rows)": "--add",
-    "Read it with read_squad.": "Its questions are for `bertie answer -f`.",
-    "build_index(rows, folder), or `bertie index`": "`bertie index CORPUS -o FOLDER`",
-    "format= (--input-format)": "--input-format",
-    "of another format: format=.": "of another format: --input-format.",
-    "ranges=calibration_ranges(vectors of many texts)": "many texts at once, or use another --precision",
-    "num_return_sequences=": "--count",
-    "do_sample=True": "--sample",
+# The folder of commands/ that a section's commands are in.
+FOLDERS = {
+    "Answers": "tasks.",
+    "Training": "training.",
+    "Checkpoints": "checkpoints.",
+    "Serving": "serving.",
+    "This machine": "",
 }
-_SETTING = re.compile(r"\b([a-z][a-z_]*)=(?:True|(?=[\s.,:;)]|$))(?: \(--[a-z-]+\))?")
-_CHOICE = re.compile(r"\b([a-z][a-z_]*)=[\"']([^\"'\s]+)[\"']")
+_STOP_BY_THEMSELVES = (["serve"], ["finetune"], ["pretrain"])
 
 
 class LazyCommands(click.Group):
@@ -87,7 +81,8 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"bertie.cli.{cmd_name}").command
+        folder = next(FOLDERS[title] for title, commands in SECTIONS.items() if cmd_name in commands)
+        command: click.Command = import_module(f"bertie.cli.commands.{folder}{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -111,7 +106,7 @@ class LazyCommands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # here and not in main(): click would take it for a failure
-            leave_quietly()
+            _leave_quietly()
             return 0
 
 
@@ -130,21 +125,21 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 a check failed, 2 a mistake in what was asked."""
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it retries, our own error says once
     given = sys.argv[1:] if arguments is None else arguments
-    command = f"bertie {given[0]}" if given and given[0] in COMMANDS else "bertie"
-    see_help = f"Run '{command} --help' to see what it takes."
+    warnings.showwarning = partial(_show_warning, given)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it retries, our own error says once
     try:
         result: Any = cli.main(args=arguments, prog_name="bertie", standalone_mode=False)
     except BertieError as error:
-        _complain(error.cause, _as_typed(error.remedy) if error.remedy else see_help)
+        command, path = named_command(cli, given)
+        cause, remedy = error.said(typed(command))
+        _complain(cause, remedy or see_help(path))
         return 2
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
     except click.ClickException as error:
-        _complain(error.format_message(), see_help)
+        _complain(error.format_message(), see_help(named_command(cli, given)[1]))
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("\nstopped", err=True)
@@ -165,17 +160,10 @@ def _complain(cause: str, remedy: str) -> None:
     click.echo(" ".join(remedy.split()), err=True)
 
 
-def _as_typed(remedy: str) -> str:
-    """`Name it with column=.` as one types it here: `Name it with --column.`"""
-    for python, typed in _TYPED.items():
-        remedy = remedy.replace(python, typed)
-    remedy = _CHOICE.sub(lambda found: f"--{found[1].replace('_', '-')} {shlex.quote(found[2])}", remedy)
-    return _SETTING.sub(lambda found: f"--{found[1].replace('_', '-')}", remedy)
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+def _show_warning(given: list[str], message: Warning | str, category: type[Warning], *_: object) -> None:
     if not issubclass(category, DeprecationWarning | FutureWarning):
-        click.echo(f"{click.style('note:', fg='yellow')} {_as_typed(str(message))}", err=True)
+        said = message.said(typed(named_command(cli, given)[0]))[0] if isinstance(message, Spoken) else str(message)
+        click.echo(f"{click.style('note:', fg='yellow')} {said}", err=True)
 
 
 def entry() -> None:
@@ -191,3 +179,10 @@ def _terminate(number: int, frame: object) -> None:
     """Leave through every clean-up, as Ctrl-C does; asked a second time, at once."""
     signal.signal(number, signal.SIG_DFL)
     sys.exit(128 + number)
+
+
+def _leave_quietly() -> None:
+    """The reader (head, less) has seen enough: Python would complain once more when it flushes at exit."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

@@ -5,12 +5,12 @@
     >>> client.embed(["A text.", "Another."]).shape          # doctest: +SKIP
     (2, 384)
 
-`calls.py` knows the routes, `asking.py` the methods, `retrying.py` when to try again; `blocking.py` and `awaiting.py`
+`requests.py` knows the routes and when to try again, `tasks.py` the methods; `synchronous.py` and `asynchronous.py`
 do the sending.
 """
 
-from bertie.client.awaiting import AsyncClient
-from bertie.client.blocking import Client
-from bertie.client.retrying import Retrying, ServerError
+from bertie.client.asynchronous import AsyncClient
+from bertie.client.requests import Retrying, ServerError
+from bertie.client.synchronous import Client
 
 __all__ = ["AsyncClient", "Client", "Retrying", "ServerError"]

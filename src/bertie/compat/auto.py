@@ -8,17 +8,21 @@ stands for one class, and a checkpoint of another architecture is refused by its
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import bertie  # its names are imported when they are first used: a tokenizer needs no torch, a model no tokenizer
+from bertie.config import BertConfig
 from bertie.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bertie.config import BertConfig
+    from bertie.model import *  # noqa: F403
     from bertie.text import BertTokenizer
+
+M = TypeVar("M", bound="bertie.BertPreTrainedModel")
 
 
 class _Auto:
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: object, **options: object) -> None:
         name = type(self).__name__
         raise ConfigError(f"{name} only has class methods; it has no instances.", f"Call {name}.from_pretrained('…').")
 
@@ -27,10 +31,8 @@ class AutoConfig(_Auto):
     """Stands for `BertConfig`."""
 
     @staticmethod
-    def for_model(model_type: str, *arguments: Any, **options: Any) -> BertConfig:
+    def for_model(model_type: str, *arguments: object, **options: object) -> BertConfig:
         """A new configuration: `AutoConfig.for_model("bert", hidden_size=128)`."""
-        from bertie.config import BertConfig
-
         _check_type(model_type, "AutoConfig.for_model")
         return BertConfig(*arguments, **options)
 
@@ -38,7 +40,6 @@ class AutoConfig(_Auto):
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> BertConfig:
         """The configuration of a folder, a file or a hub name; further keywords change it."""
         from bertie.checkpoint.folder import check_model_type
-        from bertie.config import BertConfig
 
         options.pop("code_revision", None)
         values, changes = BertConfig.get_config_dict(pretrained_model_name_or_path, **options)
@@ -52,30 +53,26 @@ class AutoTokenizer(_Auto):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> BertTokenizer:
         """The tokenizer of a checkpoint; the arguments are those of `BertTokenizer.from_pretrained`."""
-        from bertie.text import BertTokenizerFast, BertTokenizerSlow
-
-        chosen = BertTokenizerSlow if options.pop("use_fast", True) is False else BertTokenizerFast
+        chosen = tokenizer_class(options)
         options.pop("trust_remote_code", None)  # a permission, and there is no code to run
         config, named = options.pop("config", None), options.pop("tokenizer_type", None)
         _check_type(named or getattr(config, "model_type", None), "AutoTokenizer.from_pretrained")
         return chosen.from_pretrained(pretrained_model_name_or_path, **options)  # type: ignore[arg-type]
 
 
-class _AutoModel(_Auto):
+class _AutoModel(_Auto, Generic[M]):
     _model: str
 
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | os.PathLike[str] | None, *model_args: Any, **options: Any
-    ) -> Any:
+    ) -> M:
         """The model of a checkpoint; the arguments are those of `BertModel.from_pretrained`."""
         return cls._class().from_pretrained(pretrained_model_name_or_path, *model_args, **options)
 
     @classmethod
-    def from_config(cls, config: Any, **options: Any) -> Any:
+    def from_config(cls, config: Any, **options: Any) -> M:
         """A new model with fresh weights; `dtype` and `attn_implementation` as in `from_pretrained`."""
-        from bertie.config import BertConfig
-
         for name in ("trust_remote_code", "code_revision"):
             options.pop(name, None)
         if not isinstance(config, BertConfig):  # transformers' own, say from its CONFIG_MAPPING
@@ -84,53 +81,59 @@ class _AutoModel(_Auto):
         return cls._class()._from_config(config, **options)
 
     @classmethod
-    def _class(cls) -> Any:
-        import bertie.model
+    def _class(cls) -> type[M]:
+        found: type[M] = getattr(bertie, cls._model)
+        return found
 
-        return getattr(bertie.model, cls._model)
 
-
-class AutoModel(_AutoModel):
+class AutoModel(_AutoModel["BertModel"]):
     _model = "BertModel"
 
 
-class AutoModelForTextEncoding(_AutoModel):
+class AutoModelForTextEncoding(_AutoModel["BertModel"]):
     _model = "BertModel"
 
 
-class AutoModelForPreTraining(_AutoModel):
+class AutoModelForPreTraining(_AutoModel["BertForPreTraining"]):
     _model = "BertForPreTraining"
 
 
-class AutoModelForCausalLM(_AutoModel):
+class AutoModelForCausalLM(_AutoModel["BertLMHeadModel"]):
     _model = "BertLMHeadModel"
 
 
-class AutoModelForMaskedLM(_AutoModel):
+class AutoModelForMaskedLM(_AutoModel["BertForMaskedLM"]):
     _model = "BertForMaskedLM"
 
 
-class AutoModelForNextSentencePrediction(_AutoModel):
+class AutoModelForNextSentencePrediction(_AutoModel["BertForNextSentencePrediction"]):
     _model = "BertForNextSentencePrediction"
 
 
-class AutoModelForSequenceClassification(_AutoModel):
+class AutoModelForSequenceClassification(_AutoModel["BertForSequenceClassification"]):
     _model = "BertForSequenceClassification"
 
 
-class AutoModelForMultipleChoice(_AutoModel):
+class AutoModelForMultipleChoice(_AutoModel["BertForMultipleChoice"]):
     _model = "BertForMultipleChoice"
 
 
-class AutoModelForTokenClassification(_AutoModel):
+class AutoModelForTokenClassification(_AutoModel["BertForTokenClassification"]):
     _model = "BertForTokenClassification"
 
 
-class AutoModelForQuestionAnswering(_AutoModel):
+class AutoModelForQuestionAnswering(_AutoModel["BertForQuestionAnswering"]):
     _model = "BertForQuestionAnswering"
 
 
 MODELS = {auto.__name__: auto._model for auto in _AutoModel.__subclasses__()}
+
+
+def tokenizer_class(options: dict[str, Any]) -> type[BertTokenizer]:
+    """The one that `use_fast`, which is taken out of the options, asks for."""
+    from bertie.text import BertTokenizerFast, BertTokenizerSlow
+
+    return BertTokenizerSlow if options.pop("use_fast", True) is False else BertTokenizerFast
 
 
 def _check_type(model_type: str | None, call: str) -> None:

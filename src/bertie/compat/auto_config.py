@@ -6,8 +6,6 @@ what the caller changed in it is lost. So this one is both. Every method is `ber
 
 from __future__ import annotations
 
-from typing import Any
-
 import transformers
 
 import bertie.config
@@ -21,7 +19,7 @@ class BertConfig(bertie.config.BertConfig, transformers.PretrainedConfig):  # ty
     """
 
     # transformers 5 makes every subclass a dataclass, which would write these two anew where a class has none.
-    def __init__(self, *arguments: Any, **values: Any) -> None:
+    def __init__(self, *arguments: object, **values: object) -> None:
         bertie.config.BertConfig.__init__(self, *arguments, **values)
 
     __eq__ = bertie.config.BertConfig.__eq__

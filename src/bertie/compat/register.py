@@ -12,9 +12,12 @@ name in tokenizer_config.json, transformers' classes first. So `AutoTokenizer.fr
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from bertie.compat.auto import MODELS
+import bertie
+from bertie.compat.auto import MODELS, tokenizer_class
 from bertie.errors import BertieError, MissingExtra
 
 _TOKENIZERS = (None, "BertTokenizer", "BertTokenizerFast")
@@ -30,16 +33,14 @@ def register() -> Callable[[], None]:
         import transformers
     except ImportError:
         raise MissingExtra("transformers", "compat", "bertie.register()") from None
-    import bertie.config
-    import bertie.model
     from bertie.compat.auto_config import BertConfig
 
-    configs = (BertConfig, bertie.config.BertConfig)
+    configs = (BertConfig, bertie.BertConfig)
     transformers.AutoConfig.register("bert", BertConfig, exist_ok=True)
     registered = [getattr(transformers, name) for name in MODELS if hasattr(transformers, name)]
     for auto in registered:
         for config in configs:
-            auto.register(config, getattr(bertie.model, MODELS[auto.__name__]), exist_ok=True)
+            auto.register(config, getattr(bertie, MODELS[auto.__name__]), exist_ok=True)
     original = vars(transformers.AutoTokenizer)["from_pretrained"]
     _exchange(transformers, classmethod(_tokenizer_or(original.__func__)))
 
@@ -53,19 +54,17 @@ def register() -> Callable[[], None]:
     return undo
 
 
-def _exchange(transformers: Any, method: Any) -> None:
+def _exchange(transformers: ModuleType, method: object) -> None:
     transformers.AutoTokenizer.from_pretrained = method
 
 
-def _tokenizer_or(original: Callable[..., Any]) -> Callable[..., Any]:
+def _tokenizer_or(original: Callable[..., object]) -> Callable[..., object]:
     """`AutoTokenizer.from_pretrained` that gives a `bertie.BertTokenizerFast` for a BERT's own tokenizer."""
 
-    def from_pretrained(cls: type, pretrained_model_name_or_path: Any, *inputs: Any, **options: Any) -> Any:
-        from bertie.text import BertTokenizerFast, BertTokenizerSlow
-
+    def from_pretrained(cls: type, pretrained_model_name_or_path: str | Path, *inputs: Any, **options: Any) -> object:
         if inputs or not _is_berts(pretrained_model_name_or_path, options):
             return original(cls, pretrained_model_name_or_path, *inputs, **options)
-        chosen = BertTokenizerSlow if options.pop("use_fast", True) is False else BertTokenizerFast
+        chosen = tokenizer_class(options)
         for name in ("config", "trust_remote_code", "tokenizer_type", "_from_pipeline", "_commit_hash"):
             options.pop(name, None)
         options = {name: value for name, value in options.items() if value is not None}
@@ -74,7 +73,7 @@ def _tokenizer_or(original: Callable[..., Any]) -> Callable[..., Any]:
     return from_pretrained
 
 
-def _is_berts(source: Any, options: dict[str, Any]) -> bool:
+def _is_berts(source: str | Path, options: dict[str, Any]) -> bool:
     """Whether the tokenizer is the usual one: a BERT may have another (multilingual E5 has XLM-R's)."""
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 

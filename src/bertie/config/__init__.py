@@ -1,7 +1,7 @@
 """`BertConfig`: the numbers that make one BERT different from another.
 
-bert.py has the class, checks.py what its values may be, hub.py the methods that code written for the hub's library
-calls, encoder_decoder.py the configuration of a pair. No torch: a configuration can be read and checked without it.
+bert.py has the class, checks.py what its values may be, encoder_decoder.py the configuration of a pair. No torch: a
+configuration can be read and checked without it.
 """
 
 from bertie.config.bert import PRESETS, BertConfig
@@ -12,6 +12,7 @@ from bertie.config.checks import (
     MAX_PARAMETERS,
     POSITION_TYPES,
     PROBLEM_TYPES,
+    Values,
     from_the_start,
     read_json_object,
     read_pruned_heads,
@@ -29,6 +30,7 @@ __all__ = [
     "PROBLEM_TYPES",
     "BertConfig",
     "EncoderDecoderConfig",
+    "Values",
     "from_the_start",
     "read_json_object",
     "read_pruned_heads",

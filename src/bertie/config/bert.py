@@ -1,4 +1,4 @@
-"""The class itself: the fields with their defaults, reading and writing.
+"""The class itself: the fields with their defaults, reading and writing, and the methods that code for the hub calls.
 
 The keys and defaults are those of a hub `config.json` with `model_type: "bert"`; Google's `bert_config.json` uses the
 same names for the subset it has. A key we do not know is kept and written back, never interpreted: nothing in a
@@ -13,13 +13,13 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from bertie.config import checks
-from bertie.config.hub import DEFAULTS, PRIVATE, HubConfig
+from bertie.config.checks import ALIASES, DEFAULTS, FETCHING, PRIVATE, WITHOUT_MEANING, Values
 from bertie.errors import ConfigError
 
 # name: (layers, width); a head is 64 wide and the feed-forward layer four times the width, as in the papers
@@ -31,10 +31,11 @@ PRESETS = {
     "base": (12, 768),
     "large": (24, 1024),
 }
+_RESOLVED: Any = None  # the default of fields that a constructor fills in
 
 
 @dataclass(init=False, repr=False)
-class BertConfig(HubConfig):
+class BertConfig:
     """The hub's configuration keys, validated. Other keywords, and attributes set later, are kept and saved too.
 
     >>> BertConfig.preset("tiny", vocab_size=1000).num_attention_heads
@@ -42,6 +43,17 @@ class BertConfig(HubConfig):
     >>> BertConfig(num_labels=3, my_key="mine").my_key
     'mine'
     """
+
+    model_type: ClassVar[str] = "bert"
+    attribute_map: ClassVar[dict[str, str]] = {}  # a subclass may give fields further names: {"n_embd": "hidden_size"}
+    sub_configs: ClassVar[Values] = {}
+    base_config_key: ClassVar[str] = ""
+    has_no_defaults_at_init: ClassVar[bool] = False
+    is_composition: ClassVar[bool] = False
+    keys_to_ignore_at_inference: ClassVar[list[str]] = []
+    base_model_tp_plan: ClassVar[None] = None
+    base_model_pp_plan: ClassVar[None] = None
+    base_model_ep_plan: ClassVar[None] = None
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -64,9 +76,9 @@ class BertConfig(HubConfig):
     chunk_size_feed_forward: int = 0
     pruned_heads: dict[int, list[int]] = field(default_factory=dict)
     tie_word_embeddings: bool = True
-    num_labels: int = None  # type: ignore[assignment]  # resolved with id2label below; 2 when neither is given
-    id2label: dict[int, str] = None  # type: ignore[assignment]
-    label2id: dict[str, int] = None  # type: ignore[assignment]
+    num_labels: int = _RESOLVED  # with id2label; 2 when neither is given
+    id2label: dict[int, str] = _RESOLVED
+    label2id: dict[str, int] = _RESOLVED
     problem_type: str | None = None
     output_attentions: bool = False
     output_hidden_states: bool = False
@@ -74,9 +86,9 @@ class BertConfig(HubConfig):
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     decoder_start_token_id: int | None = None
-    extra: dict[str, Any] = field(default_factory=dict)  # everything else: the file's other keys, attributes set later
+    extra: Values = field(default_factory=dict)  # everything else: the file's other keys, attributes set later
 
-    def __init__(self, /, *sizes: Any, **values: Any) -> None:
+    def __init__(self, /, *sizes: object, **values: object) -> None:
         """Sizes may be given without names in the order above, the hub's; people usually write keywords."""
         names = list(_FIELDS)
         if len(sizes) > names.index("is_decoder"):
@@ -119,7 +131,7 @@ class BertConfig(HubConfig):
         names = {label: i for i, label in labels.items()}
         self.__dict__.update(num_labels=len(labels), id2label=labels, label2id=names)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         name = self.attribute_map.get(name, name)
         if name == "num_labels":
             if (count := checks.checked_num_labels(value)) != self.num_labels:  # the same number keeps its labels
@@ -144,6 +156,78 @@ class BertConfig(HubConfig):
                 return place[name]
         raise AttributeError(f"{type(self).__name__} has no field '{name}'")
 
+    # -- keys beside the fields --------------------------------------------------------------------------------------
+
+    def _keep(self, name: str, value: object) -> None:
+        """Store what is not a field: with the file's other keys, unless it is the default or private."""
+        name = ALIASES.get(name, name)
+        if name in PRIVATE:
+            self.__dict__[name] = str(value) if name == "_name_or_path" else value
+            return
+        if name == "dtype" and value is not None and not isinstance(value, str):
+            value = str(value).removeprefix("torch.")
+        extra: Values = self.__dict__.setdefault("extra", {})  # a subclass may set its own before our fields
+        if name in DEFAULTS and value == DEFAULTS[name] and type(value) is type(DEFAULTS[name]):
+            extra.pop(name, None)
+        else:
+            extra[name] = value
+
+    def _private(self) -> Values:
+        return {name: self.__dict__[name] for name in PRIVATE if name in self.__dict__}
+
+    @property
+    def dtype(self) -> Any:
+        """The weights' `torch.dtype`, or None when nothing is said of it."""
+        name = self.__dict__["extra"].get("dtype")
+        if not isinstance(name, str):
+            return name
+        import torch
+
+        return vars(torch).get(name.removeprefix("torch."), name)
+
+    @dtype.setter
+    def dtype(self, value: object) -> None:
+        self._keep("dtype", value)
+
+    torch_dtype = dtype  # its older name
+
+    @property
+    def name_or_path(self) -> str:
+        """What the model was loaded from; empty when it was not."""
+        return str(self.__dict__.get("_name_or_path", ""))
+
+    @name_or_path.setter
+    def name_or_path(self, value: object) -> None:
+        self._keep("_name_or_path", value)
+
+    @property
+    def _attn_implementation(self) -> str | None:
+        """The attention kernel a model is built with: eager or sdpa. None before there is a model."""
+        return self.__dict__.get("_attn_implementation_internal")
+
+    @_attn_implementation.setter
+    def _attn_implementation(self, value: str | Mapping[str, str] | None) -> None:
+        self._keep("_attn_implementation", value.get("") if isinstance(value, Mapping) else value)
+
+    @property
+    def use_return_dict(self) -> bool:
+        """Whether models answer with objects rather than tuples."""
+        return bool(self.return_dict and not self.torchscript)
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Self:
+        """This configuration: the hub has some that hold several."""
+        return self
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**PRIVATE, **self.to_dict()})
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
+    def __repr__(self) -> str:
+        lines = (f"  {name}: {value!r}" for name, value in sorted(self.to_diff_dict().items()))
+        return "\n".join([f"{type(self).__name__} {{", *lines, "}"])
+
     # -- derived -----------------------------------------------------------------------------------------------------
 
     @property
@@ -158,7 +242,7 @@ class BertConfig(HubConfig):
     # -- making and changing -----------------------------------------------------------------------------------------
 
     @classmethod
-    def preset(cls, name: str, **overrides: Any) -> Self:
+    def preset(cls, name: str, **overrides: object) -> Self:
         """One of the published sizes: tiny, mini, small, medium, base, large."""
         if name not in PRESETS:
             raise ConfigError(f"No preset is called {name!r}.", f"There are: {', '.join(PRESETS)}.")
@@ -172,7 +256,7 @@ class BertConfig(HubConfig):
         return cls._from_values(sizes, overrides)
 
     @classmethod
-    def _from_values(cls, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Self:
+    def _from_values(cls, values: Mapping[str, Any], overrides: Mapping[str, object]) -> Self:
         """Build from a file's keys and what the caller wants changed."""
         merged = dict(values) | dict(overrides)
         if "num_labels" in overrides and "id2label" not in overrides:
@@ -190,24 +274,82 @@ class BertConfig(HubConfig):
         return cls(**merged)
 
     @classmethod
-    def from_json_file(cls, path: str | os.PathLike[str], **overrides: Any) -> Self:
+    def from_json_file(cls, path: str | os.PathLike[str], **overrides: object) -> Self:
         """Read a hub `config.json` or Google's `bert_config.json`."""
         return cls._from_values(checks.read_json_object(path), overrides)
 
-    def replace(self, **changes: Any) -> Self:
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], **overrides: object) -> Self:
+        """Build from a file's keys; `overrides` win, and a key that is no field is kept.
+
+        With `return_unused_kwargs=True` the answer is `(config, unused)`: overrides that are no keys of this
+        configuration come back instead of being kept.
+        """
+        return_unused = overrides.pop("return_unused_kwargs", False)
+        overrides = {name: value for name, value in overrides.items() if name not in WITHOUT_MEANING}
+        if not return_unused:
+            return cls._from_values(values, overrides)
+        plain = cls._from_values(values, {})
+        used = {name: value for name, value in overrides.items() if hasattr(plain, name) or name in ALIASES}
+        unused = {name: value for name, value in overrides.items() if name not in used or name.endswith("dtype")}
+        return cls._from_values(values, used), unused  # type: ignore[return-value]  # as on the hub
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **overrides: object) -> Self:
+        """The configuration of a folder, a file or a hub name, with `overrides`; see `from_dict`."""
+        values, overrides = cls.get_config_dict(pretrained_model_name_or_path, **overrides)
+        return cls.from_dict(values, **overrides)
+
+    @classmethod
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any
+    ) -> tuple[Values, Values]:
+        """The file's keys as they are, and those of the arguments that do not say how to fetch it."""
+        from bertie.checkpoint.locate import read_config
+
+        if options.get("token") is None and options.get("use_auth_token") is not None:
+            options["token"] = options.pop("use_auth_token")
+        for name in ("gguf_file", "_configuration_file"):
+            if options.pop(name, None) is not None:
+                raise ConfigError(
+                    f"{cls.__name__} was given {name}; a folder's configuration is read from its config.json.",
+                    "Give the path of another JSON file itself.",
+                )
+        fetching = {name: options[name] for name in FETCHING if options.get(name) is not None}
+        values = read_config(pretrained_model_name_or_path, **fetching)
+        return values, {name: v for name, v in options.items() if name not in (*FETCHING, *WITHOUT_MEANING)}
+
+    @classmethod
+    def _dict_from_json_file(cls, json_file: str | os.PathLike[str]) -> Values:
+        return checks.read_json_object(json_file)
+
+    def replace(self, **changes: object) -> Self:
         """A changed, re-validated copy."""
         return self._from_values(self.to_diff_dict() | self._private(), changes)
 
+    def update(self, values: Mapping[str, object]) -> None:
+        """Set several attributes."""
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def update_from_string(self, update_str: str) -> None:
+        """Set attributes that exist from `"hidden_size=128,use_cache=false"`, each read as what it is now."""
+        for item in update_str.split(","):
+            name, equals, text = item.partition("=")
+            if not equals or not hasattr(self, name):
+                raise ConfigError(f"{item!r} does not set a key of this configuration.", "Write key=value,key=value.")
+            setattr(self, name, checks.like(getattr(self, name), name, text))
+
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Every key, those with their default values too."""
         values = {name: self.__dict__[name] for name in _FIELDS if name != "num_labels"}
         return copy.deepcopy({**DEFAULTS, **values, "model_type": self.model_type, **self.extra})
 
-    def to_diff_dict(self) -> dict[str, Any]:
+    def to_diff_dict(self) -> Values:
         """What is written: keys outside the hub's usual set appear only when they are not default."""
-        values: dict[str, Any] = {"model_type": self.model_type}
+        values: Values = {"model_type": self.model_type}
         for name, default in _FIELDS.items():
             value = self.__dict__[name]
             if name in _ALWAYS_WRITTEN or (value != default and name not in _LABELS):
@@ -243,7 +385,22 @@ class BertConfig(HubConfig):
     def to_json_file(self, path: str | os.PathLike[str], use_diff: bool = True) -> None:
         Path(path).write_text(self.to_json_string(use_diff), encoding="utf-8")
 
-    def to_google_dict(self) -> dict[str, Any]:
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **ignored: object
+    ) -> None:
+        """Write `config.json` into a folder, replacing the one that is there in one step."""
+        from bertie.files import new_files
+
+        if push_to_hub:
+            raise ConfigError("push_to_hub=True: a configuration is not uploaded from here.", _UPLOADING)
+        text = self.to_json_string()
+        folder = Path(save_directory)
+        if folder.is_file():
+            raise ConfigError(f"{folder} is a file; a configuration is saved into a folder.")
+        with new_files(folder, obsolete=lambda name: name == "config.json") as place:
+            (place / "config.json").write_text(text, encoding="utf-8")
+
+    def to_google_dict(self) -> Values:
         """The keys Google's `bert_config.json` has."""
         return {name: getattr(self, name) for name in _GOOGLE_KEYS}
 
@@ -253,13 +410,16 @@ class BertConfig(HubConfig):
         checks.validate_heads(self)
 
 
-def _nested(value: Any) -> Any:
+_UPLOADING = "Save it into a folder, then upload that: huggingface_hub.upload_folder(repo_id=…, folder_path=…)."
+
+
+def _nested(value: object) -> Values:
     if isinstance(value, BertConfig):
         return value.to_diff_dict()
     raise TypeError
 
 
-_FIELDS: dict[str, Any] = {
+_FIELDS: Values = {
     f.name: f.default_factory() if f.default_factory is not MISSING else f.default
     for f in fields(BertConfig)
     if f.name != "extra"

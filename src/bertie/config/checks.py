@@ -1,4 +1,4 @@
-"""What a configuration may hold: limits, the checks of every field, and the reading of files and of nested values."""
+"""What a configuration may hold: limits, the hub's keys, the checks of every field, the reading of nested values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import json
 import math
 import operator
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 from bertie.errors import CheckpointNotFound, ConfigError
 
 if TYPE_CHECKING:
     from bertie.config.bert import BertConfig
+
+T = TypeVar("T")
+Values: TypeAlias = dict[str, Any]  # the keys of a configuration: JSON
 
 POSITION_TYPES = ("absolute", "relative_key", "relative_key_query")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
@@ -29,6 +33,40 @@ MAX_PARAMETERS = 10**11
 MAX_CONFIG_BYTES = 6 * 2**20  # JSON takes up to twenty times its size in memory
 MAX_LABELS = 100_000
 
+# Keys every configuration of the hub's library answers to, with what they are when nobody set them. Most are about
+# generating text, which older files keep here; `generate` takes its arguments instead.
+DEFAULTS: Values = {
+    "architectures": None, "finetuning_task": None, "task_specific_params": None, "tokenizer_class": None,
+    "prefix": None, "sep_token_id": None, "is_encoder_decoder": False, "tie_encoder_decoder": False,
+    "cross_attention_hidden_size": None, "torchscript": False, "transformers_version": None, "dtype": None,
+    "tf_legacy_loss": False, "use_bfloat16": False,
+    "max_length": 20, "min_length": 0, "do_sample": False, "early_stopping": False, "num_beams": 1,
+    "temperature": 1.0, "top_k": 50, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0, "length_penalty": 1.0,
+    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None, "num_return_sequences": 1,
+    "output_scores": False, "return_dict_in_generate": False, "forced_bos_token_id": None,
+    "forced_eos_token_id": None, "remove_invalid_values": False, "exponential_decay_length_penalty": None,
+    "suppress_tokens": None, "begin_suppress_tokens": None, "num_beam_groups": 1, "diversity_penalty": 0.0,
+}  # fmt: skip
+# Where a model came from and how it runs here: readable, never written, and no part of two configurations' equality.
+PRIVATE: Values = {
+    "_name_or_path": "",
+    "_commit_hash": None,
+    "_attn_implementation_internal": None,
+    "_auto_class": None,
+}
+ALIASES = {
+    "torch_dtype": "dtype",
+    "name_or_path": "_name_or_path",
+    "attn_implementation": "_attn_implementation_internal",
+    "_attn_implementation": "_attn_implementation_internal",
+}
+# Arguments of from_pretrained that say how to fetch the file, and are no keys of it.
+FETCHING = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
+WITHOUT_MEANING = (
+    "resume_download", "use_auth_token", "trust_remote_code", "user_agent", "_from_auto", "_from_pipeline",
+    "from_auto_class",
+)  # fmt: skip
+
 _SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings", "type_vocab_size",
@@ -39,65 +77,76 @@ _FLAGS = (
 )  # fmt: skip
 
 
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    # JSON has whole numbers that no float can hold.
+    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+_CHECK_SIZES = "Check the sizes."
+_Rule = tuple[tuple[str, ...], Callable[[object], bool], str]
+_FIELDS: tuple[_Rule, ...] = (
+    (_SIZES, lambda x: _is_int(x) and x >= 1, "a whole number of at least 1"),
+    (
+        ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+        lambda x: _is_number(x) and 0 <= x < 1,
+        "a probability, 0 up to (not including) 1",
+    ),
+    (
+        ("classifier_dropout",),
+        lambda x: x is None or (_is_number(x) and 0 <= x < 1),
+        "a probability, 0 up to (not including) 1",
+    ),
+    (("initializer_range", "layer_norm_eps"), lambda x: _is_number(x) and 0 <= x <= 1, "a small number, 0 to 1"),
+    (_FLAGS, lambda x: isinstance(x, bool), "true or false"),
+    (("chunk_size_feed_forward",), lambda x: _is_int(x) and x >= 0, "0 (whole) or a length"),
+)
+
+
 def validate(config: BertConfig) -> None:
     """Raise `ConfigError` for the first field that cannot be."""
+    for names, fits, wanted in _FIELDS:
+        for name in names:
+            value = getattr(config, name)
+            if not fits(value):
+                raise ConfigError(f"config.{name} is {value!r}; it takes {wanted}.")
     for name in _SIZES:
-        value = getattr(config, name)
-        if not _is_int(value) or value < 1:
-            raise ConfigError(f"config.{name} is {value!r}; it takes a whole number of at least 1.")
-        if value > MAX_PARAMETERS:
-            raise ConfigError(f"config.{name} is {value!r:.40}; no BERT is that large.", "Check the sizes.")
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
-        value = getattr(config, name)
-        if value is None and name == "classifier_dropout":
-            continue
-        if not _is_number(value) or not 0 <= value < 1:
-            raise ConfigError(f"config.{name} is {value!r}; it takes a probability, 0 up to (not including) 1.")
-    for name in ("initializer_range", "layer_norm_eps"):
-        value = getattr(config, name)
-        if not _is_number(value) or not 0 <= value <= 1:
-            raise ConfigError(f"config.{name} is {value!r}; it takes a small number, 0 to 1.")
-    for name in _FLAGS:
-        if not isinstance(getattr(config, name), bool):
-            raise ConfigError(f"config.{name} is {getattr(config, name)!r}; it takes true or false.")
-    if not _is_int(config.chunk_size_feed_forward) or config.chunk_size_feed_forward < 0:
-        raise ConfigError(
-            f"config.chunk_size_feed_forward is {config.chunk_size_feed_forward!r}; it takes 0 (whole) or a length."
-        )
+        if getattr(config, name) > MAX_PARAMETERS:
+            raise ConfigError(f"config.{name} is {getattr(config, name)!r:.40}; no BERT is that large.", _CHECK_SIZES)
     if not callable(config.hidden_act) and config.hidden_act not in ACTIVATIONS:
         raise ConfigError(
             f"config.hidden_act is {config.hidden_act!r}, which is not a known activation.",
             f"It takes a function, or one of: {', '.join(ACTIVATIONS)}.",
         )
-    if config.position_embedding_type not in POSITION_TYPES:
-        raise ConfigError(
-            f"config.position_embedding_type is {config.position_embedding_type!r}.",
-            f"It takes one of: {', '.join(POSITION_TYPES)}.",
-        )
-    if config.problem_type is not None and config.problem_type not in PROBLEM_TYPES:
-        raise ConfigError(
-            f"config.problem_type is {config.problem_type!r}.",
-            f"It takes null or one of: {', '.join(PROBLEM_TYPES)}.",
-        )
+    for name, also, known in (
+        ("position_embedding_type", "", POSITION_TYPES),
+        ("problem_type", "null or ", PROBLEM_TYPES),
+    ):
+        value = getattr(config, name)
+        if value not in known and not (also and value is None):
+            raise ConfigError(f"config.{name} is {value!r}.", f"It takes {also}one of: {', '.join(known)}.")
     if config.add_cross_attention and not config.is_decoder:
         raise ConfigError(
             "config.add_cross_attention is true but config.is_decoder is false.",
             "Cross-attention belongs to a decoder: set is_decoder=True as well.",
         )
-    if config.pad_token_id is not None and (
-        not _is_int(config.pad_token_id) or not 0 <= config.pad_token_id < config.vocab_size
-    ):
+    pad = config.pad_token_id
+    if pad is not None and (not _is_int(pad) or not 0 <= pad < config.vocab_size):
         raise ConfigError(
-            f"config.pad_token_id is {config.pad_token_id!r}; it takes null or an id below "
-            f"config.vocab_size ({config.vocab_size})."
+            f"config.pad_token_id is {pad!r}; it takes null or an id below config.vocab_size ({config.vocab_size})."
         )
     _validate_pruned_heads(config)
-    if _parameter_estimate(config) > MAX_PARAMETERS:
+    layer = config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
+    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    if (parameters := config.num_hidden_layers * layer + rows * config.hidden_size) > MAX_PARAMETERS:
         raise ConfigError(
-            f"config describes about {_parameter_estimate(config):.1e} parameters (hidden_size {config.hidden_size}, "
+            f"config describes about {parameters:.1e} parameters (hidden_size {config.hidden_size}, "
             f"num_hidden_layers {config.num_hidden_layers}, intermediate_size {config.intermediate_size}, "
             f"vocab_size {config.vocab_size}); no BERT is that large.",
-            "Check the sizes.",
+            _CHECK_SIZES,
         )
 
 
@@ -127,13 +176,7 @@ def _validate_pruned_heads(config: BertConfig) -> None:
             )
 
 
-def _parameter_estimate(config: BertConfig) -> int:
-    layer = config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
-    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-    return config.num_hidden_layers * layer + rows * config.hidden_size
-
-
-def read_json_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_json_object(path: str | os.PathLike[str]) -> Values:
     """A JSON file that must hold one object; every way it can fail is a typed error that names the file."""
     path = Path(path)
     if not path.is_file():
@@ -155,26 +198,17 @@ def read_json_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     return values
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    # JSON has whole numbers that no float can hold.
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def plain_int(value: Any) -> Any:
+def plain_int(value: T) -> T | int:
     """NumPy's whole numbers, which counting labels often gives, as Python's; everything else as it is."""
     if isinstance(value, bool | int | float | str) or not hasattr(type(value), "__index__"):
         return value
     try:
-        return operator.index(value)
+        return operator.index(value)  # type: ignore[arg-type]  # its class was asked
     except TypeError:  # an array of several
         return value
 
 
-def checked_num_labels(value: Any) -> int:
+def checked_num_labels(value: object) -> int:
     if value is None:
         return 2
     value = plain_int(value)
@@ -218,3 +252,15 @@ def read_pruned_heads(value: Any, name: str = "config.pruned_heads") -> dict[int
         return {int(layer): sorted({int(head) for head in heads}) for layer, heads in value.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
         raise ConfigError(f"{name} is {value!r:.200}; it takes an object {{layer: [heads]}}.") from None
+
+
+def like(old: object, name: str, text: str) -> object:
+    words = {"true": True, "1": True, "y": True, "yes": True, "false": False, "0": False, "n": False, "no": False}
+    try:
+        if isinstance(old, bool):
+            return words[text.lower()]
+        if isinstance(old, int | float | str):
+            return type(old)(text)
+    except (KeyError, ValueError):
+        raise ConfigError(f"config.{name} is {old!r} and cannot be set to {text!r}: another kind of value.") from None
+    raise ConfigError(f"config.{name} is {old!r:.80}; only numbers, texts, true and false are set by a string.")

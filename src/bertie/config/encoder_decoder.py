@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from bertie.config.bert import BertConfig
+from bertie.config.checks import Values
 from bertie.errors import ConfigError
 
 # What the hub says once for both models.
@@ -26,7 +27,7 @@ class EncoderDecoderConfig:
     encoder: BertConfig
     decoder: BertConfig
 
-    def __init__(self, *, encoder: Any = None, decoder: Any = None, **values: Any) -> None:
+    def __init__(self, *, encoder: Any = None, decoder: Any = None, **values: object) -> None:
         if encoder is None or decoder is None:
             raise ConfigError("An EncoderDecoderConfig is made of two configurations.", "Give encoder= and decoder=.")
         self.__dict__.update(encoder=_as_config(encoder), decoder=_as_config(decoder))
@@ -36,7 +37,7 @@ class EncoderDecoderConfig:
 
     @classmethod
     def from_encoder_decoder_configs(
-        cls, encoder_config: BertConfig, decoder_config: BertConfig, **values: Any
+        cls, encoder_config: BertConfig, decoder_config: BertConfig, **values: object
     ) -> Self:
         """Two configurations; the second is made a decoder's, with cross-attention."""
         decoder_config.is_decoder = decoder_config.add_cross_attention = True
@@ -47,18 +48,18 @@ class EncoderDecoderConfig:
             raise AttributeError(name)
         return getattr(self.decoder, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self.decoder, name, value)
 
-    def update(self, values: Mapping[str, Any]) -> None:
+    def update(self, values: Mapping[str, object]) -> None:
         """Set several attributes."""
         for name, value in values.items():
             setattr(self, name, value)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         return self._values() | {"encoder": self.encoder.to_dict(), "decoder": self.decoder.to_dict()}
 
-    def to_diff_dict(self) -> dict[str, Any]:
+    def to_diff_dict(self) -> Values:
         """The same without what has its default: what a file holds."""
         return self._values() | {"encoder": self.encoder.to_diff_dict(), "decoder": self.decoder.to_diff_dict()}
 
@@ -69,7 +70,7 @@ class EncoderDecoderConfig:
     def __repr__(self) -> str:
         return f"EncoderDecoderConfig {self.to_json_string()}"
 
-    def _values(self) -> dict[str, Any]:
+    def _values(self) -> Values:
         said = {name: getattr(self.decoder, name, None) for name in OF_BOTH}
         said = {name: value for name, value in said.items() if value is not None and value is not False}
         return said | {"model_type": self.model_type, "is_encoder_decoder": True}

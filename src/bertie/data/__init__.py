@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from bertie.data.choices import ChoiceQuestion, choice_rows, read_choices
 from bertie.data.columns import Example, choose_label, choose_pair, choose_text, examples, pairs, text_of, texts
-from bertie.data.conll import read_conll, tagged_rows, write_conll
+from bertie.data.conll import read_conll, tagged_rows
 from bertie.data.documents import Document, read_documents
 from bertie.data.glue import GLUE_TASKS, GlueTask, glue_task, read_glue
-from bertie.data.objects import as_rows
+from bertie.data.lists import as_rows
 from bertie.data.reading import BadRows, Reader
-from bertie.data.retrieval import (
-    AnswerRetrieval,
-    Judgement,
-    Passage,
-    read_answer_retrieval,
-    read_collection,
-    read_judgements,
-    read_queries,
-)
+from bertie.data.retrieval import AnswerRetrieval, read_answer_retrieval
 from bertie.data.rows import FORMATS, Row, RowReader, read_rows
 from bertie.data.squad import Answer, Question, QuestionReader, question_rows, read_squad
 from bertie.data.tags import Scheme, Sentence, TagSpan, convert_tags, span_tags, tag_scheme, tag_spans
@@ -34,8 +26,6 @@ __all__ = [
     "Document",
     "Example",
     "GlueTask",
-    "Judgement",
-    "Passage",
     "Question",
     "QuestionReader",
     "Reader",
@@ -58,12 +48,9 @@ __all__ = [
     "question_rows",
     "read_answer_retrieval",
     "read_choices",
-    "read_collection",
     "read_conll",
     "read_documents",
     "read_glue",
-    "read_judgements",
-    "read_queries",
     "read_rows",
     "read_squad",
     "span_tags",
@@ -72,5 +59,4 @@ __all__ = [
     "tagged_rows",
     "text_of",
     "texts",
-    "write_conll",
 ]

@@ -31,8 +31,8 @@ def _pyarrow(purpose: str) -> ModuleType:
 def read_batches(source: Opened, *, kind: str, path: PathLike | None) -> Iterator[dict[str, Any]]:
     """Rows as dicts of Python values. `path` is the plain file; what comes from a pipe is first put on disk."""
     pa = _pyarrow(f"Reading {source.name} ({kind})")
-    packed = path is None or not _is_plain(source, path)
-    with _guarded(pa, source.name, kind), _on_disk(source) if packed else _as_is(path) as file:
+    plain = path is not None and _is_plain(source, path)
+    with _guarded(pa, source.name, kind), open(path, "rb") if plain and path else _on_disk(source) as file:
         for batch in _parquet(file) if kind == "parquet" else _arrow(pa, source, file):
             yield from batch.to_pylist()
 
@@ -131,12 +131,6 @@ def _is_plain(source: Opened, path: PathLike) -> bool:
 
 
 @contextmanager
-def _as_is(path: PathLike | None) -> Iterator[IO[bytes]]:
-    with open(str(path), "rb") as file:
-        yield file
-
-
-@contextmanager
 def _on_disk(source: Opened) -> Iterator[IO[bytes]]:
     # Both formats are read from their end, which a pipe or a compressed file does not offer.
     with tempfile.TemporaryFile() as file:
@@ -154,7 +148,7 @@ def _guarded(pa: ModuleType, name: str, kind: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise DataError(
-            f"{name}: cannot be read as {kind}: {reason}.", "It may be cut short, or be of another format: format=."
+            f"{name}: cannot be read as {kind}: {reason}.", "It may be cut short, or be of another format: {format=}."
         ) from error
 
 

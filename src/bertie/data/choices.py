@@ -6,15 +6,15 @@ SWAG (Zellers et al. 2018) begins a second sentence, and each of its endings com
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from bertie.data.objects import as_rows
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.lists import as_rows
+from bertie.data.reading import Reader, bad_row, converted
 from bertie.data.rows import Row, read_rows
 from bertie.data.source import PathLike
 from bertie.errors import DataError
+from bertie.json_values import fields, items, text, texts
 
 _ENDING = re.compile(r"ending\d+")
 
@@ -42,65 +42,64 @@ def choice_rows(rows: object) -> Reader[ChoiceQuestion]:
     >>> next(iter(choice_rows(rows))).answer
     1
     """
-    reader = as_rows(rows)
 
-    def read(bad: BadRows) -> Iterator[ChoiceQuestion]:
-        count: int | None = None
-        for row in reader.reading(bad):
-            try:
-                question = _question(row)
-                if count is not None and len(question.choices) != count:
-                    raise DataError(
-                        f"{row.where}: {len(question.choices)} choices; the rows before have {count}.", SKIP_REMEDY
-                    )
-            except DataError as error:
-                bad.report(error)
-                continue
+    def begin(first: Row) -> Callable[[Row], ChoiceQuestion]:
+        wanted: int | None = None
+
+        def checked(row: Row) -> ChoiceQuestion:
+            nonlocal wanted
+            question = _question(row)
             count = len(question.choices)
-            yield question
+            if count != (wanted or count):
+                raise bad_row(f"{row.where}: {count} choices; the rows before have {wanted}.")
+            wanted = count
+            return question
 
-    return Reader(reader.name, read, skip_bad=reader.skip_bad, once=reader.once)
+        return checked
+
+    return converted(as_rows(rows), begin)
 
 
 def _question(row: Row) -> ChoiceQuestion:
-    values = dict(row.values)
-    if isinstance(values.get("question"), Mapping):  # CommonsenseQA
-        inner = values.pop("question")
+    values: dict[str, object] = dict(row.values)
+    if inner := fields(values.get("question")):  # CommonsenseQA
+        del values["question"]
         values = {**inner, "question": inner.get("stem"), **values}
     if "sent1" in values and "ending0" in values:  # SWAG
         endings = sorted((name for name in values if _ENDING.fullmatch(name)), key=lambda name: int(name[6:]))
         values["question"] = values["sent1"]
         values["choices"] = [f"{values.get('sent2') or ''} {values[name]}".strip() for name in endings]
-    question = values.get("question")
-    if not isinstance(question, str):
+    question = text(values.get("question"))
+    if question is None:
         raise DataError(
             f"{row.where}: no question; there are: {', '.join(row.values)}.",
             'A row is {"question": …, "choices": […], "answer": …}.',
         )
-    texts, labels = _choices(values.get("choices"), row)
+    choices, labels = _choices(values.get("choices"), row)
     identity = str(values.get("id", row.line))
-    return ChoiceQuestion(identity, question, texts, labels, _answer(values, labels, row))
+    return ChoiceQuestion(identity, question, choices, labels, _answer(values, labels, row))
 
 
-def _choices(raw: Any, row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if isinstance(raw, Mapping):  # as `datasets` has it: {"label": [...], "text": [...]}
-        texts, labels = list(raw.get("text") or ()), list(raw.get("label") or ())
-    elif isinstance(raw, list | tuple):
-        nested = all(isinstance(choice, Mapping) for choice in raw)
-        texts = [choice.get("text") for choice in raw] if nested else list(raw)
-        labels = [choice.get("label") for choice in raw] if nested else [str(index) for index in range(len(raw))]
+def _choices(raw: object, row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    given = fields(raw)
+    if given:  # as `datasets` has it: {"label": [...], "text": [...]}
+        found, labels = texts(given.get("text")), texts(given.get("label"))
+    elif all(map(fields, items(raw) or ())):  # CommonsenseQA's, an object to a choice
+        found = texts([fields(choice).get("text") for choice in items(raw) or ()])
+        labels = texts([fields(choice).get("label") for choice in items(raw) or ()])
     else:
-        texts, labels = [], []
-    if len(texts) < 2 or len(labels) != len(texts) or not all(isinstance(text, str) for text in (*texts, *labels)):
-        raise DataError(f"{row.where}: 'choices' should be two texts or more, and is {raw!r:.60}.", SKIP_REMEDY)
-    return tuple(texts), tuple(labels)
+        found = texts(raw)
+        labels = [str(index) for index in range(len(items(raw) or ()))]
+    if found is None or labels is None or len(found) < 2 or len(labels) != len(found):
+        raise bad_row(f"{row.where}: 'choices' should be two texts or more, and is {raw!r:.60}.")
+    return tuple(found), tuple(labels)
 
 
-def _answer(values: Mapping[str, Any], labels: tuple[str, ...], row: Row) -> int | None:
+def _answer(values: Mapping[str, object], labels: tuple[str, ...], row: Row) -> int | None:
     key = next((name for name in ("answerKey", "answer", "label") if values.get(name) not in (None, "")), None)
     if key is None:
         return None
     answer = str(values[key])
     if answer in labels:
         return labels.index(answer)
-    raise DataError(f"{row.where}: the {key} {answer!r} is not one of the choices: {', '.join(labels)}.", SKIP_REMEDY)
+    raise bad_row(f"{row.where}: the {key} {answer!r} is not one of the choices: {', '.join(labels)}.")

@@ -7,37 +7,23 @@ settled is an error that lists the columns there are.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
-from bertie.data.objects import as_rows
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
-from bertie.data.rows import Row, RowReader
+from bertie.data.lists import as_rows
+from bertie.data.reading import Reader, bad_row, converted
+from bertie.data.rows import Row
 from bertie.errors import DataError
 
 TEXT_COLUMNS = ("text", "sentence", "content", "document", "passage", "query", "question", "sentence1", "text_a")
 PAIR_COLUMNS = (
-    ("text_a", "text_b"),
-    ("sentence1", "sentence2"),
-    ("text1", "text2"),
-    ("sentence_a", "sentence_b"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "context"),
-    ("question", "sentence"),
-    ("question", "passage"),
-    ("question", "answer"),
-    ("query", "document"),
-    ("query", "passage"),
-    ("query", "text"),
-    ("query", "positive"),
-    ("anchor", "positive"),
-    ("#1 string", "#2 string"),
-)
+    ("text_a", "text_b"), ("sentence1", "sentence2"), ("text1", "text2"), ("sentence_a", "sentence_b"),
+    ("premise", "hypothesis"), ("question1", "question2"), ("question", "context"), ("question", "sentence"),
+    ("question", "passage"), ("question", "answer"), ("query", "document"), ("query", "passage"), ("query", "text"),
+    ("query", "positive"), ("anchor", "positive"), ("#1 string", "#2 string"),
+)  # fmt: skip
 LABEL_COLUMNS = ("label", "labels", "gold_label", "score", "similarity", "target", "class", "category", "quality")
-_OR_SKIP = "Or leave such rows out and have them counted: skip_bad=True (--skip-bad)."
 _NOT_TEXT = {*LABEL_COLUMNS, "id", "_id", "idx", "index", "guid", "uid", "split", "line", ""}
 
 
@@ -55,14 +41,11 @@ def choose_text(columns: Sequence[str], *, given: str | None = None, source: str
     """The column of the text."""
     if given is not None:
         return _named(columns, given, source)
-    folded = {column.strip().lower(): column for column in columns}
-    for name in TEXT_COLUMNS:
-        if name in folded:
-            return folded[name]
-    left = [column for name, column in folded.items() if name not in _NOT_TEXT]
-    if len(left) == 1:
-        return left[0]
-    raise DataError(f"{source}: which column is the text? There are: {_listed(columns)}.", "Name it with column=.")
+    known, left = _folded(columns)
+    found = next((known[name] for name in TEXT_COLUMNS if name in known), left[0] if len(left) == 1 else None)
+    if found is not None:
+        return found
+    raise DataError(f"{source}: which column is the text? There are: {_listed(columns)}.", "Name it with {column=}.")
 
 
 def choose_pair(
@@ -71,15 +54,14 @@ def choose_pair(
     """The columns of the two texts of a pair."""
     if given is not None:
         return _named(columns, given[0], source), _named(columns, given[1], source)
-    folded = {column.strip().lower(): column for column in columns}
+    known, left = _folded(columns)
     for first, second in PAIR_COLUMNS:
-        if first in folded and second in folded:
-            return folded[first], folded[second]
-    left = [column for name, column in folded.items() if name not in _NOT_TEXT]
+        if first in known and second in known:
+            return known[first], known[second]
     if len(left) == 2:
         return left[0], left[1]
     raise DataError(
-        f"{source}: which two columns are the pair? There are: {_listed(columns)}.", "Name both with columns=."
+        f"{source}: which two columns are the pair? There are: {_listed(columns)}.", "Name both with {columns=}."
     )
 
 
@@ -87,24 +69,28 @@ def choose_label(columns: Sequence[str], *, given: str | None = None, source: st
     """The column of the label."""
     if given is not None:
         return _named(columns, given, source)
-    folded = {column.strip().lower(): column for column in columns}
+    known, _ = _folded(columns)
     for name in LABEL_COLUMNS:
-        if name in folded:
-            return folded[name]
-    raise DataError(f"{source}: which column is the label? There are: {_listed(columns)}.", "Name it with label=.")
+        if name in known:
+            return known[name]
+    raise DataError(f"{source}: which column is the label? There are: {_listed(columns)}.", "Name it with {label=}.")
+
+
+def _folded(columns: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The columns by their names in lower case; and those of them that could be a text."""
+    folded = {column.strip().lower(): column for column in columns}
+    return folded, [column for name, column in folded.items() if name not in _NOT_TEXT]
 
 
 def text_of(row: Row, column: str) -> str:
     """The text in `column`, or a `DataError` saying what is there instead."""
     if column not in row.values:
-        raise DataError(
-            f"{row.where}: there is no column {column!r}; there are: {_listed(list(row.values))}.", SKIP_REMEDY
-        )
+        raise bad_row(f"{row.where}: there is no column {column!r}; there are: {_listed(list(row.values))}.")
     value = row.values[column]
     if isinstance(value, str):
         return value
     got = "nothing" if value is None else f"{type(value).__name__} {str(value)[:40]}"
-    raise DataError(f"{row.where}: the column {column!r} should be text, and holds {got}.", SKIP_REMEDY)
+    raise bad_row(f"{row.where}: the column {column!r} should be text, and holds {got}.")
 
 
 def texts(
@@ -119,23 +105,19 @@ def texts(
     """
     reader = as_rows(rows)
 
-    def read(bad: BadRows) -> Iterator[str]:
-        first, all_rows = _peek(reader, bad)
-        if first is None:
-            return
+    def begin(first: Row) -> Callable[[Row], str]:
         chosen = choose_text(list(first.values), given=column, source=reader.name)
-        for row in all_rows:
-            try:
-                text = text_of(row, chosen)
-                if fault is not None and (found := fault(text)) is not None:
-                    wrong, remedy = found
-                    raise DataError(f"{row.where}: {wrong}", f"{remedy} {_OR_SKIP}")
-            except DataError as error:
-                bad.report(error)
-                continue
-            yield text
 
-    return Reader(reader.name, read, skip_bad=reader.skip_bad, once=reader.once)
+        def checked(row: Row) -> str:
+            text = text_of(row, chosen)
+            if fault is not None and (found := fault(text)) is not None:
+                wrong, remedy = found
+                raise bad_row(f"{row.where}: {wrong}", remedy)
+            return text
+
+        return checked
+
+    return converted(reader, begin)
 
 
 def pairs(rows: object, columns: tuple[str, str] | None = None) -> Reader[tuple[str, str]]:
@@ -146,20 +128,11 @@ def pairs(rows: object, columns: tuple[str, str] | None = None) -> Reader[tuple[
     """
     reader = as_rows(rows)
 
-    def read(bad: BadRows) -> Iterator[tuple[str, str]]:
-        first, all_rows = _peek(reader, bad)
-        if first is None:
-            return
+    def begin(first: Row) -> Callable[[Row], tuple[str, str]]:
         left, right = choose_pair(list(first.values), given=columns, source=reader.name)
-        for row in all_rows:
-            try:
-                pair = text_of(row, left), text_of(row, right)
-            except DataError as error:
-                bad.report(error)
-                continue
-            yield pair
+        return lambda row: (text_of(row, left), text_of(row, right))
 
-    return Reader(reader.name, read, skip_bad=reader.skip_bad, once=reader.once)
+    return converted(reader, begin)
 
 
 def examples(
@@ -178,10 +151,7 @@ def examples(
     """
     reader = as_rows(rows)
 
-    def read(bad: BadRows) -> Iterator[Example]:
-        first, all_rows = _peek(reader, bad)
-        if first is None:
-            return
+    def begin(first: Row) -> Callable[[Row], Example]:
         names = list(first.values)
         second: str | None = None
         if paired or columns is not None:
@@ -189,16 +159,14 @@ def examples(
         else:
             main = choose_text(names, given=column, source=reader.name)
         answer = choose_label(names, given=label, source=reader.name)
-        for row in all_rows:
-            try:
-                text_b = None if second is None else text_of(row, second)
-                example = Example(str(row.line), text_of(row, main), text_b, label_of(row, answer, scored=scored))
-            except DataError as error:
-                bad.report(error)
-                continue
-            yield example
 
-    return Reader(reader.name, read, skip_bad=reader.skip_bad, once=reader.once)
+        def example(row: Row) -> Example:
+            text_b = None if second is None else text_of(row, second)
+            return Example(str(row.line), text_of(row, main), text_b, label_of(row, answer, scored=scored))
+
+        return example
+
+    return converted(reader, begin)
 
 
 def label_of(row: Row, column: str, *, scored: bool = False) -> str | float:
@@ -212,18 +180,12 @@ def label_of(row: Row, column: str, *, scored: bool = False) -> str | float:
             number = float("nan")
         if number - number == 0:  # neither infinite nor NaN
             return number
-        raise DataError(f"{row.where}: the column {column!r} should be a number, and holds {value!r}.", SKIP_REMEDY)
+        raise bad_row(f"{row.where}: the column {column!r} should be a number, and holds {value!r}.")
     if isinstance(value, float) and value.is_integer():  # a whole number from a table that has gaps
         value = int(value)
     if isinstance(value, str | int) and str(value).strip():
         return str(value)
-    raise DataError(f"{row.where}: the column {column!r} should be a label, and holds {value!r}.", SKIP_REMEDY)
-
-
-def _peek(reader: RowReader, bad: BadRows) -> tuple[Row | None, Iterable[Row]]:
-    rows = reader.reading(bad)
-    first = next(rows, None)
-    return first, (() if first is None else chain((first,), rows))
+    raise bad_row(f"{row.where}: the column {column!r} should be a label, and holds {value!r}.")
 
 
 def _named(columns: Sequence[str], name: str, source: str) -> str:

@@ -7,16 +7,16 @@ lines of nothing but tabs and spaces (WNUT17 has them) end a sentence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bertie.data.objects import as_rows
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.lists import as_rows
+from bertie.data.reading import BadRows, Reader, bad_row, converted
 from bertie.data.rows import Row
-from bertie.data.source import PathLike, check_readable, is_regular, opened, source_name, text_lines
+from bertie.data.source import Opened, PathLike, read_source, text_lines
 from bertie.data.tags import Sentence, split_tag
-from bertie.data.writing import RowWriter
 from bertie.errors import DataError
+from bertie.json_values import items
 
 _DOCUMENT_START = "-DOCSTART-"
 # Not `str.split()`, which also splits at characters that occur as tokens, such as U+00A0.
@@ -36,30 +36,28 @@ def read_conll(
     `tagged=False` takes the first column only, and one column will do. `check_prefixes` refuses tags that are not O or
     a prefix and a type, naming the line; `tag_scheme` says more about them.
     """
-    check_readable(path)
-    name = source_name(path)
 
-    def read(bad: BadRows) -> Iterator[Sentence]:
-        building = _Building(name)
+    def read(source: Opened, bad: BadRows) -> Iterator[Sentence]:
+        building = _Building(source.name)
         width: int | None = None
-        with opened(path) as source:
-            for number, line in text_lines(source, bad, encoding=encoding):
-                if not line.strip(" \t") or line.startswith(_DOCUMENT_START):
-                    yield from building.finish(bad)
-                    continue
-                fields = line.split("\t") if "\t" in line else _SPACES.split(line.strip(" "))
-                try:
-                    token, tag = _token(fields, f"{name}, line {number}", tagged, width)
-                    if check_prefixes and tagged:
-                        split_tag(tag, where=f"{name}, line {number}")
-                except DataError as error:
-                    building.spoil(error)
-                    continue
-                width = width or len(fields)
-                building.add(token, tag, number)
-            yield from building.finish(bad)
+        for number, line in text_lines(source, bad, encoding=encoding):
+            if not line.strip(" \t") or line.startswith(_DOCUMENT_START):
+                yield from building.finish(bad)
+                continue
+            fields = line.split("\t") if "\t" in line else _SPACES.split(line.strip(" "))
+            where = f"{source.name}, line {number}"
+            try:
+                token, tag = _token(fields, where, tagged, width)
+                if check_prefixes and tagged:
+                    split_tag(tag, where=where)
+            except DataError as error:
+                building.error = building.error or error
+                continue
+            width = width or len(fields)
+            building.add(token, tag, number)
+        yield from building.finish(bad)
 
-    return Reader(name, read, skip_bad=skip_bad, once=not is_regular(path))
+    return read_source(path, read, skip_bad=skip_bad)
 
 
 def tagged_rows(rows: object, *, tokens: str | None = None, tags: str | None = None) -> Reader[Sentence]:
@@ -68,38 +66,15 @@ def tagged_rows(rows: object, *, tokens: str | None = None, tags: str | None = N
     >>> next(iter(tagged_rows([{"tokens": ["Bonn", "."], "ner_tags": ["B-LOC", "O"]}]))).tags
     ('B-LOC', 'O')
     """
-    reader = as_rows(rows)
 
-    def read(bad: BadRows) -> Iterator[Sentence]:
-        for row in reader.reading(bad):
-            try:
-                words = _strings(row, (tokens,) if tokens else ("tokens", "words"))
-                marks = _strings(row, (tags,) if tags else ("tags", "ner_tags", "labels"))
-                if len(words) != len(marks):
-                    raise DataError(f"{row.where}: {len(words)} tokens and {len(marks)} tags.", SKIP_REMEDY)
-            except DataError as error:
-                bad.report(error)
-                continue
-            yield Sentence(words, marks, (row.line,) * len(words), row.source)
+    def sentence(row: Row) -> Sentence:
+        words = _strings(row, (tokens,) if tokens else ("tokens", "words"))
+        marks = _strings(row, (tags,) if tags else ("tags", "ner_tags", "labels"))
+        if len(words) != len(marks):
+            raise bad_row(f"{row.where}: {len(words)} tokens and {len(marks)} tags.")
+        return Sentence(words, marks, (row.line,) * len(words), row.source)
 
-    return Reader(reader.name, read, skip_bad=reader.skip_bad, once=reader.once)
-
-
-def write_conll(path: PathLike, sentences: Iterable[Sentence]) -> int:
-    """Write tab-separated tokens and tags; how many sentences there were. The file appears whole or not at all."""
-    count = 0
-    with RowWriter(path, format="txt") as out:
-        for sentence in sentences:
-            if sentence.tags and len(sentence.tags) != len(sentence.tokens):
-                raise DataError(f"{len(sentence.tokens)} tokens and {len(sentence.tags)} tags in one sentence.")
-            if count:
-                out.write_line("")
-            for index, token in enumerate(sentence.tokens):
-                fields = (token, sentence.tags[index]) if sentence.tags else (token,)
-                _check_writable(fields)
-                out.write_line("\t".join(fields))
-            count += 1
-    return count
+    return converted(as_rows(rows), lambda first: sentence)
 
 
 @dataclass(slots=True)
@@ -117,9 +92,6 @@ class _Building:
         self.tags.append(tag)
         self.lines.append(line)
 
-    def spoil(self, error: DataError) -> None:
-        self.error = self.error or error
-
     def finish(self, bad: BadRows) -> Iterator[Sentence]:
         tokens, tags, lines, error = self.tokens, self.tags, self.lines, self.error
         self.tokens, self.tags, self.lines, self.error = [], [], [], None
@@ -132,7 +104,7 @@ class _Building:
 def _token(fields: list[str], where: str, tagged: bool, width: int | None) -> tuple[str, str]:
     if not tagged:
         if not fields[0]:
-            raise DataError(f"{where}: no token in the first column.", SKIP_REMEDY)
+            raise bad_row(f"{where}: no token in the first column.")
         return fields[0], ""
     if len(fields) == 1:
         raise DataError(
@@ -141,10 +113,10 @@ def _token(fields: list[str], where: str, tagged: bool, width: int | None) -> tu
         )
     if len(fields) > 4 or (width is not None and len(fields) != width):
         wanted = "2 to 4" if width is None else f"{width}, as in the lines before"
-        raise DataError(f"{where}: {len(fields)} columns; wanted {wanted}.", SKIP_REMEDY)
+        raise bad_row(f"{where}: {len(fields)} columns; wanted {wanted}.")
     token, tag = fields[0], fields[-1].strip(" ")
     if not token or not tag:
-        raise DataError(f"{where}: no {'token' if not token else 'tag'} in {len(fields)} columns.", SKIP_REMEDY)
+        raise bad_row(f"{where}: no {'token' if not token else 'tag'} in {len(fields)} columns.")
     return token, tag
 
 
@@ -152,16 +124,9 @@ def _strings(row: Row, columns: tuple[str, ...]) -> tuple[str, ...]:
     column = next((name for name in columns if name in row.values), None)
     if column is None:
         wanted = " or ".join(map(repr, columns))
-        raise DataError(f"{row.where}: no column {wanted}; there are: {', '.join(row.values)}.", SKIP_REMEDY)
-    value = row.values[column]
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str | int) for each in value):
-        raise DataError(f"{row.where}: the column {column!r} should be a list of strings.", SKIP_REMEDY)
-    return tuple(map(str, value))
-
-
-def _check_writable(fields: tuple[str, ...]) -> None:
-    for each in fields:
-        if not each.strip(" \t") or any(mark in each for mark in "\t\n\r") or each.startswith(_DOCUMENT_START):
-            raise DataError(
-                f"{each!r} cannot be written as a CoNLL column.", "Tokens and tags have no tabs or line breaks."
-            )
+        raise bad_row(f"{row.where}: no column {wanted}; there are: {', '.join(row.values)}.")
+    given = items(row.values[column])
+    found = [each for each in given or () if isinstance(each, str | int)]
+    if given is None or len(found) != len(given):
+        raise bad_row(f"{row.where}: the column {column!r} should be a list of strings.")
+    return tuple(map(str, found))

@@ -40,7 +40,7 @@ def read_documents(
     if not given:
         raise DataError("No files were given to read documents from.", "Name one file or more.")
     if max_lines < 1:
-        raise DataError(f"max_lines={max_lines} should be 1 or more.")
+        raise DataError("{max_lines} should be 1 or more.", max_lines=max_lines)
     for path in given:
         check_readable(path)
 

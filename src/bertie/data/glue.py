@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 
 from bertie.data.columns import Example, label_of, text_of
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.reading import BadRows, Reader, bad_row, converted
 from bertie.data.rows import Row, rows_of
-from bertie.data.source import Opened, PathLike, check_readable, is_regular, opened, source_name
+from bertie.data.source import Opened, PathLike, read_source
 from bertie.errors import DataError
 
 
@@ -59,29 +61,29 @@ def glue_task(name: str) -> GlueTask:
 def read_glue(task: str, path: PathLike, *, encoding: str = "utf-8", skip_bad: bool = False) -> Reader[Example]:
     """Read one file of a task. Labels stay the file's strings (`"entailment"`, `"1"`); STS-B's scores are floats."""
     chosen = glue_task(task)
-    check_readable(path)
 
-    def read(bad: BadRows) -> Iterator[Example]:
-        name = source_name(path)
-        split = re.split(r"[^a-z]", name.replace("\\", "/").rsplit("/", 1)[-1].lower())[0] or chosen.name.lower()
-        with opened(path) as source:
-            for count, row in enumerate(_rows(chosen, source, bad, encoding)):
-                _check_columns(chosen, row, name)
-                try:
-                    example = _example(chosen, row, f"{split}-{row.values.get('index', count)}")
-                except DataError as error:
-                    bad.report(error)
-                    continue
-                yield example
+    rows = read_source(path, partial(_rows, chosen, encoding=encoding), skip_bad=skip_bad)
+    file = rows.name.replace("\\", "/").rsplit("/", 1)[-1].lower()
+    split = re.split(r"[^a-z]", file)[0] or chosen.name.lower()
 
-    return Reader(source_name(path), read, skip_bad=skip_bad, once=not is_regular(path))
+    def begin(first: Row) -> Callable[[Row], Example]:
+        _check_columns(chosen, first, rows.name)
+        numbers = count()
+
+        def example(row: Row) -> Example:
+            number = next(numbers)
+            return _example(chosen, row, f"{split}-{row.values.get('index', number)}")
+
+        return example
+
+    return converted(rows, begin)
 
 
 def _fold(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _rows(task: GlueTask, source: Opened, bad: BadRows, encoding: str) -> Iterator[Row]:
+def _rows(task: GlueTask, source: Opened, bad: BadRows, *, encoding: str) -> Iterator[Row]:
     headed = task.name != "CoLA" or b"sentence" in source.head.split(b"\n")[0].rstrip(b"\r").split(b"\t")
     return rows_of(source, bad, format="tsv", encoding=encoding, columns=None if headed else _COLA_COLUMNS)
 
@@ -102,7 +104,5 @@ def _example(task: GlueTask, row: Row, guid: str) -> Example:
     if task.label in row.values:
         label = label_of(row, task.label, scored=task.labels is None)
         if task.labels is not None and label not in task.labels:
-            raise DataError(
-                f"{row.where}: the label {label!r} is not one of {task.name}'s: {', '.join(task.labels)}.", SKIP_REMEDY
-            )
+            raise bad_row(f"{row.where}: the label {label!r} is not one of {task.name}'s: {', '.join(task.labels)}.")
     return Example(guid, text_of(row, task.text_a), text_b, label)

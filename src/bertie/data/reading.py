@@ -15,10 +15,19 @@ from typing import Generic, TypeVar
 
 from bertie.errors import DataError
 
+S = TypeVar("S")
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 SKIP_REMEDY = "Correct it, or leave such rows out and have them counted: skip_bad=True (--skip-bad)."
+_SKIPPING = "leave such rows out and have them counted: {skip_bad}."
 _REMEMBERED = 10
+
+
+def bad_row(cause: str, remedy: str | None = None) -> DataError:
+    """An error about one row, which could also be left out; `remedy` is what else there is to do."""
+    skipping = f"Correct it, or {_SKIPPING}" if remedy is None else f"{remedy} Or {_SKIPPING}"
+    return DataError(cause, skipping, skip_bad=True)
 
 
 class BadRows:
@@ -77,3 +86,23 @@ class Reader(Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+def converted(reader: Reader[S], begin: Callable[[S], Callable[[S], T]]) -> Reader[T]:
+    """What is made of each value of a reader, one by one; what cannot be made of a value (`DataError`) is a bad row.
+
+    `begin` is given the first value of each iteration and gives what converts all of them, the first one too.
+    """
+
+    def read(bad: BadRows) -> Iterator[T]:
+        convert: Callable[[S], T] | None = None
+        for value in reader.reading(bad):
+            convert = convert or begin(value)
+            try:
+                made = convert(value)
+            except DataError as error:
+                bad.report(error)
+                continue
+            yield made
+
+    return Reader(reader.name, read, skip_bad=reader.skip_bad, once=reader.once)

@@ -15,11 +15,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertie.data import arrow
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.reading import BadRows, Reader, bad_row
 from bertie.data.source import (
     COMPRESSIONS,
     MAX_LINE_BYTES,
@@ -27,31 +28,20 @@ from bertie.data.source import (
     PathLike,
     check_readable,
     is_regular,
-    opened,
+    read_source,
     source_name,
     text_lines,
     whole_text,
 )
 from bertie.errors import DataError
+from bertie.json_values import fields, items
 
 FORMATS = ("txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow")
 MAX_JSON_BYTES = 2**30
 
-_EXTENSIONS = {
-    ".txt": "txt",
-    ".text": "txt",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-}
+_EXTENSIONS = {f".{name}": name for name in FORMATS} | {
+    ".text": "txt", ".ndjson": "jsonl", ".tab": "tsv", ".pq": "parquet", ".feather": "arrow", ".ipc": "arrow",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +86,15 @@ def read_rows(
     by something else than commas.
     """
     check_readable(path)
-    name = source_name(path)
-    known = known_format(path, format)
-
-    def read(bad: BadRows) -> Iterator[Row]:
-        with opened(path) as source:
-            yield from rows_of(
-                source, bad, format=known, path=path, encoding=encoding, columns=columns, delimiter=delimiter
-            )
-
-    return RowReader(name, read, skip_bad=skip_bad, once=not is_regular(path))
+    read = partial(
+        rows_of,
+        format=known_format(path, format),
+        path=path,
+        encoding=encoding,
+        columns=columns,
+        delimiter=delimiter,
+    )
+    return read_source(path, read, skip_bad=skip_bad)
 
 
 def joined_rows(readers: Sequence[RowReader]) -> RowReader:
@@ -148,7 +137,7 @@ def known_format(path: PathLike, given: str | None) -> str | None:
     if given is not None:
         found = given if given in FORMATS else _EXTENSIONS.get(f".{given.lstrip('.').lower()}")
         if found is None:
-            raise DataError(f"format={given!r} is not known.", f"Use one of: {', '.join(FORMATS)}.")
+            raise DataError("{format} is not known.", f"Use one of: {', '.join(FORMATS)}.", format=given)
         return found
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
@@ -157,7 +146,7 @@ def known_format(path: PathLike, given: str | None) -> str | None:
     if found is None and is_regular(path):
         raise DataError(
             f"{source_name(path)}: its format cannot be told from its name.",
-            f"Say it with format= (--input-format): one of {', '.join(FORMATS)}.",
+            f"Say it with {{format=}}: one of {', '.join(FORMATS)}.",
         )
     return found
 
@@ -196,14 +185,14 @@ def _json_rows(lines: Iterator[tuple[int, str]], name: str, bad: BadRows) -> Ite
         yield from _object_row(value, number, name, "line", bad)
 
 
-def _object_row(value: Any, number: int, name: str, unit: str, bad: BadRows) -> Iterator[Row]:
+def _object_row(value: object, number: int, name: str, unit: str, bad: BadRows) -> Iterator[Row]:
     if isinstance(value, str):
         value = {"text": value}
     if isinstance(value, dict):
         yield Row(value, number, name, unit)
         return
     got = type(value).__name__
-    bad.report(DataError(f'{name}, {unit} {number}: wanted an object like {{"text": …}}, got {got}.', SKIP_REMEDY))
+    bad.report(bad_row(f'{name}, {unit} {number}: wanted an object like {{"text": …}}, got {got}.'))
 
 
 def _json(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
@@ -217,26 +206,29 @@ def _json(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
             raise
         yield from _json_rows(enumerate(text.split("\n"), start=1), source.name, bad)
         return
-    if isinstance(document, dict) and isinstance(document.get("data"), list):
-        document = document["data"]
-        if document and isinstance(document[0], dict) and "paragraphs" in document[0]:
-            raise DataError(f"{source.name}: a SQuAD file, not a list of rows.", "Read it with read_squad.")
-    if not isinstance(document, list):
+    rows = items(fields(document).get("data"))
+    if rows and "paragraphs" in fields(rows[0]):
+        raise DataError(
+            f"{source.name}: a SQuAD file, not a list of rows.",
+            "Its questions are for read_squad, or for `bertie answer -f`.",
+        )
+    rows = items(document) if rows is None else rows
+    if rows is None:
         raise DataError(
             f"{source.name}: wanted a list of objects, got {_json_type(document)}.",
             "Write it as [{…}, {…}], or as JSON lines (jsonl).",
         )
-    for number, value in enumerate(document, start=1):
+    for number, value in enumerate(rows, start=1):
         yield from _object_row(value, number, source.name, "item", bad)
 
 
-def _json_type(value: Any) -> str:
-    if isinstance(value, dict):
-        return "an object with the keys " + ", ".join(map(repr, list(value)[:6])) if value else "an empty object"
-    return type(value).__name__
+def _json_type(value: object) -> str:
+    if keys := ", ".join(map(repr, list(fields(value))[:6])):
+        return f"an object with the keys {keys}"
+    return "an empty object" if value == {} else type(value).__name__
 
 
-def parse_json(text: str, where: str, *, one_line: bool = False) -> Any:
+def parse_json(text: str, where: str, *, one_line: bool = False) -> object:
     """`json.loads` whose every failure is a `DataError` that says where."""
     try:
         return json.loads(text)
@@ -244,11 +236,11 @@ def parse_json(text: str, where: str, *, one_line: bool = False) -> Any:
         if not text.strip():
             raise DataError(f"{where}: is empty.", "Nothing was written to it; write it again.") from None
         at = f"column {error.colno}" if one_line else f"line {error.lineno}, column {error.colno}"
-        raise DataError(f"{where}: not JSON: {error.msg} at {at}.", SKIP_REMEDY) from None
+        raise bad_row(f"{where}: not JSON: {error.msg} at {at}.") from None
     except RecursionError:
-        raise DataError(f"{where}: JSON nested too deeply.", SKIP_REMEDY) from None
+        raise bad_row(f"{where}: JSON nested too deeply.") from None
     except ValueError as error:  # an integer of more digits than Python takes
-        raise DataError(f"{where}: not JSON that can be read: {error}.", SKIP_REMEDY) from None
+        raise bad_row(f"{where}: not JSON that can be read: {error}.") from None
 
 
 def _csv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
@@ -256,8 +248,9 @@ def _csv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
     csv.field_size_limit(max(MAX_LINE_BYTES, csv.field_size_limit()))
     if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '"\r\n'):
         raise DataError(
-            f"delimiter={options.delimiter!r} cannot separate the columns of a csv file.",
+            "{delimiter} cannot separate the columns of a csv file.",
             "It is one character, such as ';', and no quote or line end.",
+            delimiter=options.delimiter,
         )
     lines = _Counted(text_lines(source, bad, encoding=options.encoding, keep_ends=True))
     reader = csv.reader(lines, delimiter=options.delimiter or ",", strict=True)
@@ -292,23 +285,21 @@ def _tsv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
 def _table(records: Iterator[tuple[int, list[str]]], name: str, options: _Options, bad: BadRows) -> Iterator[Row]:
     header = list(options.columns) if options.columns is not None else _header(records, name, options, bad)
     width = len(header)
-    for number, fields in records:
-        if not fields:
+    for number, cells in records:
+        if not cells:
             if width > 1:
                 continue
-            fields = [""]
-        if len(fields) != width:
+            cells = [""]
+        if len(cells) != width:
             named = ", ".join(header[:8]) + (" …" if width > 8 else "")
-            bad.report(
-                DataError(f"{name}, line {number}: {len(fields)} columns; wanted {width} ({named}).", SKIP_REMEDY)
-            )
+            bad.report(bad_row(f"{name}, line {number}: {len(cells)} columns; wanted {width} ({named})."))
             continue
-        yield Row(dict(zip(header, fields, strict=True)), number, name)
+        yield Row(dict(zip(header, cells, strict=True)), number, name)
 
 
 def _header(records: Iterator[tuple[int, list[str]]], name: str, options: _Options, bad: BadRows) -> list[str]:
     already_bad = bad.count
-    header = next((fields for _, fields in records if fields), None)
+    header = next((cells for _, cells in records if cells), None)
     if header is None:
         raise DataError(f"{name}: is empty: not even a header line.", "The first line should name the columns.")
     if bad.count > already_bad:
@@ -322,7 +313,8 @@ def _header(records: Iterator[tuple[int, list[str]]], name: str, options: _Optio
             if other in header[0]:
                 raise DataError(
                     f"{name}, line 1: the header {header[0]!r} is one column, with {other!r} in it.",
-                    f"If that separates the columns: delimiter={other!r}.",
+                    "If that separates the columns: {delimiter}.",
+                    delimiter=other,
                 )
     return header
 

@@ -17,25 +17,27 @@ import os
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar, cast
 
-from bertie.data.reading import SKIP_REMEDY, BadRows
+from bertie.data.reading import BadRows, Reader, bad_row
 from bertie.errors import DataError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 PathLike = str | os.PathLike[str]
+T = TypeVar("T")
 
 STANDARD_INPUT = "-"
 MAX_LINE_BYTES = 64 * 2**20
 COMPRESSIONS = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
 
-_HEAD_BYTES = 512
+_HEAD_BYTES, _PIECE_BYTES = 512, 2**16
 _READ_FAILURES = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 
 
@@ -83,19 +85,26 @@ def opened(path: PathLike) -> Iterator[Opened]:
     check_readable(path)
     file = _standard_input() if is_standard_input(path) else _open_file(name)
     try:
-        raw = _Checked(file, name)
-        head = _read_head(raw)
-        stream: IO[bytes] = io.BufferedReader(_Joined(head, raw), 2**16)
+        head, stream = _looked_at(_checked(file, name))
         kind = _compression(head)
         _check_suffix(name, head, kind)
         if kind is not None:
-            plain = _Checked(_decompressor(kind, stream), name)
-            head = _read_head(plain)
-            stream = io.BufferedReader(_Joined(head, plain), 2**16)
+            head, stream = _looked_at(_checked(_decompressor(kind, stream), name))
         yield Opened(name, stream, head)
     finally:
         if not is_standard_input(path):
             file.close()
+
+
+def read_source(path: PathLike, read: Callable[[Opened, BadRows], Iterator[T]], *, skip_bad: bool = False) -> Reader[T]:
+    """A reader of a file that is opened anew for each iteration. What cannot be opened is said at once."""
+    check_readable(path)
+
+    def opening(bad: BadRows) -> Iterator[T]:
+        with opened(path) as source:
+            yield from read(source, bad)
+
+    return Reader(source_name(path), opening, skip_bad=skip_bad, once=not is_regular(path))
 
 
 def text_lines(
@@ -110,7 +119,7 @@ def text_lines(
             while not line.endswith(b"\n") and (line := stream.readline(MAX_LINE_BYTES)):
                 pass
             limit = f"{MAX_LINE_BYTES / 2**20:.3g} MB"
-            bad.report(DataError(f"{source.name}, line {number}: longer than {limit}, the longest taken.", SKIP_REMEDY))
+            bad.report(bad_row(f"{source.name}, line {number}: longer than {limit}, the longest taken."))
             continue
         if not keep_ends and line.endswith(b"\n"):
             line = line[:-2] if line.endswith(b"\r\n") else line[:-1]
@@ -144,78 +153,52 @@ def whole_text(source: Opened, *, encoding: str = "utf-8", limit: int) -> str:
         raise _undecodable(f"{source.name}, line {line}", content, error) from None
 
 
-class _Raw(io.RawIOBase):
-    """A readable raw stream made of one method: `take(size)`, which gives b"" at the end."""
+class _Pieces(io.RawIOBase):
+    """Pieces of bytes, one after the other, as a stream."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
 
     def readable(self) -> bool:
         return True
 
-    def take(self, size: int) -> bytes:
-        raise NotImplementedError
-
     def readinto(self, buffer: WriteableBuffer, /) -> int:
+        while not self._rest and (piece := next(self._pieces, None)) is not None:
+            self._rest = piece
         view = memoryview(buffer).cast("B")
-        data = self.take(len(view))
-        view[: len(data)] = data
-        return len(data)
+        count = min(len(view), len(self._rest))
+        view[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
 
 
-class _Checked(_Raw):
-    """Turns every failure to read into a `DataError`: a truncated gzip, a vanished disk, a closed standard input."""
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file = file
-        self._name = name
-
-    def take(self, size: int) -> bytes:
-        try:
-            # read1 returns what a pipe has now; read would wait until all of `size` has come.
-            read = getattr(self._file, "read1", self._file.read)
-            return bytes(read(size))
-        except DataError:
-            raise
-        except _READ_FAILURES as error:
-            raise DataError(
-                f"{self._name}: cannot be read to its end: {_reason(error)}.",
-                "The file may be cut short or damaged; fetch or write it again.",
-            ) from error
+def _checked(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """What a file has. Every failure is a `DataError`: a truncated gzip, a vanished disk, a closed standard input."""
+    # read1 returns what a pipe has now; read would wait until all that is asked for has come.
+    read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    try:
+        while piece := read(_PIECE_BYTES):
+            yield piece
+    except DataError:
+        raise
+    except _READ_FAILURES as error:
+        raise DataError(
+            f"{name}: cannot be read to its end: {reason_of(error)}.",
+            "The file may be cut short or damaged; fetch or write it again.",
+        ) from error
 
 
-class _Joined(_Raw):
-    """Bytes that have been looked at, then the rest."""
-
-    def __init__(self, head: bytes, rest: _Raw) -> None:
-        self._head = head
-        self._rest = rest
-
-    def take(self, size: int) -> bytes:
-        if self._head:
-            piece, self._head = self._head[:size], self._head[size:]
-            return piece
-        return self._rest.take(size)
-
-
-class _Recoded(_Raw):
+def _recoded(source: Opened, encoding: str) -> Iterator[bytes]:
     """UTF-16, UTF-32 and the like as UTF-8, in which a line ends at one byte."""
-
-    def __init__(self, source: Opened, encoding: str) -> None:
-        self._stream = source.stream
-        self._name = source.name
-        self._decoder = codecs.getincrementaldecoder(encoding)()
-        self._ready = b""
-        self._ended = False
-
-    def take(self, size: int) -> bytes:
-        while not self._ready and not self._ended:
-            data = self._stream.read(2**16)
-            self._ended = not data
-            try:
-                text = self._decoder.decode(data, final=self._ended)
-            except UnicodeDecodeError as error:
-                raise _undecodable(self._name, error.object, error) from None
-            self._ready = text.encode("utf-8", "surrogatepass")
-        piece, self._ready = self._ready[:size], self._ready[size:]
-        return piece
+    decoder = codecs.getincrementaldecoder(encoding)()
+    data = b"-"
+    while data:
+        data = source.stream.read(_PIECE_BYTES)
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise _undecodable(source.name, error.object, error) from None
+        yield text.encode("utf-8", "surrogatepass")
 
 
 def _open_file(name: str) -> IO[bytes]:
@@ -232,12 +215,13 @@ def _standard_input() -> IO[bytes]:
     return stream
 
 
-def _read_head(stream: _Raw) -> bytes:
-    # Stops at a line's end, so that someone who types is answered line by line.
+def _looked_at(pieces: Iterator[bytes]) -> tuple[bytes, IO[bytes]]:
+    """The beginning, and a stream of everything."""
     head = b""
-    while len(head) < _HEAD_BYTES and b"\n" not in head and (data := stream.take(_HEAD_BYTES)):
-        head += data
-    return head
+    # Stops at a line's end, so that someone who types is answered line by line.
+    while len(head) < _HEAD_BYTES and b"\n" not in head and (piece := next(pieces, b"")):
+        head += piece
+    return head[:_HEAD_BYTES], io.BufferedReader(_Pieces(chain((head,), pieces)), _PIECE_BYTES)
 
 
 def _compression(head: bytes) -> str | None:
@@ -264,7 +248,7 @@ def _check_suffix(name: str, head: bytes, kind: str | None) -> None:
 
 def _decompressor(kind: str, stream: IO[bytes]) -> IO[bytes]:
     if kind == "gzip":
-        return gzip.GzipFile(fileobj=stream, mode="rb")  # type: ignore[return-value]
+        return cast(IO[bytes], gzip.GzipFile(fileobj=stream, mode="rb"))
     if kind == "xz":
         return lzma.LZMAFile(stream, "rb")
     return bz2.BZ2File(stream, "rb")
@@ -277,13 +261,13 @@ def _decodable(source: Opened, encoding: str) -> tuple[IO[bytes], str]:
         name = codecs.lookup(encoding).name
     except (LookupError, ValueError):
         raise DataError(
-            f"encoding={encoding!r} is not one Python knows.", "Use utf-8, utf-16, latin-1, cp1252, gb18030 …"
+            "{encoding} is not one Python knows.", "Use utf-8, utf-16, latin-1, cp1252, gb18030 …", encoding=encoding
         ) from None
     if newline != b"\n":
-        return io.BufferedReader(_Recoded(source, encoding)), "utf-8"
+        return io.BufferedReader(_Pieces(_recoded(source, encoding))), "utf-8"
     if name.startswith("utf-8"):
         if _looks_like_utf16(source.head):
-            raise DataError(f"{source.name}: looks like UTF-16, not UTF-8.", "Say so: encoding='utf-16'.")
+            raise DataError(f"{source.name}: looks like UTF-16, not UTF-8.", "Say so: {encoding}.", encoding="utf-16")
         if source.head.startswith(codecs.BOM_UTF8):
             source.stream.read(3)
         return source.stream, "utf-8"
@@ -299,30 +283,35 @@ def _looks_like_utf16(head: bytes) -> bool:
 
 
 def _undecodable(where: str, data: bytes, error: UnicodeDecodeError, *, can_skip: bool = False) -> DataError:
-    skip = ", or leave such lines out: skip_bad=True (--skip-bad)" if can_skip else ""
+    skip = ", or leave such lines out: {skip_bad}" if can_skip else ""
     return DataError(
         f"{where}: byte 0x{data[error.start]:02x} at {error.start + 1} is not {error.encoding}.",
-        f"Say which encoding it is, e.g. encoding='latin-1'{skip}.",
+        f"Say which encoding it is, e.g. {{encoding}}{skip}.",
+        encoding="latin-1",
+        skip_bad=True,
     )
 
 
-def _reason(error: BaseException) -> str:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+def reason_of(error: Exception) -> str:
+    """What the system says about it, without what it adds: a number, the name of the file."""
+    reason = getattr(error, "strerror", None) or str(error)
     return (reason or type(error).__name__).rstrip(".")
 
 
 def _cannot_open(name: str, error: Exception) -> DataError:
     if "://" in name:
         return DataError(f"{name}: an address, and only files are read here.", "Download it first.")
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return DataError(f"{name}: there is no such file.", _nearby(name))
-    if isinstance(error, IsADirectoryError):
-        inside = sorted(entry.name for entry in Path(name).iterdir()) if os.access(name, os.R_OK) else []
-        listed = ", ".join(inside[:5]) + (" …" if len(inside) > 5 else "")
-        return DataError(f"{name}: a folder, not a file.", f"Name a file in it: {listed}" if inside else "It is empty.")
-    if isinstance(error, PermissionError):
-        return DataError(f"{name}: permission denied.", "Make it readable: chmod u+r, or ask its owner.")
-    return DataError(f"{name!r}: cannot be opened: {_reason(error)}.", "Check the path.")
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            return DataError(f"{name}: there is no such file.", _nearby(name))
+        case IsADirectoryError():
+            inside = sorted(entry.name for entry in Path(name).iterdir()) if os.access(name, os.R_OK) else []
+            listed = ", ".join(inside[:5]) + (" …" if len(inside) > 5 else "")
+            remedy = f"Name a file in it: {listed}" if inside else "It is empty."
+            return DataError(f"{name}: a folder, not a file.", remedy)
+        case PermissionError():
+            return DataError(f"{name}: permission denied.", "Make it readable: chmod u+r, or ask its owner.")
+    return DataError(f"{name!r}: cannot be opened: {reason_of(error)}.", "Check the path.")
 
 
 def _nearby(name: str) -> str:

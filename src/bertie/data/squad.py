@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from bertie.data.objects import as_rows
-from bertie.data.reading import SKIP_REMEDY, BadRows, Reader
+from bertie.data.lists import as_rows
+from bertie.data.reading import BadRows, Reader, bad_row, converted
 from bertie.data.rows import MAX_JSON_BYTES, Row, known_format, parse_json, read_rows
-from bertie.data.source import PathLike, check_readable, is_regular, opened, source_name, whole_text
+from bertie.data.source import Opened, PathLike, check_readable, is_regular, read_source, whole_text
 from bertie.errors import DataError
+from bertie.json_values import fields, items, text, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +59,20 @@ def read_squad(
     The format is told by the extension, or by the caller.
     """
     check_readable(path)
-    name = source_name(path)
-    regular = is_regular(path)
-    known = known_format(path, format) if regular or format is not None else None
+    known = known_format(path, format) if is_regular(path) or format is not None else None
     if known not in ("json", None):
         rows = read_rows(path, format=known, encoding=encoding, skip_bad=skip_bad, delimiter=delimiter)
         return question_rows(rows, repair=repair)
 
-    def read(bad: BadRows) -> Iterator[Question]:
-        reader.repaired = reader.dropped = 0
-        with opened(path) as source:
-            document = parse_json(whole_text(source, encoding=encoding, limit=MAX_JSON_BYTES), name)
-        placed = _flat(document, name) if isinstance(document, list) else _nested(document, name)
-        yield from _questions(placed, reader, bad, repair)
+    def placed(source: Opened, bad: BadRows) -> Iterator[_Placed]:
+        document = parse_json(whole_text(source, encoding=encoding, limit=MAX_JSON_BYTES), source.name)
+        flat = items(document)
+        if flat is None:
+            yield from _nested(document, source.name)
+        for number, raw in enumerate(flat or (), start=1):
+            yield _placed_row(Row(fields(raw), number, source.name, "item"))
 
-    reader = QuestionReader(name, read, skip_bad=skip_bad, once=not regular)
-    return reader
+    return _question_reader(read_source(path, placed, skip_bad=skip_bad), repair)
 
 
 def question_rows(rows: object, *, repair: bool = False) -> QuestionReader:
@@ -82,84 +80,79 @@ def question_rows(rows: object, *, repair: bool = False) -> QuestionReader:
 
     `answers` is a list of `{"text", "answer_start"}`, or, as `datasets` has it, `{"text": […], "answer_start": […]}`.
     """
-    given = as_rows(rows)
+    placed = converted(as_rows(rows), lambda first: _placed_row)
+    return _question_reader(placed, repair)
 
-    def read(bad: BadRows) -> Iterator[Question]:
-        reader.repaired = reader.dropped = 0
-        placed: Iterator[_Placed] = ((row.where, {"id": str(row.line), **row.values}, {}) for row in given.reading(bad))
-        yield from _questions(placed, reader, bad, repair)
 
-    reader = QuestionReader(given.name, read, skip_bad=given.skip_bad, once=given.once)
-    return reader
+def _placed_row(row: Row) -> _Placed:
+    return row.where, {"id": str(row.line), **row.values}, {}
 
 
 # Where a question is, the question itself, and what it has from its paragraph and article.
-_Placed = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+_Placed = tuple[str, Mapping[str, object], Mapping[str, object]]
 
 
-def _questions(placed: Iterator[_Placed], reader: QuestionReader, bad: BadRows, repair: bool) -> Iterator[Question]:
-    seen: set[str] = set()
-    for where, raw, shared in placed:
-        try:
-            question, moved, dropped = _question(where, raw, shared, repair)
-            if question.id in seen:
-                raise DataError(f"{where}: a second question with the id {question.id!r}.", SKIP_REMEDY)
-        except DataError as error:
-            bad.report(error)
-            continue
-        seen.add(question.id)
-        reader.repaired += moved
-        reader.dropped += dropped
-        yield question
+def _question_reader(placed: Reader[_Placed], repair: bool) -> QuestionReader:
+    def read(bad: BadRows) -> Iterator[Question]:
+        reader.repaired = reader.dropped = 0
+        seen: set[str] = set()
+        for where, raw, shared in placed.reading(bad):
+            try:
+                question, moved, dropped = _question(where, raw, shared, repair)
+                if question.id in seen:
+                    raise bad_row(f"{where}: a second question with the id {question.id!r}.")
+            except DataError as error:
+                bad.report(error)
+                continue
+            seen.add(question.id)
+            reader.repaired += moved
+            reader.dropped += dropped
+            yield question
+
+    reader = QuestionReader(placed.name, read, skip_bad=placed.skip_bad, once=placed.once)
+    return reader
 
 
-def _flat(document: list[Any], name: str) -> Iterator[_Placed]:
-    for number, raw in enumerate(document, start=1):
-        row = Row(raw if isinstance(raw, dict) else {}, number, name, "item")
-        yield row.where, {"id": str(number), **row.values}, {}
-
-
-def _nested(document: Any, name: str) -> Iterator[_Placed]:
+def _nested(document: object, name: str) -> Iterator[_Placed]:
     articles = _list(document, "data", name, "a SQuAD file")
     for a, article in enumerate(articles):
         paragraphs = _list(article, "paragraphs", f"{name}, data[{a}]", "an article")
         for p, paragraph in enumerate(paragraphs):
             where = f"{name}, data[{a}].paragraphs[{p}]"
             for q, raw in enumerate(_list(paragraph, "qas", where, "a paragraph")):
-                shared = {"title": article.get("title", ""), "context": paragraph.get("context")}
-                yield f"{where}.qas[{q}]", raw if isinstance(raw, dict) else {}, shared
+                shared = {"title": fields(article).get("title", ""), "context": fields(paragraph).get("context")}
+                yield f"{where}.qas[{q}]", fields(raw), shared
 
 
-def _list(value: Any, key: str, where: str, what: str) -> list[Any]:
-    found = value.get(key) if isinstance(value, dict) else None
-    if isinstance(found, list):
+def _list(value: object, key: str, where: str, what: str) -> list[object]:
+    found = items(fields(value).get(key))
+    if found is not None:
         return found
-    keys = ", ".join(map(repr, list(value)[:6])) if isinstance(value, dict) else type(value).__name__
+    keys = ", ".join(map(repr, list(fields(value))[:6])) or ("nothing" if value == {} else type(value).__name__)
     raise DataError(
-        f"{where}: {what} has a list called {key!r}; this has: {keys or 'nothing'}.",
+        f"{where}: {what} has a list called {key!r}; this has: {keys}.",
         'SQuAD is {"data": [{"paragraphs": [{"context": …, "qas": […]}]}]}.',
     )
 
 
-def _question(where: str, raw: Mapping[str, Any], shared: Mapping[str, Any], repair: bool) -> tuple[Question, int, int]:
-    fields = {**shared, **raw}
-    identity = fields.get("id")
+def _question(
+    where: str, raw: Mapping[str, object], shared: Mapping[str, object], repair: bool
+) -> tuple[Question, int, int]:
+    values = {**shared, **raw}
+    identity = values.get("id")
     if not isinstance(identity, str | int):
-        raise DataError(f"{where}: no 'id'.", SKIP_REMEDY)
+        raise bad_row(f"{where}: no 'id'.")
     where = f"{where} (question {identity})"
-    for key in ("question", "context"):
-        if not isinstance(fields.get(key), str):
-            raise DataError(f"{where}: {key!r} should be text, and is {fields.get(key)!r:.40}.", SKIP_REMEDY)
-    context = fields["context"]
-    impossible = bool(fields.get("is_impossible", False))
+    asked, context = (_text(values, key, where) for key in ("question", "context"))
+    impossible = bool(values.get("is_impossible", False))
     answers = []
     lost: list[DataError] = []
     moved = 0
-    for text, start in _answers(fields.get("answers"), where):
+    for words, start in _answers(values.get("answers"), where):
         if impossible:
-            raise DataError(f"{where}: marked impossible, and yet it has the answer {text[:40]!r}.", SKIP_REMEDY)
+            raise bad_row(f"{where}: marked impossible, and yet it has the answer {words[:40]!r}.")
         try:
-            answer = _placed_answer(text, start, context, where, repair)
+            answer = _placed_answer(words, start, context, where, repair)
         except DataError as error:
             lost.append(error)
             continue
@@ -167,27 +160,35 @@ def _question(where: str, raw: Mapping[str, Any], shared: Mapping[str, Any], rep
         answers.append(answer)
     if lost and not (repair and answers):
         raise lost[0]
-    title = str(fields.get("title") or "")
-    question = Question(str(identity), title, fields["question"], context, tuple(answers), impossible)
+    title = str(values.get("title") or "")
+    question = Question(str(identity), title, asked, context, tuple(answers), impossible)
     return question, moved, len(lost)
 
 
-def _answers(raw: Any, where: str) -> list[tuple[str, int]]:
+def _text(values: Mapping[str, object], key: str, where: str) -> str:
+    found = text(values.get(key))
+    if found is None:
+        raise bad_row(f"{where}: {key!r} should be text, and is {values.get(key)!r:.40}.")
+    return found
+
+
+def _answers(raw: object, where: str) -> list[tuple[str, int]]:
     if raw is None:
         return []
-    if isinstance(raw, dict):
-        found_texts, starts = raw.get("text"), raw.get("answer_start")
-        if not isinstance(found_texts, list) or not isinstance(starts, list) or len(found_texts) != len(starts):
-            raise DataError(f"{where}: 'text' and 'answer_start' should be lists of one length.", SKIP_REMEDY)
-        raw = [{"text": text, "answer_start": start} for text, start in zip(found_texts, starts, strict=True)]
-    if not isinstance(raw, list):
-        raise DataError(f"{where}: 'answers' should be a list, and is {type(raw).__name__}.", SKIP_REMEDY)
+    given = items(raw)
+    if given is None and isinstance(raw, Mapping):
+        all_words, starts = items(raw.get("text")), items(raw.get("answer_start"))
+        if all_words is None or starts is None or len(all_words) != len(starts):
+            raise bad_row(f"{where}: 'text' and 'answer_start' should be lists of one length.")
+        given = [{"text": words, "answer_start": start} for words, start in zip(all_words, starts, strict=True)]
+    if given is None:
+        raise bad_row(f"{where}: 'answers' should be a list, and is {type(raw).__name__}.")
     pairs = []
-    for answer in raw:
-        text, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, dict) else (None, None)
-        if not isinstance(text, str) or not text or isinstance(start, bool) or not isinstance(start, int):
-            raise DataError(f"{where}: an answer is a text and a whole answer_start; got {answer!r:.80}.", SKIP_REMEDY)
-        pairs.append((text, start))
+    for answer in given:
+        words, start = text(fields(answer).get("text")), whole(fields(answer).get("answer_start"))
+        if not words or start is None:
+            raise bad_row(f"{where}: an answer is a text and a whole answer_start; got {answer!r:.80}.")
+        pairs.append((words, start))
     return pairs
 
 
@@ -199,12 +200,11 @@ def _placed_answer(text: str, start: int, context: str, where: str, repair: bool
         return Answer(text, nearest)
     got = context[max(start, 0) : max(start, 0) + len(text)]
     there = f"the nearest is at {nearest}" if nearest is not None else "it is nowhere in the context"
-    raise DataError(
-        f"{where}: at character {start} wanted the answer {text[:60]!r}, got {got[:60]!r}; {there}.",
-        "Correct answer_start (in characters, not bytes), or move answers to the nearest place: repair=True."
-        if nearest is not None
-        else SKIP_REMEDY,
-    )
+    cause = f"{where}: at character {start} wanted the answer {text[:60]!r}, got {got[:60]!r}; {there}."
+    if nearest is None:
+        raise bad_row(cause)
+    remedy = "Correct answer_start (in characters, not bytes), or move answers to the nearest place: {repair}."
+    raise DataError(cause, remedy, repair=True)
 
 
 def _nearest(text: str, start: int, context: str) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from bertie.data.reading import SKIP_REMEDY
+from bertie.data.reading import bad_row
 from bertie.errors import DataError
 
 Scheme = Literal["IO", "IOB1", "BIO", "BIOES", "plain"]
@@ -51,9 +51,7 @@ def split_tag(tag: str, *, where: str = "the tags") -> tuple[str, str]:
         return OUTSIDE, ""
     prefix, dash, kind = tag.partition("-")
     if prefix not in _PREFIXES or not dash or not kind:
-        raise DataError(
-            f"{where}: the tag {tag!r} is neither O nor one of B-, I-, E-, S- (L-, U-) and a type.", SKIP_REMEDY
-        )
+        raise bad_row(f"{where}: the tag {tag!r} is neither O nor one of B-, I-, E-, S- (L-, U-) and a type.")
     return _BILOU.get(prefix, prefix), kind
 
 
@@ -85,7 +83,7 @@ def tag_spans(tags: Sequence[str], *, where: str = "the tags") -> list[TagSpan]:
 def span_tags(spans: Iterable[TagSpan], length: int, *, scheme: Scheme = "BIO") -> list[str]:
     """The tags of a sentence of `length` tokens with these entities; they must not overlap."""
     if scheme not in get_args(Scheme) or scheme == "plain":
-        raise DataError(f"scheme={scheme!r} cannot write spans.", "Use BIO, BIOES, IOB1 or IO.")
+        raise DataError("{scheme} cannot write spans.", "Use BIO, BIOES, IOB1 or IO.", scheme=scheme)
     tags = [OUTSIDE] * length
     previous: TagSpan | None = None
     for span in sorted(spans, key=lambda span: span.start):

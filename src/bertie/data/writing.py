@@ -1,11 +1,9 @@
 """Rows out: jsonl, json, csv, tsv, txt and parquet, to a file or to standard output.
 
-A file appears whole or not at all: it is written without a name, synced, and put in its place when the writer closes
-without an error; where the system has no files without names, it is a `.NAME.….part` beside its place, which the next
-run removes if this one is killed. Standard output is flushed row by row; when its reader has gone (`| head`),
-`reader_gone` says so and the rest is dropped without noise. NumPy and torch values become plain ones, NaN and
-infinities null (JSON has no word for them); in csv and tsv, lists are JSON strings. tsv and txt have no way to hold a
-tab or line break, so these become spaces.
+A file appears whole or not at all, when the writer closes without an error. Standard output is flushed row by row; when
+its reader has gone (`| head`), `reader_gone` says so and the rest is dropped without noise. NumPy and torch values
+become plain ones, NaN and infinities null (JSON has no word for them); in csv and tsv, lists are JSON strings. tsv and
+txt have no way to hold a tab or line break, so these become spaces.
 """
 
 from __future__ import annotations
@@ -17,58 +15,75 @@ import lzma
 import math
 import os
 import re
-import secrets
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
-from datetime import date, datetime, time
+from datetime import date, time
+from functools import singledispatch
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, cast
 
 from bertie.data.arrow import ParquetRows
 from bertie.data.rows import FORMATS, known_format
-from bertie.data.source import PathLike
+from bertie.data.source import PathLike, reason_of
 from bertie.errors import DataError
+from bertie.files import NewFile
 
 STANDARD_OUTPUT = "-"
-_OPEN_FILES = "/proc/self/fd"  # by number, as links that a file without a name can be reached by
 _QUOTABLE = re.compile(r'[",\r\n]')
 WRITABLE = tuple(name for name in FORMATS if name != "arrow")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """`value` as JSON's own types.
 
     >>> plain({"score": float("nan"), "spans": ((0, 4),)})
     {'score': None, 'spans': [[0, 4]]}
     """
-    if value is None or isinstance(value, str | bool):
+    kind = type(value)
+    if kind in _JSON_TYPES:
         return value
-    if type(value) is int:
-        return value
-    if type(value) is float:
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each) for each in value]
+    # What rows are made of goes the short way; what derives from it, and all the rest, by its type.
+    return _plain_dict(value) if kind is dict else _plain_list(value) if kind is list else _plain(value)
+
+
+_JSON_TYPES = {str, int, bool, type(None)}
+
+
+def _plain_dict(value: Any) -> dict[str, Any]:
+    return {str(key): plain(each) for key, each in value.items()}
+
+
+def _plain_list(value: Any) -> list[Any]:
+    return [plain(each) for each in value]
+
+
+@singledispatch
+def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if hasattr(value, "tolist"):  # NumPy arrays and scalars, torch tensors
         return _plain_array(value.tolist())
-    if isinstance(value, date | datetime | time):
-        return value.isoformat()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, int | float):  # bools and enumerations of numbers derive from these
-        return plain(float(value) if isinstance(value, float) else int(value))
     raise DataError(f"A value of type {type(value).__name__} cannot be written.", "Turn it into text or numbers first.")
 
 
-def _plain_array(values: Any) -> Any:
+@_plain.register
+def _(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+_plain.register(str, lambda value: value)
+_plain.register(int, int)  # enumerations of numbers derive from it
+_plain.register(Mapping, _plain_dict)
+_plain.register(os.PathLike, os.fspath)
+for _sequence in (list, tuple, set, frozenset):
+    _plain.register(_sequence, _plain_list)
+for _moment in (date, time):
+    _plain.register(_moment, lambda value: value.isoformat())
+
+
+def _plain_array(values: object) -> Any:
     # A vector is of one type, so its first number speaks for all, and its sum for their being finite.
     if isinstance(values, list) and values and type(values[0]) in (int, float) and math.isfinite(sum(values)):
         return values
@@ -95,7 +110,7 @@ class RowWriter:
         self.count = 0
         kind = _writable_format(path, format)
         self._place = _Place(path)
-        self._lines = _line_format(kind)
+        self._line = _LINES.get(kind, _json_value)
         self._columns = list(columns) if columns is not None else None
         self._strict_columns = kind in ("csv", "tsv", "parquet")
         self._json_list = kind == "json"
@@ -118,15 +133,13 @@ class RowWriter:
     def __enter__(self) -> RowWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.close()
         else:
             self.discard()
 
-    def write(self, values: Mapping[str, Any]) -> None:
+    def write(self, values: Mapping[str, object]) -> None:
         """Write one row."""
         if self._columns is None:
             self._columns = list(values)
@@ -143,10 +156,10 @@ class RowWriter:
             self._head()
             if self._json_list:
                 self._place.put(",\n" if self.count else "\n")
-            self._place.put(self._lines(values, self._columns))
+            self._place.put(self._line(values, self._columns))
         self.count += 1
 
-    def write_all(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def write_all(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Write rows until there are no more, or nobody reads them any longer."""
         for values in rows:
             if self.reader_gone:
@@ -186,18 +199,16 @@ class RowWriter:
     def _head(self) -> None:
         if self._header_due and self._columns is not None:
             self._header_due = False
-            self._place.put(self._lines({name: name for name in self._columns}, self._columns))
+            self._place.put(self._line({name: name for name in self._columns}, self._columns))
 
 
 class _Place:
-    """Where bytes go: a new file beside its final place, a pipe or device as it is, or standard output."""
+    """Where bytes go: a new file for its final place, a pipe or device as it is, or standard output."""
 
     def __init__(self, path: PathLike) -> None:
         self.reader_gone = False
         self.closed = False
-        self._temporary: Path | None = None
-        self._named = False  # the temporary file, which may have none
-        self._folder: int | None = None  # the one that it goes into
+        self._new: NewFile | None = None
         self._standard = os.fspath(path) == STANDARD_OUTPUT
         self._name = "standard output" if self._standard else os.fspath(path)
         self._packed: IO[bytes] | None = None
@@ -237,19 +248,14 @@ class _Place:
     def keep(self) -> None:
         self.closed = True
         try:
-            if self._standard:
-                if not self.reader_gone:
-                    self._file.flush()
-                return
             if self._packed is not None:
                 self._packed.close()
-            self._file.flush()
-            if self._temporary is not None:
-                os.fsync(self._file.fileno())
-                self._name_file()
-                _sync_folder(self._final.parent)
-            self._file.close()
-            self._close()
+            if self._new is not None:
+                self._new.keep()
+            elif not self.reader_gone:
+                self._file.flush()
+            if not self._standard:
+                self._file.close()
         except BrokenPipeError:
             self._leave()
         except OSError as error:
@@ -259,66 +265,34 @@ class _Place:
     def discard(self) -> None:
         """Forget what was written; the file that was there before stays."""
         self.closed = True
-        if self._standard:
-            return
-        if self._temporary is not None:
+        if self._new is not None:
+            self._new.discard()
+        elif not self._standard:
             with suppress(OSError):
-                os.unlink(self._at(self._temporary), dir_fd=self._folder)
-        self._close()
-
-    def _close(self) -> None:
-        with suppress(OSError):
-            self._file.close()
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
-
-    def _name_file(self) -> None:
-        """Put the file in its place, in the folder that was there when the run began. Whoever may rename folders above
-        it could put a link there meanwhile; by its path, the file would overwrite one where the link leads."""
-        assert self._temporary is not None
-        part, final, folder = self._at(self._temporary), self._at(self._final), self._folder
-        if not self._named:
-            _name(self._file, part, folder)
-        if os.name == "nt":  # an open file cannot be renamed there
-            self._file.close()
-        os.replace(part, final, src_dir_fd=folder, dst_dir_fd=folder)
-
-    def _at(self, path: Path) -> str:
-        """A path in the folder, for calls with its descriptor."""
-        return str(path) if self._folder is None else path.name
+                self._file.close()
 
     def _create(self) -> IO[bytes]:
         try:
-            if self._final.exists() and not stat.S_ISREG(self._final.stat().st_mode):
+            if self._final.exists() and not self._final.is_file():
                 if self._final.is_dir():
                     raise DataError(f"{self._name}: a folder.", "Give the name of a file in it.")
                 return open(self._final, "wb")
-            _remove_stale_parts(self._final)
-            if os.open in os.supports_dir_fd:
-                self._folder = os.open(self._final.parent, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY)
-            if hasattr(os, "O_TMPFILE") and os.path.isdir(_OPEN_FILES):
-                with suppress(OSError):  # this file system has none
-                    nameless = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o666, dir_fd=self._folder)
-                    self._temporary = _part_of(self._final)
-                    return os.fdopen(nameless, "wb")
-            file, self._temporary = _locked_part(self._final)
-            self._named = True
-            return file
+            self._new = NewFile(self._final)
+            return self._new.stream
+        except DataError:
+            raise
         except (OSError, ValueError) as error:
-            if self._folder is not None:
-                os.close(self._folder)
-            if isinstance(error, DataError):
-                raise
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> DataError:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        if isinstance(error, FileNotFoundError):
-            return DataError(f"{self._name}: there is no folder {self._final.parent}.", "Make it first: mkdir -p.")
-        if isinstance(error, PermissionError):
-            return DataError(f"{self._name}: permission denied.", "Write somewhere else, or make the folder writable.")
-        return DataError(f"{self._name}: cannot be written: {reason}.", "Check the disk; what was there is unchanged.")
+        match error:
+            case FileNotFoundError():
+                cause, remedy = f"there is no folder {self._final.parent}", "Make it first: mkdir -p."
+            case PermissionError():
+                cause, remedy = "permission denied", "Write somewhere else, or make the folder writable."
+            case _:
+                cause, remedy = f"cannot be written: {reason_of(error)}", "Check the disk; what was there is unchanged."
+        return DataError(f"{self._name}: {cause}.", remedy)
 
     def _leave(self) -> None:
         self.reader_gone = True
@@ -329,51 +303,6 @@ class _Place:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self._file.fileno())
             os.close(nothing)
-
-
-# -- files that have no name yet, or only a part's -------------------------------------------------------------------
-
-
-def _part_of(final: Path) -> Path:
-    return final.with_name(f".{final.name[:100]}.{secrets.token_hex(6)}.part")
-
-
-def _name(file: IO[bytes], name: str, folder: int | None) -> None:
-    """Give a file without a name one. Locked, so that no other run takes it for a dead one's part."""
-    _lock(file)
-    # With a dir_fd, which does not matter here, Python uses the one system call that follows the link.
-    os.link(f"{_OPEN_FILES}/{file.fileno()}", name, src_dir_fd=file.fileno(), dst_dir_fd=folder)
-
-
-def _locked_part(final: Path) -> tuple[IO[bytes], Path]:
-    """A new part, locked while its process lives. Before that, another run may take it for a dead one's."""
-    while True:
-        path = _part_of(final)
-        file = open(path, "xb")  # noqa: SIM115  # handed on open
-        if not _lock(file) or (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
-            return file, path
-        file.close()
-
-
-def _remove_stale_parts(final: Path) -> None:
-    """Parts of this file that killed runs left behind."""
-    pattern = re.compile(re.escape(f".{final.name[:100]}.") + r"[0-9a-f]{12}\.part")
-    with suppress(OSError):
-        for name in filter(pattern.fullmatch, os.listdir(final.parent)):
-            with suppress(OSError), open(final.with_name(name), "rb") as file:
-                if _lock(file):
-                    os.unlink(file.name)
-
-
-def _lock(file: IO[bytes]) -> bool:
-    """Whether the file is now locked, until it is closed or this process ends."""
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):
-        return False
-    return True
 
 
 def _writable_format(path: PathLike, given: str | None) -> str:
@@ -400,24 +329,7 @@ def _compressor(suffix: str, file: IO[bytes]) -> IO[bytes] | None:
     return None
 
 
-def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-_Lines = Callable[[Mapping[str, Any], Sequence[str]], str]
-
-
-def _line_format(kind: str) -> _Lines:
-    formats: dict[str, _Lines] = {"csv": _csv_line, "tsv": _tsv_line, "txt": _txt_line, "json": _json_value}
-    return formats.get(kind, _json_line)
-
-
-def _json_value(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _json_value(values: Mapping[str, object], columns: Sequence[str]) -> str:
     row = plain(values)
     text = json.dumps(row, ensure_ascii=False, allow_nan=False)
     try:
@@ -427,11 +339,7 @@ def _json_value(values: Mapping[str, Any], columns: Sequence[str]) -> str:
     return text
 
 
-def _json_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
-    return _json_value(values, columns) + "\n"
-
-
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     value = plain(value)
     if value is None:
         return ""
@@ -442,18 +350,18 @@ def _one_line(text: str) -> str:
     return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
 
 
-def _csv_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _csv_line(values: Mapping[str, object], columns: Sequence[str]) -> str:
     # By hand: the csv module leaves a lone carriage return unquoted when lines end in "\n", and then cannot read it.
     cells = [_cell(values.get(name)) for name in columns]
     quoted = ['"' + cell.replace('"', '""') + '"' if _QUOTABLE.search(cell) else cell for cell in cells]
     return (",".join(quoted) if len(cells) > 1 or quoted != [""] else '""') + "\n"
 
 
-def _tsv_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _tsv_line(values: Mapping[str, object], columns: Sequence[str]) -> str:
     return "\t".join(_one_line(_cell(values.get(name))).replace("\t", " ") for name in columns) + "\n"
 
 
-def _txt_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _txt_line(values: Mapping[str, object], columns: Sequence[str]) -> str:
     name = "text" if "text" in values else next(iter(values), "text")
     if len(values) > 1 and name != "text":
         raise DataError(
@@ -462,8 +370,17 @@ def _txt_line(values: Mapping[str, Any], columns: Sequence[str]) -> str:
     return _one_line(_cell(values.get(name))) + "\n"
 
 
-def _arrow_value(value: Any) -> Any:
+def _arrow_value(value: object) -> object:
     # Vectors stay NumPy's: their type (float32, int8) becomes the column's, at a fraction of the cost of a list.
     if getattr(value, "ndim", None) == 1 and type(value).__module__ == "numpy":
         return value
     return value if isinstance(value, bytes) else plain(value)
+
+
+_LINES: dict[str, Callable[[Mapping[str, object], Sequence[str]], str]] = {
+    "csv": _csv_line,
+    "tsv": _tsv_line,
+    "txt": _txt_line,
+    "json": _json_value,
+    "jsonl": lambda values, columns: _json_value(values, columns) + "\n",
+}

@@ -19,14 +19,18 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
 
-from bertie.engine.fast import FastBert, Runner
+from bertie.engine.calibration import Rows, calibration_rows, unusual_rows
+from bertie.engine.cpu.runner import CpuRunner
+from bertie.engine.fast import FastBert
+from bertie.engine.gpu.runner import GpuRunner
+from bertie.engine.runner import AS_IT_IS, Options, Refused, Runner
 from bertie.errors import InputError
 from bertie.model import BertModel, BertPreTrainedModel
 from bertie.model.bert import (
@@ -43,7 +47,6 @@ from bertie.text import BertTokenizer
 
 M = TypeVar("M", bound=BertPreTrainedModel)
 logger = logging.getLogger("bertie.engine")
-_AS_IT_IS = "Use the model as it is."
 _LARGEST = 1e4  # a hundred times what BERTs have; from 1e8 on answers differ from the reference's, NaN in one of them
 
 # Names people write → the dtype of the tensors around the runner (int8 and fp8 are inside it).
@@ -57,32 +60,13 @@ DTYPES: dict[str, torch.dtype] = {
 _ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "float8": "fp8", "half": "float16"}
 
 
-class Refused(InputError):
-    """The engine has no runner for this model here; the reference answers instead."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a runner is made. `calibration` is rows of token ids, which int8 and fp8 look at before they round.
-
-    int8 looks at `unusual` rows as well, which may lose twice as much.
-    """
-
-    dtype: str
-    device: torch.device
-    threads: int | None = None
-    accuracy: float = 0.999
-    calibration: Sequence[Sequence[int]] | None = None
-    unusual: Sequence[Sequence[int]] = ()
-
-
 def compile(  # noqa: A001  # it is what people call it
     model: M,
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     tokenizer: BertTokenizer | None = None,
-    calibration: Sequence[str] | Sequence[Sequence[int]] | None = None,
+    calibration: Sequence[str] | Rows | None = None,
     accuracy: float = 0.999,
     threads: int | None = None,
     strict: bool = True,
@@ -106,12 +90,12 @@ def compile(  # noqa: A001  # it is what people call it
         model = copy.deepcopy(model).to(device=where, dtype=DTYPES[name])
         base = model.base_model
     where = model.device  # "cuda" is "cuda:0"
-    rows: Sequence[Sequence[int]] | None = None
-    unusual: Sequence[Sequence[int]] = ()
+    rows: Rows | None = None
+    unusual: Rows = ()
     if name in ("int8", "fp8"):
-        rows = _calibration_rows(base, tokenizer, calibration)
+        rows = calibration_rows(base, tokenizer, calibration)
         if name == "int8" and calibration is None and tokenizer is not None:
-            unusual = _unusual_rows(base, tokenizer)
+            unusual = unusual_rows(base, tokenizer)
     try:
         return with_runner(model, partial(make_runner, options=Options(name, where, threads, accuracy, rows, unusual)))
     except Refused as refusal:
@@ -124,17 +108,13 @@ def compile(  # noqa: A001  # it is what people call it
 def make_runner(base: BertModel, options: Options) -> Runner:
     """The runner for this model, or `Refused` with what stands in the way."""
     if base.config.is_decoder:
-        raise Refused("The engine runs encoders; this model is a decoder.", _AS_IT_IS)
+        raise Refused("The engine runs encoders; this model is a decoder.", AS_IT_IS)
     _check_parts(base)
     _check_weights(base)
     options = _following(base, options)
     if options.device.type == "cpu" and options.dtype in ("float32", "int8"):
-        from bertie.engine.cpu.runner import CpuRunner
-
         return CpuRunner.of(base, options)
     if options.device.type == "cuda" and options.dtype in ("bfloat16", "float16", "fp8"):
-        from bertie.engine.gpu.runner import GpuRunner
-
         return GpuRunner.of(base, options)
     raise Refused(
         f"The engine has no runner for {options.dtype} on {options.device.type}.",
@@ -145,9 +125,9 @@ def make_runner(base: BertModel, options: Options) -> Runner:
 def with_runner(model: M, make: Callable[[BertModel], Runner]) -> M:
     """A model that shares all weights with `model` and answers through the runner that `make` makes of its base."""
     base = model.eval().base_model
-    fast: Any = FastBert(base, make)
+    fast = FastBert(base, make)
     if base is model:
-        return fast  # type: ignore[no-any-return]  # a BertModel was given: FastBert is one
+        return cast(M, fast)  # a BertModel was given: FastBert is one
     copied = copy.copy(model)
     copied._modules = {**model._modules, model.base_model_prefix: fast}
     return copied
@@ -173,7 +153,7 @@ _PARTS = {
 def _check_parts(base: BertModel) -> None:
     """`Refused` for modules that do not compute what BERT's do."""
     if type(base).forward is not BertModel.forward:
-        raise Refused(f"{type(base).__name__} has a forward of its own, which the engine would not call.", _AS_IT_IS)
+        raise Refused(f"{type(base).__name__} has a forward of its own, which the engine would not call.", AS_IT_IS)
     for prefix in ("embeddings", "encoder"):
         for name, module in getattr(base, prefix).named_modules(prefix=prefix):
             if name.rpartition(".")[2] == "intermediate_act_fn":  # runners look at that themselves
@@ -195,7 +175,7 @@ def _check_weights(base: BertModel) -> None:
             low, high = (float(x) for x in parameter.detach().aminmax())
             if not (low >= -_LARGEST and high <= _LARGEST):  # also where they are no numbers
                 wrong = high if not high <= _LARGEST else low
-                raise Refused(f"{name} holds {wrong:g}; the engine takes weights up to {_LARGEST:g}.", _AS_IT_IS)
+                raise Refused(f"{name} holds {wrong:g}; the engine takes weights up to {_LARGEST:g}.", AS_IT_IS)
 
 
 def dtype_name(dtype: str | torch.dtype) -> str:
@@ -205,7 +185,8 @@ def dtype_name(dtype: str | torch.dtype) -> str:
     if given.startswith("float8"):
         given = "fp8"
     if given not in DTYPES:
-        raise InputError(f"dtype={str(dtype)!r} is not known.", f"Use one of {', '.join(DTYPES)}.")
+        known = tuple(DTYPES)
+        raise InputError("{dtype} is not known.", f"Use one of {', '.join(known)}.", accepted=known, dtype=str(dtype))
     return given
 
 
@@ -214,35 +195,3 @@ def _check_fp8(name: str, device: torch.device) -> None:
         raise InputError("fp8 needs a GPU.", "On a CPU use int8.")
     if name == "int8" and device.type != "cpu":
         raise InputError("int8 is for the CPU.", "On a GPU use fp8 or bfloat16.")
-
-
-def _calibration_rows(
-    base: BertModel,
-    tokenizer: BertTokenizer | None,
-    calibration: Sequence[str] | Sequence[Sequence[int]] | None,
-) -> Sequence[Sequence[int]]:
-    if calibration is None:
-        from bertie.engine.prose import CALIBRATION
-
-        calibration = CALIBRATION
-    if not calibration:
-        raise InputError("calibration is empty.", "Give some texts of the kind the model will read.")
-    if not isinstance(calibration[0], str):
-        return calibration  # type: ignore[return-value]
-    if tokenizer is None:
-        raise InputError(
-            "Rounding to eight bits is fitted on text, and the model came without its tokenizer.",
-            "Pass tokenizer=BertTokenizer.from_pretrained(…), or calibration=rows of token ids.",
-        )
-    limit = min(base.config.max_position_embeddings, 128)
-    return tokenizer.encode_ids(list(calibration), max_length=limit)  # type: ignore[arg-type]
-
-
-def _unusual_rows(base: BertModel, tokenizer: BertTokenizer) -> Sequence[Sequence[int]]:
-    from bertie.engine.prose import UNUSUAL, vocabulary_rows
-
-    limit = min(base.config.max_position_embeddings, 128)
-    size = min(base.config.vocab_size, len(tokenizer))
-    written = tokenizer.encode_ids(list(UNUSUAL), max_length=limit)
-    ends = written[0][0], written[0][-1]  # [CLS] and [SEP]
-    return [*written, *(row[:limit] for row in vocabulary_rows(size, *ends))]

@@ -10,15 +10,18 @@ the engine has none for what they have become (adapters in place of a Linear, sa
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, is_
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bertie.engine.source import Source
+from bertie.engine.runner import ReferenceRunner, Runner
 from bertie.errors import InputError
 from bertie.model import BertModel, KeyValueCache, inputs
 from bertie.model.inputs import WantedMaps
@@ -26,46 +29,8 @@ from bertie.model.outputs import BertModelOutput
 from bertie.ops.packing import Packing
 
 logger = logging.getLogger("bertie.engine")
-
-
-class Runner(Protocol):
-    """All layers over one packed batch.
-
-    `ids`, `type_ids` (None: all 0) and `positions` (None: each text's own 0, 1, 2, …) are `[tokens]` on the runner's
-    device; the answer is `[tokens, hidden]` in the runner's dtype: the last state alone, or with `all_states` the
-    embeddings and every layer's.
-    """
-
-    def __call__(
-        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
-    ) -> list[Tensor]: ...
-
-    def describe(self) -> str:
-        """One line for people: what runs where."""
-
-
-class ReferenceRunner:
-    """The reference, where a runner is asked for and the engine has none."""
-
-    def __init__(self, model: BertModel) -> None:
-        self._model = model
-
-    def __call__(
-        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
-    ) -> list[Tensor]:
-        output = self._model(
-            ids,
-            token_type_ids=type_ids,
-            position_ids=positions,
-            output_attentions=False,
-            output_hidden_states=all_states,
-            return_dict=True,
-            cu_seqlens=packing.cu_seqlens,
-        )
-        return list(output.hidden_states) if all_states else [output.last_hidden_state]
-
-    def describe(self) -> str:
-        return f"the reference in {str(self._model.dtype).removeprefix('torch.')}"
+_SAMPLE = 64  # bytes of a tensor that are compared: one cache line
+_version = attrgetter("_version")
 
 
 class FastBert(BertModel):
@@ -119,12 +84,12 @@ class FastBert(BertModel):
     def _source(self) -> Source:
         return Source(embeddings=self.embeddings, encoder=self.encoder)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """A runner's memory is not Python's, so copies and pickles go without it and make their own when first used."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_made", "_lock")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # nn.Module's has no types
         self._made, self._lock = None, threading.Lock()
 
     def train(self, mode: bool = True) -> FastBert:
@@ -168,21 +133,10 @@ class FastBert(BertModel):
                 logger.info("Head masks, maps and masks between tokens: the reference answers, in %s", self.dtype)
                 self._said_reference = True
             return super().forward(
-                input_ids,
-                attention_mask,
-                token_type_ids,
-                position_ids,
-                head_mask,
-                inputs_embeds,
-                encoder_hidden_states,
-                encoder_attention_mask,
-                past_key_values,
-                use_cache,
-                output_attentions,
-                output_hidden_states,
-                return_dict,
-                cu_seqlens=cu_seqlens,
-            )
+                input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds,
+                encoder_hidden_states, encoder_attention_mask, past_key_values, use_cache, output_attentions,
+                output_hidden_states, return_dict, cu_seqlens=cu_seqlens,
+            )  # fmt: skip
         assert input_ids is not None
         packing = inputs.read_packing(input_ids, None, cu_seqlens)
         inputs.check(self, input_ids, token_type_ids, position_ids, None, packing, 0)
@@ -238,3 +192,79 @@ def _marks_texts(ids: Tensor | None, mask: Tensor | None, cu_seqlens: Tensor | N
         return False
     kept = mask.bool()
     return bool(((mask == 0) | (mask == 1)).all()) and bool(kept.any(1).all())
+
+
+class Source:
+    """The modules and parameters below some roots, as they are now, to notice when they are no longer so.
+
+    A runner holds copies of most weights: after the model was trained, resized, pruned, converted or taken apart, it
+    would put new embeddings through old layers. So a source remembers which modules and tensors there are, where each
+    tensor's numbers lie (`weight.data = …`, `model.to(…)`) and how often it was written to (`_version`: optimizers,
+    `load_state_dict`, `p.mul_()` under `no_grad`).
+
+    `weight.data.mul_()` and writing through numpy leave none of these signs. On a CPU some numbers from the middle of
+    every tensor are compared as well, which notices what changes a tensor as a whole, and may miss what changes a part.
+
+    This is asked before every answer, so whatever runs once per tensor is a loop in C: 25 µs for a hundred tensors.
+    """
+
+    def __init__(self, **roots: nn.Module) -> None:
+        modules = [module for root in roots.values() for module in root.modules()]
+        self._dicts: list[Mapping[str, object]] = [
+            d for module in modules for d in (module._modules, module._parameters) if d
+        ]
+        self._parts = self._current_parts()
+        self._hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+        named = {
+            f"{prefix}.{name}": parameter
+            for prefix, root in roots.items()
+            for name, parameter in root.named_parameters()
+        }
+        self._tensors = list(named.values())
+        self._counted = [x for x in self._tensors if not x.is_inference()]  # those have no version
+        self._addresses = list(map(Tensor.data_ptr, self._tensors))
+        self._versions = list(map(_version, self._counted))
+        self._kept = [x.detach() for x in self._tensors]  # the samples' memory, also when the tensors move
+        samples = [_sample(x) for x in self._kept]
+        self._samples = [sample for sample in samples if sample is not None]
+        self._sampled = b"".join(self._samples)
+        self._named = {
+            name: (id(x), address, None if x.is_inference() else x._version, x.shape, sample and bytes(sample))
+            for (name, x), address, sample in zip(named.items(), self._addresses, samples, strict=True)
+        }
+
+    def is_current(self) -> bool:
+        """Whether everything is still as it was."""
+        parts = self._current_parts()
+        return (
+            len(parts) == len(self._parts)
+            and all(map(is_, parts, self._parts))
+            and list(map(Tensor.data_ptr, self._tensors)) == self._addresses
+            and list(map(_version, self._counted)) == self._versions
+            and b"".join(self._samples) == self._sampled
+        )
+
+    def is_watched(self) -> bool:
+        """Whether there are hooks on these modules, which a runner would not call."""
+        return any(self._hooks)
+
+    def difference(self, later: Source) -> str:
+        """What is not as it was, by the name of its first tensor."""
+        before, after = self._named, later._named
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        if not changed:
+            return "its modules"
+        return changed[0] if len(changed) == 1 else f"{changed[0]} and {len(changed) - 1} more"
+
+    def _current_parts(self) -> list[object]:
+        """All values of the modules' dictionaries: `chain(map(dict.values, …))`, in half the time."""
+        return gc.get_referents(*self._dicts)
+
+
+def _sample(x: Tensor) -> ctypes.Array[ctypes.c_char] | None:
+    """The middle of a tensor's memory as it is whenever one looks; None where that is not to be had."""
+    size = x.numel() * x.element_size()
+    if x.device.type != "cpu" or not size or not x.is_contiguous():
+        return None
+    length = min(size, _SAMPLE)
+    return (ctypes.c_char * length).from_address(x.data_ptr() + (size - length) // 2)

@@ -20,8 +20,7 @@ from bertie.errors import ConfigError
 Activation = Callable[[Tensor], Tensor]
 
 
-def gelu_erf(x: Tensor) -> Tensor:
-    return F.gelu(x)
+gelu_erf: Activation = F.gelu
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """peft's adapters in a folder: what `model.add_adapter` put in is saved alone, and loaded again over its base model.
 
 `add_adapter`, `set_adapter`, `load_adapter` and the like are transformers' own methods, which a model has once
-transformers is imported (kin.py). With an adapter in it a model's weights have other names, so that a folder with all
-of them would be nobody's checkpoint. As on the hub the folder gets `adapter_config.json`, which names the base model,
-and `adapter_model.safetensors`.
+transformers is imported (hub/methods.py). With an adapter in it a model's weights have other names, so that a folder
+with all of them would be nobody's checkpoint. As on the hub the folder gets `adapter_config.json`, which names the base
+model, and `adapter_model.safetensors`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
-def base_of_adapter(source: Any) -> str | None:
+def base_of_adapter(source: object) -> str | None:
     """The model that the adapter in a folder was made for; None where the folder holds none."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(file := os.path.join(source, _CONFIG)):
         return None
@@ -49,7 +49,7 @@ def save_adapter(
     """Write the active adapter of a model that has some; its other weights stay where they came from."""
     from safetensors.torch import save_file
 
-    from bertie.checkpoint.atomic import new_files
+    from bertie.files import new_files
 
     active = model.active_adapters()
     if len(active) != 1:

@@ -27,21 +27,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from bertie.config import BertConfig
 from bertie.errors import ConfigError
-from bertie.model import checks, hub_parts, inputs
+from bertie.model import inputs
 from bertie.model.activations import activation
 from bertie.model.cache import KeyValueCache, LayerCache
-from bertie.model.hub_calls import read_attention, read_encoder, read_layer, takes_hub_arguments
+from bertie.model.hub import parts as hub_parts
+from bertie.model.hub.parts import run_attention, run_encoder, run_layer, takes_hub_arguments
 from bertie.model.inputs import WantedMaps
-from bertie.model.masks import layer_head_masks
-from bertie.model.outputs import BertEncoderOutput, BertModelOutput
+from bertie.model.outputs import Answers, Attentions, BertEncoderOutput, BertModelOutput
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.model.surgery import kept_features
-from bertie.ops.attention import AttentionPlan, Maps, attention
-from bertie.ops.backends import choose_backend
+from bertie.ops.attention import AttentionPlan, Maps, attention, choose_backend
 from bertie.ops.packing import Packing
 from bertie.ops.relative import RelativePositions
 
@@ -83,7 +81,7 @@ class BertEmbeddings(hub_parts.EmbeddingNames):
     ) -> Tensor:
         """`[B, S]` ids, or `[T]` packed with their position_ids → `[B, S, D]` or `[T, D]`."""
         if inputs_embeds is None:
-            inputs_embeds = self.word_embeddings(checks.one_of_ids_or_embeds(input_ids, None))
+            inputs_embeds = self.word_embeddings(inputs.one_of_ids_or_embeds(input_ids, None))
         length = inputs_embeds.shape[-2]
         if position_ids is None:
             position_ids = self.position_ids[:, past_key_values_length : past_key_values_length + length]
@@ -122,7 +120,7 @@ class BertSelfAttention(hub_parts.SelfAttentionNames):
             name, position_embedding_type=self.position_embedding_type, attention_dropout=self.dropout.p
         )
 
-    @takes_hub_arguments(read_attention)
+    @takes_hub_arguments(hub_parts.read_attention)
     def forward(
         self,
         hidden_states: Tensor,
@@ -144,13 +142,7 @@ class BertSelfAttention(hub_parts.SelfAttentionNames):
             if cache is not None:
                 cache.cross = (k, v)
         context, maps = attention(
-            q,
-            k,
-            v,
-            plan,
-            relative=self.relative_positions(),
-            dropout=self.dropout_now(),
-            kernel=self.kernel,
+            q, k, v, plan, relative=self.relative_positions(), dropout=self.dropout_now(), kernel=self.kernel
         )
         return self.join_heads(context), maps
 
@@ -195,7 +187,7 @@ class BertAttention(hub_parts.AttentionNames):
         self.self = BertSelfAttention(config, position_embedding_type, layer_idx)
         self.output = BertSelfOutput(config)
 
-    @takes_hub_arguments(read_attention)
+    @takes_hub_arguments(hub_parts.read_attention)
     def forward(
         self,
         hidden_states: Tensor,
@@ -204,7 +196,7 @@ class BertAttention(hub_parts.AttentionNames):
         encoder_hidden_states: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> tuple[Tensor, Maps | None]:
-        context, maps = hub_parts.run(
+        context, maps = run_attention(
             self.self, hidden_states, plan, encoder_hidden_states=encoder_hidden_states, cache=cache
         )
         return self.output(context, hidden_states), maps
@@ -258,7 +250,7 @@ class BertLayer(hub_parts.LayerNames):
         self.output = BertOutput(config)
         self.chunk_size_feed_forward = config.chunk_size_feed_forward
 
-    @takes_hub_arguments(read_layer)
+    @takes_hub_arguments(hub_parts.read_layer)
     def forward(
         self,
         hidden_states: Tensor,
@@ -269,10 +261,10 @@ class BertLayer(hub_parts.LayerNames):
         cache: LayerCache | None = None,
     ) -> tuple[Tensor, Maps | None, Maps | None]:
         """New hidden states, the self-attention maps and the cross-attention maps."""
-        hidden_states, maps = hub_parts.run(self.attention, hidden_states, plan, cache=cache)
+        hidden_states, maps = run_attention(self.attention, hidden_states, plan, cache=cache)
         cross_maps = None
         if encoder_hidden_states is not None:
-            hidden_states, cross_maps = hub_parts.run(
+            hidden_states, cross_maps = run_attention(
                 self.crossattention, hidden_states, cross_plan, encoder_hidden_states=encoder_hidden_states, cache=cache
             )
         fed = apply_chunking_to_forward(self.feed_forward_chunk, self.chunk_size_feed_forward, -2, hidden_states)
@@ -293,7 +285,7 @@ class BertEncoder(hub_parts.EncoderNames):
         self.layer: Sequence[BertLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
         self.checkpointing: dict[str, Any] | None = None  # arguments of torch's checkpoint, when it is on
 
-    @takes_hub_arguments(read_encoder)
+    @takes_hub_arguments(hub_parts.read_encoder)
     def forward(
         self,
         hidden_states: Tensor,
@@ -310,21 +302,20 @@ class BertEncoder(hub_parts.EncoderNames):
         all_maps: list[Maps | None] = []
         all_cross_maps: list[Maps | None] = []
         for number, layer in enumerate(self.layer):
-            arguments: dict[str, Any] = {
-                "plan": _layer_plan(
-                    plan, number, hub_parts.heads_of(layer, self.config), head_masks, output_attentions
-                ),
-                "cross_plan": PLAIN,
-                "cache": None if cache is None else cache.layers[number],
-            }
+            heads = hub_parts.heads_of(layer, self.config)
+            cross = PLAIN
             if encoder_hidden_states is not None:
-                arguments["encoder_hidden_states"] = encoder_hidden_states
-                heads = hub_parts.heads_of(layer, self.config, "crossattention")
-                arguments["cross_plan"] = _layer_plan(cross_plan, number, heads, head_masks, output_attentions)
-            if self.checkpointing is not None and self.training:
-                hidden_states, maps, cross_maps = _checkpointed(layer, hidden_states, arguments, self.checkpointing)
-            else:
-                hidden_states, maps, cross_maps = hub_parts.run(layer, hidden_states, **arguments)
+                cross_heads = hub_parts.heads_of(layer, self.config, "crossattention")
+                cross = _layer_plan(cross_plan, number, cross_heads, head_masks, output_attentions)
+            hidden_states, maps, cross_maps = run_layer(
+                layer,
+                hidden_states,
+                _layer_plan(plan, number, heads, head_masks, output_attentions),
+                encoder_hidden_states=encoder_hidden_states,
+                cross_plan=cross,
+                cache=None if cache is None else cache.layers[number],
+                checkpointing=self.checkpointing if self.training else None,
+            )
             if output_hidden_states:
                 states.append(hidden_states)
             all_maps.append(maps)
@@ -334,20 +325,8 @@ class BertEncoder(hub_parts.EncoderNames):
             past_key_values=None if cache is None else cache.given,
             hidden_states=tuple(states) if output_hidden_states else None,
             attentions=_collected(all_maps, output_attentions),
-            cross_attentions=_collected(all_cross_maps, output_attentions)
-            if encoder_hidden_states is not None
-            else None,
+            cross_attentions=None if encoder_hidden_states is None else _collected(all_cross_maps, output_attentions),
         )
-
-
-def _checkpointed(layer: nn.Module, hidden_states: Tensor, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
-    """The reentrant form takes no keywords, and follows gradients into what is given by position alone."""
-    states = arguments.pop("encoder_hidden_states", None)
-
-    def of_layer(hidden_states: Tensor, states: Tensor | None) -> Any:
-        return hub_parts.run(layer, hidden_states, encoder_hidden_states=states, **arguments)
-
-    return checkpoint(of_layer, hidden_states, states, **options)
 
 
 def _layer_plan(
@@ -362,11 +341,11 @@ def _layer_plan(
     return replace(plan, bias=bias, head_mask=head_mask, maps=maps if maps != () else False)
 
 
-def _collected(all_maps: list[Maps | None], wanted: WantedMaps) -> Any:
+def _collected(all_maps: list[Maps | None], wanted: WantedMaps) -> Attentions | None:
     """All layers' maps as a tuple, or `{(layer, head): map}` for the pairs that were asked for."""
     if isinstance(wanted, bool):
         return tuple(all_maps) if wanted else None
-    by_pair = {}
+    by_pair: dict[tuple[int, int], Maps] = {}
     for number, maps in enumerate(all_maps):
         pairs = [pair for pair in wanted if pair[0] == number]
         for slot, pair in enumerate(pairs):
@@ -389,7 +368,7 @@ class BertPooler(nn.Module):
         return pooled
 
 
-class BertModel(BertPreTrainedModel):
+class BertModel(Answers[BertModelOutput], BertPreTrainedModel):
     """BERT without a prediction head: ids in, hidden states out.
 
     Give `input_ids` as `[batch, length]` with an `attention_mask` for padding, or pack texts end to end as `[tokens]`
@@ -441,13 +420,11 @@ class BertModel(BertPreTrainedModel):
         hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds, past)
         plan = inputs.self_plan(self, hidden_states, attention_mask, packing, past)
         cross_plan = inputs.cross_plan(self, hidden_states, encoder_hidden_states, encoder_attention_mask, packing)
-        encoded = hub_parts.run_encoder(
+        encoded = run_encoder(
             self.encoder,
             hidden_states,
             plan,
-            head_masks=layer_head_masks(
-                head_mask, num_layers=config.num_hidden_layers, num_heads=config.num_attention_heads
-            ),
+            head_masks=inputs.layer_head_masks(config, head_mask),
             encoder_hidden_states=encoder_hidden_states,
             cross_plan=cross_plan,
             cache=cache,
@@ -467,7 +444,7 @@ def apply_chunking_to_forward(forward: Any, chunk_size: int, chunk_dim: int, *in
     The last piece may be shorter than `chunk_size`.
     """
     if chunk_size < 0:
-        raise ConfigError(f"chunk_size is {chunk_size}; it takes 0 (whole) or a length.")
+        raise ConfigError("{chunk_size:is} it takes 0 (whole) or a length.", chunk_size=chunk_size)
     if chunk_size == 0 or inputs[0].shape[chunk_dim] <= chunk_size:
         whole: Tensor = forward(*inputs)
         return whole

@@ -137,8 +137,8 @@ def _unflatten(tensors: Iterable[Tensor], counts: list[int]) -> KeyValueCache:
     rest, cache = iter(tensors), KeyValueCache(len(counts))
     for layer, count in zip(cache.layers, counts, strict=True):
         found = tuple(islice(rest, count))
-        layer.own = found[:2] if count else None  # type: ignore[assignment]
-        layer.cross = found[2:] if count == 4 else None  # type: ignore[assignment]
+        layer.own = (found[0], found[1]) if count else None
+        layer.cross = (found[2], found[3]) if count == 4 else None
     return cache
 
 

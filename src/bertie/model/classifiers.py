@@ -14,15 +14,14 @@ from torch import Tensor, nn
 
 from bertie.config import BertConfig
 from bertie.errors import InputError
-from bertie.model import checks
 from bertie.model.bert import BertModel
 from bertie.model.heads import BertOnlyNSPHead, HeadModel
-from bertie.model.inputs import WantedMaps
+from bertie.model.inputs import WantedMaps, nothing_more
 from bertie.model.losses import class_labels, classification_loss, cross_entropy, span_loss
-from bertie.model.outputs import BertModelOutput, LogitsOutput, QuestionAnsweringOutput
+from bertie.model.outputs import Answers, LogitsOutput, QuestionAnsweringOutput
 
 
-class BertForNextSentencePrediction(HeadModel):
+class BertForNextSentencePrediction(Answers[LogitsOutput], HeadModel):
     """Does the second segment follow the first? Logits `[batch, 2]`: 0 follows, 1 random."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -51,19 +50,10 @@ class BertForNextSentencePrediction(HeadModel):
         if "next_sentence_label" in kwargs:
             warnings.warn("next_sentence_label is deprecated: give it as labels.", FutureWarning, stacklevel=3)
             labels = kwargs.pop("next_sentence_label")
-        checks.nothing_more(self, kwargs)
-        outputs: BertModelOutput = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            head_mask,
-            inputs_embeds,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            cu_seqlens=cu_seqlens,
-        )
+        nothing_more(self, kwargs)
+        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
+        outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
         logits: Tensor = self.cls(outputs.pooler_output)
         loss = None
         if labels is not None:
@@ -72,7 +62,7 @@ class BertForNextSentencePrediction(HeadModel):
         return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
-class BertForSequenceClassification(HeadModel):
+class BertForSequenceClassification(Answers[LogitsOutput], HeadModel):
     """Labels (or a number) for a text or a pair.
 
     What kind of problem it is comes from `config.problem_type`, or from `num_labels` and the labels' dtype each time;
@@ -103,18 +93,9 @@ class BertForSequenceClassification(HeadModel):
         smoothing: float = 0.0,
         cu_seqlens: Tensor | None = None,
     ) -> LogitsOutput | tuple[Any, ...]:
-        outputs: BertModelOutput = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            head_mask,
-            inputs_embeds,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            cu_seqlens=cu_seqlens,
-        )
+        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
+        outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
         logits: Tensor = self.classifier(self.dropout(outputs.pooler_output))
         loss = None
         if labels is not None:
@@ -129,7 +110,7 @@ class BertForSequenceClassification(HeadModel):
         return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
-class BertForMultipleChoice(HeadModel):
+class BertForMultipleChoice(Answers[LogitsOutput], HeadModel):
     """Scores every choice by itself and lets them compete: `[batch, choices, length]` → `[batch, choices]`.
 
     A packed batch holds the choices of one question after the other; say how many there are with `num_choices`.
@@ -158,28 +139,20 @@ class BertForMultipleChoice(HeadModel):
         cu_seqlens: Tensor | None = None,
     ) -> LogitsOutput | tuple[Any, ...]:
         if cu_seqlens is None:
-            given = input_ids if input_ids is not None else inputs_embeds
-            if given is not None:
-                num_choices = _num_choices(given, 3 if input_ids is not None else 4)
+            shown = input_ids if input_ids is not None else inputs_embeds
+            if shown is not None:
+                num_choices = _num_choices(shown, 3 if input_ids is not None else 4)
             input_ids, attention_mask, token_type_ids = map(_flat, (input_ids, attention_mask, token_type_ids))
             position_ids, inputs_embeds = map(_flat, (position_ids, inputs_embeds))
-        outputs: BertModelOutput = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            head_mask,
-            inputs_embeds,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            cu_seqlens=cu_seqlens,
-        )
+        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
+        outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
         scores: Tensor = self.classifier(self.dropout(outputs.pooler_output))
         if num_choices is None or (cu_seqlens is not None and (num_choices < 1 or len(scores) % num_choices)):
             raise InputError(
-                f"num_choices is {num_choices} for a packed batch of {len(scores)} texts.",
+                f"{{num_choices:is}} the packed batch has {len(scores)} texts.",
                 "Give how many choices every question has; the texts are question after question.",
+                num_choices=num_choices,
             )
         logits = scores.view(-1, num_choices)
         loss = None
@@ -188,7 +161,7 @@ class BertForMultipleChoice(HeadModel):
         return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
-class BertForTokenClassification(HeadModel):
+class BertForTokenClassification(Answers[LogitsOutput], HeadModel):
     """A label for every token."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -215,18 +188,9 @@ class BertForTokenClassification(HeadModel):
         smoothing: float = 0.0,
         cu_seqlens: Tensor | None = None,
     ) -> LogitsOutput | tuple[Any, ...]:
-        outputs: BertModelOutput = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            head_mask,
-            inputs_embeds,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            cu_seqlens=cu_seqlens,
-        )
+        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
+        outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
         logits: Tensor = self.classifier(self.dropout(outputs.last_hidden_state))
         loss = None
         if labels is not None:
@@ -235,7 +199,7 @@ class BertForTokenClassification(HeadModel):
         return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
-class BertForQuestionAnswering(HeadModel):
+class BertForQuestionAnswering(Answers[QuestionAnsweringOutput], HeadModel):
     """Where in the text the answer starts and where it ends: two scores to a token, whatever the config's labels were.
 
     `start_positions` and `end_positions` count from each text's first token; one outside the window is left out of the
@@ -266,18 +230,9 @@ class BertForQuestionAnswering(HeadModel):
         return_dict: bool | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> QuestionAnsweringOutput | tuple[Any, ...]:
-        outputs: BertModelOutput = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            head_mask,
-            inputs_embeds,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            cu_seqlens=cu_seqlens,
-        )
+        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
+        outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
         start, end = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:

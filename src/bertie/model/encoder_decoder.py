@@ -7,29 +7,32 @@ equally wide, the states pass through one Linear between them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from bertie.config import BertConfig, EncoderDecoderConfig
+from bertie.config import BertConfig, EncoderDecoderConfig, Values
 from bertie.errors import ConfigError, InputError
-from bertie.model import checks, inputs
+from bertie.model import inputs
 from bertie.model.bert import BertModel
-from bertie.model.generation import CausalStepper, Generation, Stepper
-from bertie.model.generation_options import GenerationOptions
+from bertie.model.cache import KeyValueCache
+from bertie.model.from_pretrained import EncoderDecoderIO, Source
+from bertie.model.generation.generate import CausalStepper, Generation, Stepper
+from bertie.model.generation.options import GenerationOptions
 from bertie.model.heads import BertLMHeadModel
-from bertie.model.kin import Kin
-from bertie.model.loading import EncoderDecoderIO
+from bertie.model.hub.cache import Past
+from bertie.model.hub.methods import Kin
 from bertie.model.losses import IGNORED, class_labels, cross_entropy
-from bertie.model.outputs import BertModelOutput, Seq2SeqOutput
-from bertie.model.pretrained import BertPreTrainedModel
+from bertie.model.outputs import Answers, BertModelOutput, Seq2SeqOutput
+from bertie.model.pretrained import BertPreTrainedModel, num_parameters
 
+Model = TypeVar("Model", bound=BertPreTrainedModel)
 _HAS_ENCODERS = "Load one with BertModel.from_pretrained(…); a model with a head holds one as model.bert."
 _MAKES_DECODERS = "BertEncoderDecoder.from_encoder_decoder() turns any BERT into such a decoder."
 
 
-class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
+class BertEncoderDecoder(Answers[Seq2SeqOutput], EncoderDecoderIO, Kin, Generation):
     """An encoder `BertModel` and a decoder `BertLMHeadModel` with cross-attention.
 
     >>> enc = BertModel(BertConfig.preset("tiny", vocab_size=50))
@@ -41,8 +44,8 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
 
     def __init__(
         self,
-        encoder: Any = None,  # a BertModel
-        decoder: Any = None,  # a BertLMHeadModel
+        encoder: BertModel | EncoderDecoderConfig | None = None,
+        decoder: BertLMHeadModel | None = None,
         config: EncoderDecoderConfig | None = None,
     ) -> None:
         super().__init__()
@@ -51,8 +54,8 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
         if config is not None:
             encoder = BertModel(config.encoder) if encoder is None else encoder
             decoder = BertLMHeadModel(config.decoder) if decoder is None else decoder
-        _check_model("encoder", encoder, BertModel, _HAS_ENCODERS)
-        _check_model("decoder", decoder, BertLMHeadModel, _MAKES_DECODERS)
+        encoder = _checked("encoder", encoder, BertModel, _HAS_ENCODERS)
+        decoder = _checked("decoder", decoder, BertLMHeadModel, _MAKES_DECODERS)
         if not (decoder.config.is_decoder and decoder.config.add_cross_attention):
             raise ConfigError(
                 f"The decoder has is_decoder={decoder.config.is_decoder} and "
@@ -66,6 +69,10 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
             nn.init.normal_(self.enc_to_dec_proj.weight, std=decoder.config.initializer_range)
             nn.init.zeros_(self.enc_to_dec_proj.bias)
         self.tie_weights()
+
+    @classmethod
+    def _joined(cls, configs: Mapping[str, BertConfig]) -> Self:
+        return cls(BertModel(configs["encoder"]), BertLMHeadModel(configs["decoder"]))
 
     @classmethod
     def from_encoder_decoder(
@@ -91,8 +98,8 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
     @classmethod
     def from_encoder_decoder_pretrained(
         cls,
-        encoder_pretrained_model_name_or_path: Any = None,
-        decoder_pretrained_model_name_or_path: Any = None,
+        encoder_pretrained_model_name_or_path: Source | None = None,
+        decoder_pretrained_model_name_or_path: Source | None = None,
         *model_args: Any,
         encoder_model: BertModel | None = None,
         decoder_model: BertLMHeadModel | None = None,
@@ -118,9 +125,9 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
         return model
 
     @property
-    def config(self) -> BertConfig:
+    def config(self) -> EncoderDecoderConfig:  # type: ignore[override]  # has every attribute of a BertConfig
         """Both configurations as one; what is not `encoder` or `decoder` is the decoder's."""
-        return EncoderDecoderConfig(encoder=self.encoder.config, decoder=self.decoder.config)  # type: ignore[return-value]
+        return EncoderDecoderConfig(encoder=self.encoder.config, decoder=self.decoder.config)
 
     @property
     def device(self) -> torch.device:
@@ -132,8 +139,7 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
 
     def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None = None, **more: Any) -> BertModelOutput:
         """Run the encoder; its last states come as wide as the decoder takes them."""
-        output: BertModelOutput = self.encoder(input_ids, attention_mask, return_dict=True, **more)
-        return output
+        return self.encoder(input_ids, attention_mask, return_dict=True, **more)
 
     def _projected(self, states: Tensor) -> Tensor:
         return self.enc_to_dec_proj(states) if hasattr(self, "enc_to_dec_proj") else states
@@ -145,7 +151,7 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BertModelOutput | tuple[Any, ...] | None = None,
-        past_key_values: Any = None,
+        past_key_values: Past | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
@@ -215,7 +221,7 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
             encoded.hidden_states,
             encoded.attentions,
         )
-        return result if inputs.wants_dict(self.config, return_dict) else result.to_tuple()
+        return result if inputs.wants_dict(self.decoder.config, return_dict) else result.to_tuple()
 
     def shift_right(self, labels: Tensor) -> Tensor:
         """What the decoder reads while it learns to write `labels`: a start token, then all but the last."""
@@ -258,13 +264,9 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
 
     def num_parameters(self, *, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         """How many numbers the two models hold, with what joins them; tied ones count once."""
-        return BertPreTrainedModel.num_parameters(
-            self,  # type: ignore[arg-type]
-            only_trainable=only_trainable,
-            exclude_embeddings=exclude_embeddings,
-        )
+        return num_parameters(self, only_trainable, exclude_embeddings)
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None) -> None:
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Mapping[str, object] | None = None) -> None:
         """In both models; see `BertModel.gradient_checkpointing_enable`."""
         self.encoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
         self.decoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
@@ -282,11 +284,11 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
     def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
-        past_key_values: Any = None,
+        past_key_values: KeyValueCache | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         **other: Any,
-    ) -> dict[str, Any]:
+    ) -> Values:
         """The arguments for the next step: `input_ids` is what the decoder has written."""
         mask = other.pop("decoder_attention_mask", None)
         found = self.decoder.prepare_inputs_for_generation(input_ids, past_key_values, mask)
@@ -299,7 +301,7 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
         }
 
     def _stepper(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, options: GenerationOptions, extra: dict[str, Any]
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, options: GenerationOptions, extra: Values
     ) -> Stepper:
         decoder_input_ids = extra.pop("decoder_input_ids", None)
         encoded = extra.pop("encoder_outputs", None)
@@ -322,14 +324,14 @@ class BertEncoderDecoder(EncoderDecoderIO, Kin, Generation):
                     "Set model.config.decoder_start_token_id, or give decoder_input_ids.",
                 )
             decoder_input_ids = torch.full((len(states), 1), start, device=states.device)
-        checks.is_tensor("decoder_input_ids", decoder_input_ids)
+        inputs.is_tensor("decoder_input_ids", decoder_input_ids)
         extra = {"encoder_hidden_states": states, "encoder_attention_mask": attention_mask}
         return CausalStepper(self.decoder, decoder_input_ids, None, options, extra, source=input_ids, encoded=encoded)
 
 
 def _as_decoder(model: BertModel | BertLMHeadModel) -> BertLMHeadModel:
     """The same weights in a BertLMHeadModel with cross-attention, whose new parts start fresh."""
-    _check_model("decoder", model, BertPreTrainedModel, "Load it first: BertModel.from_pretrained(…).")
+    _checked("decoder", model, BertPreTrainedModel, "Load it first: BertModel.from_pretrained(…).")
     config = model.config
     if isinstance(model, BertLMHeadModel) and config.is_decoder and config.add_cross_attention:
         return model
@@ -342,7 +344,7 @@ def _as_decoder(model: BertModel | BertLMHeadModel) -> BertLMHeadModel:
     return decoder.to(model.dtype).to(model.device)
 
 
-def _of_side(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+def _of_side(prefix: str, values: Values) -> Values:
     """The keywords of one side, taken out; `decoder_start_token_id` and the like are whole names."""
     names = [name for name in values if name.startswith(prefix) and name not in BertConfig()]
     return {name.removeprefix(prefix): values.pop(name) for name in names}
@@ -356,9 +358,11 @@ def _as_encoded(given: Any) -> BertModelOutput:
             f"encoder_outputs is of type {type(given).__name__} and holds no last hidden states.",
             "Give what model.encode(…) returns, or a tuple that begins with the states, [batch, length, hidden].",
         )
-    return encoded  # type: ignore[no-any-return]
+    found: BertModelOutput = encoded
+    return found
 
 
-def _check_model(name: str, model: object, kind: type, remedy: str) -> None:
+def _checked(name: str, model: object, kind: type[Model], remedy: str) -> Model:
     if not isinstance(model, kind):
         raise InputError(f"The {name} is of type {type(model).__name__}; it takes a {kind.__name__}.", remedy)
+    return model

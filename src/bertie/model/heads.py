@@ -9,24 +9,22 @@ is a few lines; the parameter names are the hub's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bertie.config import BertConfig
 from bertie.errors import InputError
-from bertie.model import checks, inputs
+from bertie.model import inputs
 from bertie.model.activations import activation
 from bertie.model.bert import BertModel
 from bertie.model.cache import KeyValueCache
-from bertie.model.generation import Generation
+from bertie.model.generation.generate import Generation
 from bertie.model.inputs import WantedMaps
 from bertie.model.losses import IGNORED, class_labels, classification_loss, cross_entropy
-from bertie.model.outputs import BertForPreTrainingOutput, BertModelOutput, CausalLMOutput, LogitsOutput, ModelOutput
+from bertie.model.outputs import Answers, BertForPreTrainingOutput, CausalLMOutput, LogitsOutput
 from bertie.model.pretrained import BertPreTrainedModel
-
-Output = TypeVar("Output", bound=ModelOutput)
 
 # -- heads -----------------------------------------------------------------------------------------------------------
 
@@ -103,19 +101,16 @@ class HeadModel(BertPreTrainedModel):
 
     bert: BertModel
 
-    def _give(self, output: Output, return_dict: bool | None) -> Output | tuple[Any, ...]:
-        return output if inputs.wants_dict(self.config, return_dict) else output.to_tuple()
-
 
 class LanguageModel(HeadModel):
     """A HeadModel whose head `self.cls` scores the vocabulary."""
 
-    cls: nn.Module
+    cls: BertOnlyMLMHead | BertPreTrainingHeads
     _tied_weights_keys: ClassVar = ["predictions.decoder.bias", "cls.predictions.decoder.weight"]
 
     @property
     def _predictions(self) -> BertLMPredictionHead:
-        return self.cls.predictions  # type: ignore[return-value]
+        return self.cls.predictions
 
     def get_output_embeddings(self) -> nn.Linear:
         return self._predictions.decoder
@@ -137,13 +132,13 @@ class LanguageModel(HeadModel):
         """
         for name, given in (("labels", labels), ("masked_positions", masked_positions)):
             if given is not None:
-                checks.is_tensor(name, given)
+                inputs.is_tensor(name, given)
         if labels is not None and labels.shape != states.shape[:-1] and masked_positions is None:
             raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(states.shape[:-1])}.")
         if masked_positions is not None:
             packed = states.dim() == 2
             if self.check_inputs:
-                checks.ids_below("masked_positions", masked_positions, states.shape[-2], "the length of the input")
+                inputs.ids_below("masked_positions", masked_positions, states.shape[-2], "the length of the input")
             if labels is not None and labels.shape != masked_positions.shape:
                 labels = _at_positions(labels, masked_positions, "labels", packed=packed)
             states = _at_positions(states, masked_positions, "masked_positions", packed=packed)
@@ -161,8 +156,10 @@ class LanguageModel(HeadModel):
         return logits, cross_entropy(logits.flatten(0, -2), labels)
 
 
-class BertForPreTraining(LanguageModel):
+class BertForPreTraining(Answers[BertForPreTrainingOutput], LanguageModel):
     """Both pretraining heads: masked words and next sentence. Either label alone gives a loss too."""
+
+    cls: BertPreTrainingHeads
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
@@ -187,20 +184,11 @@ class BertForPreTraining(LanguageModel):
         sparse_logits: bool = False,
         cu_seqlens: Tensor | None = None,
     ) -> BertForPreTrainingOutput | tuple[Any, ...]:
-        outputs: BertModelOutput = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            head_mask,
-            inputs_embeds,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            cu_seqlens=cu_seqlens,
-        )
+        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
+        outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
         logits, loss = self._masked_lm(outputs.last_hidden_state, labels, masked_positions, sparse_logits)
-        relationship: Tensor = self.cls.seq_relationship(outputs.pooler_output)  # type: ignore[operator]
+        relationship: Tensor = self.cls.seq_relationship(outputs.pooler_output)
         if next_sentence_label is not None:
             next_loss = classification_loss(
                 relationship, next_sentence_label, "single_label_classification", check_values=self.check_inputs
@@ -211,7 +199,7 @@ class BertForPreTraining(LanguageModel):
         )
 
 
-class BertForMaskedLM(LanguageModel):
+class BertForMaskedLM(Answers[LogitsOutput], LanguageModel):
     """Predicts the words behind [MASK].
 
     `masked_positions` (`[batch, predictions]`, or `[predictions]` token numbers of a packed batch) limits the logits to
@@ -242,32 +230,27 @@ class BertForMaskedLM(LanguageModel):
         sparse_logits: bool = False,
         cu_seqlens: Tensor | None = None,
     ) -> LogitsOutput | tuple[Any, ...]:
-        outputs: BertModelOutput = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            head_mask,
-            inputs_embeds,
-            encoder_hidden_states,
-            encoder_attention_mask,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            cu_seqlens=cu_seqlens,
+        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
+        outputs = self.bert(
+            *given, encoder_hidden_states, encoder_attention_mask, **wanted, return_dict=True, cu_seqlens=cu_seqlens
         )
         logits, loss = self._masked_lm(outputs.last_hidden_state, labels, masked_positions, sparse_logits)
         return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
-class BertLMHeadModel(LanguageModel, Generation):
-    """Predicts the next word: BERT as a decoder (`is_decoder=True`). `generate()` is in generation.py."""
+class BertLMHeadModel(Answers[CausalLMOutput], LanguageModel, Generation):
+    """Predicts the next word: BERT as a decoder (`is_decoder=True`). `generate()` is in generation/generate.py."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         self.bert = BertModel(config, add_pooling_layer=False)
         self.cls = BertOnlyMLMHead(config)
         self.init_weights()
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        return True
 
     def forward(
         self,
@@ -294,25 +277,13 @@ class BertLMHeadModel(LanguageModel, Generation):
 
         `loss_kwargs` is there for trainers that look for it in the signature; it takes nothing.
         """
-        checks.nothing_more(self, loss_kwargs)
+        inputs.nothing_more(self, loss_kwargs)
         if labels is not None and past_key_values is None:
             use_cache = False
-        outputs: BertModelOutput = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            head_mask,
-            inputs_embeds,
-            encoder_hidden_states,
-            encoder_attention_mask,
-            past_key_values,
-            use_cache,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            cu_seqlens=cu_seqlens,
-        )
+        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
+        given += [encoder_hidden_states, encoder_attention_mask]
+        outputs = self.bert(*given, past_key_values, use_cache, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
         logits: Tensor = self.cls(outputs.last_hidden_state)
         loss = None
         if labels is not None:
@@ -323,17 +294,8 @@ class BertLMHeadModel(LanguageModel, Generation):
                 "labels", following, logits.shape[:-1], logits.shape[-1], check_values=self.check_inputs
             )
             loss = cross_entropy(logits.flatten(0, -2).float(), following, num_items=num_items_in_batch)
-        return self._give(
-            CausalLMOutput(
-                loss,
-                logits,
-                outputs.past_key_values,
-                outputs.hidden_states,
-                outputs.attentions,
-                outputs.cross_attentions,
-            ),
-            return_dict,
-        )
+        seen = (outputs.hidden_states, outputs.attentions, outputs.cross_attentions)
+        return self._give(CausalLMOutput(loss, logits, outputs.past_key_values, *seen), return_dict)
 
 
 # -- shapes ----------------------------------------------------------------------------------------------------------

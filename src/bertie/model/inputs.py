@@ -1,21 +1,31 @@
-"""Reading what callers pass to `BertModel`: packing, caches, masks, wanted maps; refusing what cannot be meant."""
+"""Reading what callers pass to `BertModel`: packing, caches, masks, wanted maps; refusing what cannot be meant.
+
+What a kernel would crash on, or quietly make nonsense of, is refused first, with the numbers in it. Checking values
+costs a look at the data (on a GPU, a wait for it); `model.check_inputs = False` turns those off. Shapes are always
+checked. While a model is traced, exported or compiled, nothing may depend on the example's values: they are not those
+of later calls.
+
+A mask says 1 (or True) for keep and 0 for drop, in one of three shapes: `[batch, keys]` hides padding from every query;
+`[batch, queries, keys]` and `[batch, 1 or heads, queries, keys]` say it for every pair and are taken as given, with no
+causality added. Attention wants a *bias*: 0 where a key is seen and a very negative number where it is hidden.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from bertie.config import BertConfig
-from bertie.errors import InputError
-from bertie.model import checks
+from bertie.errors import IdOutOfRange, InputError
 from bertie.model.cache import KeyValueCache
-from bertie.model.hub_cache import adopt, contents
-from bertie.model.hub_parts import heads_of
-from bertie.model.masks import attention_bias, sees_all
-from bertie.ops.attention import AttentionPlan
+from bertie.model.hub.cache import adopt, contents
+from bertie.model.hub.parts import heads_of
+from bertie.ops.attention import AttentionPlan, as_bias
 from bertie.ops.packing import Packing
 from bertie.ops.tracing import records_sizes
 
@@ -28,7 +38,7 @@ WantedMaps: TypeAlias = bool | Sequence[tuple[int, int]]
 
 def read_packing(input_ids: Tensor | None, inputs_embeds: Tensor | None, cu_seqlens: Tensor | None) -> Packing | None:
     """None for a padded batch."""
-    given = checks.one_of_ids_or_embeds(input_ids, inputs_embeds)
+    given = one_of_ids_or_embeds(input_ids, inputs_embeds)
     dims = given.dim() if input_ids is not None else given.dim() - 1
     if cu_seqlens is not None:
         if dims != 1:
@@ -54,7 +64,7 @@ def wants_dict(config: BertConfig, return_dict: bool | None) -> bool:
     """Whether an output object is wanted, or the plain tuple: as the call says, or the config."""
     if return_dict is not None:
         return return_dict
-    return config.return_dict and not getattr(config, "torchscript", False)  # TorchScript knows tuples
+    return config.return_dict and not config.extra.get("torchscript")  # TorchScript knows tuples
 
 
 def read_cache(
@@ -112,22 +122,22 @@ def check(
             f"inputs_embeds has shape {list(inputs_embeds.shape)}; its last size must be "
             f"config.hidden_size ({config.hidden_size})."
         )
-    given = checks.one_of_ids_or_embeds(input_ids, inputs_embeds)
+    given = one_of_ids_or_embeds(input_ids, inputs_embeds)
     if not isinstance(given, Tensor):  # torch.fx's proxy has no sizes yet
         return
     shape = tuple(given.shape if inputs_embeds is None else given.shape[:-1])
     if inputs_embeds is not None:
-        checks.same_dtype("inputs_embeds", inputs_embeds, model.dtype)
+        same_dtype("inputs_embeds", inputs_embeds, model.dtype)
     for name, ids in (("token_type_ids", token_type_ids), ("position_ids", position_ids)):
         if ids is not None:
-            checks.are_ids(name, ids)
-    checks.shape_like("token_type_ids", token_type_ids, shape, batch_may_be_one=packing is None)
-    checks.shape_like("position_ids", position_ids, shape, batch_may_be_one=packing is None)
+            are_ids(name, ids)
+    shape_like("token_type_ids", token_type_ids, shape, batch_may_be_one=packing is None)
+    shape_like("position_ids", position_ids, shape, batch_may_be_one=packing is None)
     absolute = config.position_embedding_type == "absolute"
     num_positions = _num_rows(embeddings, "position_embeddings") if absolute else config.max_position_embeddings
     if (position_ids is None or not absolute) and num_positions is not None:
         length = shape[-1] if packing is None else packing.max_length
-        checks.fits_positions(length, past, num_positions)
+        fits_positions(length, past, num_positions)
     if not model.check_inputs:
         return
     for name, ids, table, size in (
@@ -137,7 +147,7 @@ def check(
     ):
         limit = _num_rows(embeddings, table)
         if ids is not None and limit is not None:
-            checks.ids_below(name, ids, limit, size)
+            ids_below(name, ids, limit, size)
 
 
 def _num_rows(embeddings: nn.Module, table: str) -> int | None:
@@ -150,7 +160,8 @@ def self_plan(
     model: BertModel, hidden_states: Tensor, mask: Tensor | None, packing: Packing | None, past: int
 ) -> AttentionPlan:
     """What self-attention has to respect."""
-    causal = model.config.is_decoder and not sees_all(mask)
+    # A mask that speaks of every (query, key) pair is taken as it is.
+    causal = model.config.is_decoder and (mask is None or mask.dim() <= 2)
     if packing is None:
         num_keys = past + hidden_states.shape[1]
         return AttentionPlan(bias=_bias(model, "attention_mask", mask, hidden_states, num_keys), causal=causal)
@@ -177,7 +188,7 @@ def cross_plan(
             f"encoder_hidden_states has shape {list(states.shape)}; it takes "
             f"[{hidden_states.shape[0]}, length, {hidden_size}]."
         )
-    checks.same_dtype("encoder_hidden_states", states, hidden_states.dtype)
+    same_dtype("encoder_hidden_states", states, hidden_states.dtype)
     return AttentionPlan(bias=_bias(model, "encoder_attention_mask", mask, hidden_states, states.shape[1]))
 
 
@@ -191,7 +202,9 @@ def wanted_maps(model: BertModel, wanted: WantedMaps | None) -> WantedMaps:
     try:
         pairs = list(dict.fromkeys((int(layer), int(head)) for layer, head in wanted))
     except (TypeError, ValueError):
-        raise InputError(f"output_attentions is {wanted!r}; it takes True, False or pairs (layer, head).") from None
+        raise InputError(
+            "{output_attentions:is} it takes True, False or pairs (layer, head).", output_attentions=wanted
+        ) from None
     for layer, head in pairs:
         if not 0 <= layer < config.num_hidden_layers or head not in heads_of(model.encoder.layer[layer], config):
             gone = head in config.pruned_heads.get(layer, [])
@@ -204,18 +217,146 @@ def wanted_maps(model: BertModel, wanted: WantedMaps | None) -> WantedMaps:
 
 
 def _bias(model: BertModel, name: str, mask: Tensor | None, hidden_states: Tensor, num_keys: int) -> Tensor | None:
-    return attention_bias(
-        mask,
-        name=name,
-        batch=hidden_states.shape[0],
-        num_heads=model.config.num_attention_heads,
-        num_queries=hidden_states.shape[1],
-        num_keys=num_keys,
-        dtype=hidden_states.dtype,
-        check_values=model.check_inputs,
+    """`[batch, 1|heads, 1|queries, keys]`, or None when nothing is hidden."""
+    if mask is None:
+        return None
+    is_tensor(name, mask)
+    batch, num_queries = hidden_states.shape[:2]
+    keep = _broadcastable(mask, name, batch, model.config.num_attention_heads, num_queries, num_keys)
+    if model.check_inputs:
+        _check_keep_or_drop(mask, name)
+        if bool((mask != 0).all()):
+            return None
+    return as_bias(keep, hidden_states.dtype)
+
+
+def _broadcastable(mask: Tensor, name: str, batch: int, num_heads: int, num_queries: int, num_keys: int) -> Tensor:
+    if records_sizes():
+        return mask[:, None, None, :] if mask.dim() == 2 else mask[:, None] if mask.dim() == 3 else mask
+    shape = list(mask.shape)
+    if shape == [batch, num_keys]:
+        return mask[:, None, None, :]
+    if shape == [batch, num_queries, num_keys]:
+        return mask[:, None]
+    if (
+        len(shape) == 4
+        and shape[0] in (1, batch)
+        and shape[1] in (1, num_heads)
+        and shape[2:] == [num_queries, num_keys]
+    ):
+        return mask
+    raise InputError(
+        f"{name} has shape {shape}; with a batch of {batch}, {num_queries} queries and {num_keys} keys it takes "
+        f"[{batch}, {num_keys}], [{batch}, {num_queries}, {num_keys}] or "
+        f"[{batch}, 1 or {num_heads}, {num_queries}, {num_keys}].",
+        "When decoding with a cache, the mask covers the cached positions too.",
+    )
+
+
+def _check_keep_or_drop(mask: Tensor, name: str) -> None:
+    """Refuse additive masks (0 keep, −inf drop), which would be read the wrong way round."""
+    if not mask.is_floating_point():
+        return
+    low, high = mask.aminmax()
+    if low < 0 or high > 1 or bool(((mask != 0) & (mask != 1)).any()):
+        raise InputError(
+            f"{name} holds values from {float(low):g} to {float(high):g}; it takes 1 (keep) and 0 (drop).",
+            "A mask to be added to the scores (0 and -inf) becomes one of these with: mask == 0.",
+        )
+
+
+def layer_head_masks(config: BertConfig, head_mask: Tensor | None) -> Tensor | None:
+    """`[heads]` or `[layers, heads]` → `[layers, heads]`. Heads keep their original numbers when some are pruned."""
+    if head_mask is None:
+        return None
+    is_tensor("head_mask", head_mask)
+    num_layers, num_heads = config.num_hidden_layers, config.num_attention_heads
+    if list(head_mask.shape) == [num_heads]:
+        return head_mask.expand(num_layers, num_heads)
+    if list(head_mask.shape) == [num_layers, num_heads]:
+        return head_mask
+    raise InputError(
+        f"head_mask has shape {list(head_mask.shape)}; it takes [{num_heads}] (every layer alike) or "
+        f"[{num_layers}, {num_heads}] (layers, heads)."
     )
 
 
 def _refuse_with_packing(name: str, value: Tensor | None) -> None:
     if value is not None:
         raise InputError(f"{name} was given with a packed batch.", f"Pad the batch, or leave {name} out.")
+
+
+# -- checks of single arguments --------------------------------------------------------------------------------------
+
+
+def one_of_ids_or_embeds(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    """Exactly one of the two; gives it back."""
+    if input_ids is not None and inputs_embeds is not None:
+        raise InputError("Both input_ids and inputs_embeds were given.", "Give exactly one of them.")
+    if input_ids is not None:
+        are_ids("input_ids", input_ids)
+        return input_ids
+    if inputs_embeds is not None:
+        is_tensor("inputs_embeds", inputs_embeds)
+        return inputs_embeds
+    raise InputError("Neither input_ids nor inputs_embeds was given.", "Give exactly one of them.")
+
+
+def is_tensor(name: str, given: object) -> None:
+    if not isinstance(given, Tensor | Proxy):  # torch.fx has proxies in the place of tensors
+        raise InputError(f"{name} is of type {type(given).__name__}; it takes a tensor: torch.tensor({name}).")
+
+
+def are_ids(name: str, given: Tensor) -> None:
+    """A tensor of whole numbers that embeddings can look up."""
+    is_tensor(name, given)
+    if isinstance(given, Tensor) and given.dtype not in (torch.long, torch.int):
+        raise InputError(f"{name} has dtype {given.dtype}; it takes whole numbers, torch.long: {name}.long().")
+
+
+def same_dtype(name: str, given: Tensor, wanted: torch.dtype) -> None:
+    """States in the model's own precision; under autocast they need not be."""
+    is_tensor(name, given)
+    if given.dtype != wanted and not torch.is_autocast_enabled(given.device.type):
+        raise InputError(f"{name} has dtype {given.dtype}; the model is in {wanted}: {name}.to({wanted}).")
+
+
+def nothing_more(model: object, given: Mapping[str, object]) -> None:
+    """Refuse what a forward with open keywords was given and has no use for, as Python would."""
+    if not isinstance(given, Proxy) and given:
+        raise TypeError(f"{type(model).__name__}.forward() got an unexpected keyword argument {next(iter(given))!r}")
+
+
+def ids_below(name: str, ids: Tensor, limit: int, limit_name: str) -> None:
+    """Every id in 0 … limit−1."""
+    if ids.numel() == 0:
+        return
+    low, high = (int(x) for x in ids.aminmax())
+    if low < 0 or high >= limit:
+        wrong = low if low < 0 else high
+        where = (ids == wrong).nonzero()[0].tolist()
+        raise IdOutOfRange(
+            f"{name} holds {wrong} at {where}; it takes 0 to {limit - 1} ({limit_name} is {limit}).",
+            "Ids come from the tokenizer of the same checkpoint; a vocabulary of another size gives ids like this."
+            if name == "input_ids"
+            else None,
+        )
+
+
+def shape_like(name: str, tensor: Tensor | None, wanted: tuple[int, ...], *, batch_may_be_one: bool = False) -> None:
+    if tensor is None or tuple(tensor.shape) == wanted:
+        return
+    if batch_may_be_one and tuple(tensor.shape) in ((1, *wanted[1:]), wanted[1:]):
+        return
+    raise InputError(f"{name} has shape {list(tensor.shape)}; it takes {list(wanted)}, like the input.")
+
+
+def fits_positions(length: int, past: int, max_positions: int) -> None:
+    if not records_sizes() and length + past > max_positions:
+        cached = f" after {past} cached ones" if past else ""
+        raise InputError(
+            f"The input is {length} tokens long{cached}; the model has {max_positions} positions "
+            "(config.max_position_embeddings).",
+            f"Truncate or window the text, or give the model more positions: "
+            f"model.resize_position_embeddings({length + past}).",
+        )

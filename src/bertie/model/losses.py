@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertie.errors import InputError
-from bertie.model import checks
+from bertie.errors import IdOutOfRange, InputError
+from bertie.model.inputs import is_tensor
 
 IGNORED = -100
 
@@ -51,7 +51,7 @@ def classification_loss(
 ) -> Tensor:
     """Regression (MSE), one label (cross-entropy) or several (BCE), as `problem_type` says or the labels imply."""
     num_labels = logits.shape[-1]
-    checks.is_tensor("labels", labels)
+    is_tensor("labels", labels)
     _check_options(num_labels, class_weights, smoothing)
     if problem_type is None:
         if num_labels == 1:
@@ -81,13 +81,18 @@ def class_labels(
     name: str, labels: Tensor, shape: torch.Size | tuple[int, ...], num_classes: int, *, check_values: bool
 ) -> Tensor:
     """Labels flattened to `[rows]`, refused unless there is one per row and each names a class or is −100."""
-    checks.is_tensor(name, labels)
+    is_tensor(name, labels)
     if not _fits(labels, shape):
         raise InputError(f"{name} has shape {list(labels.shape)}; it takes {list(shape)}.")
     if labels.is_floating_point():
         raise InputError(f"{name} has dtype {labels.dtype}; class labels are whole numbers (torch.long).")
-    if check_values:
-        checks.labels_in_range(name, labels, num_classes)
+    if check_values and bool((bad := (labels != IGNORED) & ((labels < 0) | (labels >= num_classes))).any()):
+        where = bad.nonzero()[0].tolist()
+        accepted = f"0 to {num_classes - 1} or {IGNORED} (ignored)"
+        raise IdOutOfRange(
+            f"{name} holds {int(labels[tuple(where)])} at {where}; it takes {accepted}.",
+            None if name != "labels" else f"The head has {num_classes} classes.",
+        )
     return labels.flatten().long()
 
 
@@ -96,7 +101,7 @@ def span_loss(logits: Tensor, positions: Tensor, lengths: Tensor | None = None) 
 
     `lengths` are those of the texts themselves, where they differ.
     """
-    checks.is_tensor("start_positions and end_positions", positions)
+    is_tensor("start_positions and end_positions", positions)
     if positions.is_floating_point():
         raise InputError(f"Answer positions have dtype {positions.dtype}; they are whole numbers (torch.long).")
     positions = positions.flatten().long()
@@ -114,8 +119,8 @@ def _fits(labels: Tensor, shape: torch.Size | tuple[int, ...]) -> bool:
 
 def _check_options(num_classes: int, class_weights: Tensor | None, smoothing: float) -> None:
     if class_weights is not None:
-        checks.is_tensor("class_weights", class_weights)
+        is_tensor("class_weights", class_weights)
         if list(class_weights.shape) != [num_classes]:
             raise InputError(f"class_weights has shape {list(class_weights.shape)}; it takes [{num_classes}].")
     if not 0 <= smoothing <= 1:
-        raise InputError(f"smoothing is {smoothing}; it takes a share, 0 to 1.")
+        raise InputError("{smoothing:is} it takes a share, 0 to 1.", smoothing=smoothing)

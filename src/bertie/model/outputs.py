@@ -9,31 +9,33 @@ models relies on: DataParallel, accelerate, export and tracing all look for dict
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, Protocol, TypeVar, overload
 
 from torch import Tensor
 from torch.fx import Proxy
 from torch.utils import _pytree as pytree
 
 from bertie.errors import InputError
+from bertie.ops.attention import Maps
 
 if TYPE_CHECKING:
     from bertie.model.cache import KeyValueCache
-    from bertie.ops.attention import Maps
 
-    # All layers' maps, or, when single heads were asked for, {(layer, head): [batch, queries, keys]}.
-    Attentions = tuple[Maps, ...] | dict[tuple[int, int], Maps]
+# All layers' maps, or, when single heads were asked for, {(layer, head): [batch, queries, keys]}.
+Attentions = tuple[Maps | None, ...] | dict[tuple[int, int], Maps]
 
 
 class ModelOutput(OrderedDict[str, Any]):
     """The base of all outputs. A subclass is a dataclass whose fields, but for the first, default to None.
 
     Besides fields, the first argument may be a dictionary or (name, value) pairs: the way containers are rebuilt.
-    Methods name `OrderedDict` and not `super()`, between which transformers' own class may come to stand (kin.py).
+    Methods name `OrderedDict` and not `super()`: transformers' own class may come to stand between (hub/methods.py).
     """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __init_subclass__(cls) -> None:
         # Wrappers that look for tensors inside a model's output (DDP, FSDP, export) go through pytrees.
@@ -41,16 +43,17 @@ class ModelOutput(OrderedDict[str, Any]):
             cls, _flatten, partial(_unflatten, cls), serialized_type_name=f"{cls.__module__}.{cls.__name__}"
         )
 
-    def __init__(self, *args: Any, **named: Any) -> None:  # not that of the subclasses, which are dataclasses
+    def __init__(self, *args: object, **named: object) -> None:  # not that of the subclasses, which are dataclasses
         if type(self) is not ModelOutput:
             raise TypeError(f"{type(self).__name__} is an output and must be a dataclass: decorate it with @dataclass.")
         OrderedDict.__init__(self)
-        for name, value in OrderedDict(*args, **named).items():
+        given: dict[str, object] = dict(*args, **named)
+        for name, value in given.items():
             self[name] = value
 
     def __post_init__(self) -> None:
         values = self.__dict__
-        first, *others = type(self).__dataclass_fields__  # type: ignore[attr-defined]
+        first, *others = type(self).__dataclass_fields__
         given = values[first]
         if not isinstance(given, Tensor | Proxy) and given is not None and all(values[name] is None for name in others):
             pairs = _pairs(given)
@@ -69,22 +72,22 @@ class ModelOutput(OrderedDict[str, Any]):
         """The values, without names."""
         return tuple(self.values())
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: str | int | slice) -> Any:
         return OrderedDict.__getitem__(self, key) if isinstance(key, str) else self.to_tuple()[key]
 
     def __missing__(self, name: str) -> Never:
         raise KeyError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}")
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         OrderedDict.__setitem__(self, name, value)
         object.__setattr__(self, name, value)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if value is not None and name in self:
             OrderedDict.__setitem__(self, name, value)
         object.__setattr__(self, name, value)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuilt, (type(self), dict(self.__dict__), list(self.items()))
 
     def __repr__(self) -> str:
@@ -92,23 +95,53 @@ class ModelOutput(OrderedDict[str, Any]):
 
     # A model's answer is not a bag to take things out of; transformers refuses these as well.
 
-    def __delitem__(self, *args: Any, **named: Any) -> Never:
+    def __delitem__(self, *args: object, **named: object) -> Never:
         raise InputError(f"Nothing can be deleted from a {type(self).__name__}.", _COPY_FIRST)
 
-    def pop(self, *args: Any, **named: Any) -> Never:
+    def pop(self, *args: object, **named: object) -> Never:
         raise InputError(f"Nothing can be popped from a {type(self).__name__}.", _COPY_FIRST)
 
-    def setdefault(self, *args: Any, **named: Any) -> Never:
+    def setdefault(self, *args: object, **named: object) -> Never:
         raise InputError(f"A {type(self).__name__} has no setdefault.", "Assign the item: output[name] = value.")
 
-    def update(self, *args: Any, **named: Any) -> Never:
+    def update(self, *args: object, **named: object) -> Never:
         raise InputError(f"A {type(self).__name__} has no update.", "Assign items one by one: output[name] = value.")
 
 
 _COPY_FIRST = "Copy it first: dict(output)."
 
+Output = TypeVar("Output", bound=ModelOutput, covariant=True)
 
-def _pairs(given: Any) -> list[tuple[str, Any]] | None:
+
+class _Call(Protocol[Output]):
+    @overload
+    def __call__(self, *inputs: Any, return_dict: Literal[False], **named: Any) -> tuple[Any, ...]: ...
+    @overload
+    def __call__(self, *inputs: Any, return_dict: Literal[True] | None = None, **named: Any) -> Output: ...
+
+
+if TYPE_CHECKING:
+
+    class Answers(Generic[Output]):
+        """Says what calling a model gives, so that an editor completes `model(ids).logits`."""
+
+        __call__: _Call[Output]
+
+else:
+
+    class _NoBase:
+        """Not a base at all when programs run: libraries exchange the classes of models (FSDP), and look at bases."""
+
+        def __getitem__(self, output):
+            return self
+
+        def __mro_entries__(self, bases):
+            return ()
+
+    Answers = _NoBase()
+
+
+def _pairs(given: object) -> list[tuple[str, object]] | None:
     """The (name, value) pairs that a dictionary or an iterable holds, or None where it is one value."""
     if isinstance(given, dict):
         return list(given.items())
@@ -121,17 +154,17 @@ def _pairs(given: Any) -> list[tuple[str, Any]] | None:
     return [(name, value) for name, value in found] if found and all(fitting) else None
 
 
-def _flatten(output: ModelOutput) -> tuple[list[Any], list[str]]:
+def _flatten(output: ModelOutput) -> tuple[list[object], list[str]]:
     return list(output.values()), list(output)
 
 
-def _unflatten(cls: type[ModelOutput], values: Iterable[Any], names: Iterable[str]) -> ModelOutput:
+def _unflatten(cls: type[ModelOutput], values: Iterable[object], names: Iterable[str]) -> ModelOutput:
     """Whatever the values are: pytrees put other things in the place of tensors."""
-    attributes: dict[str, Any] = {field.name: None for field in fields(cls)} if is_dataclass(cls) else {}
+    attributes = dict.fromkeys(field.name for field in fields(cls)) if is_dataclass(cls) else {}
     return _rebuilt(cls, attributes, list(zip(names, values, strict=True)))
 
 
-def _rebuilt(cls: type[ModelOutput], attributes: dict[str, Any], items: list[tuple[str, Any]]) -> ModelOutput:
+def _rebuilt(cls: type[ModelOutput], attributes: Mapping[str, object], items: list[tuple[str, object]]) -> ModelOutput:
     output = cls.__new__(cls)
     output.__dict__.update(attributes)
     for name, value in items:
@@ -147,7 +180,7 @@ pytree.register_pytree_node(
 )
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     """A shape in place of a wall of numbers."""
     if isinstance(value, Tensor) and value.dim():
         return f"Tensor{list(value.shape)}"
@@ -156,12 +189,15 @@ def _brief(value: Any) -> str:
     return repr(value) if isinstance(value, Tensor | int | float | str) else f"{type(value).__name__}(…)"
 
 
+GIVEN: Any = None  # the default of a field that every model gives: a dataclass wants one
+
+
 @dataclass(repr=False)
 class BertEncoderOutput(ModelOutput):
     """What `BertEncoder` returns."""
 
     # [batch, length, hidden], or [tokens, hidden] of a packed batch
-    last_hidden_state: Tensor = None  # type: ignore[assignment]
+    last_hidden_state: Tensor = GIVEN
     past_key_values: KeyValueCache | None = None
     hidden_states: tuple[Tensor, ...] | None = None  # layers + 1, the embedding output first
     attentions: Attentions | None = None
@@ -172,7 +208,7 @@ class BertEncoderOutput(ModelOutput):
 class BertModelOutput(ModelOutput):
     """What `BertModel` returns."""
 
-    last_hidden_state: Tensor = None  # type: ignore[assignment]
+    last_hidden_state: Tensor = GIVEN
     pooler_output: Tensor | None = None  # [batch, hidden]
     hidden_states: tuple[Tensor, ...] | None = None
     past_key_values: KeyValueCache | None = None
@@ -185,7 +221,7 @@ class LogitsOutput(ModelOutput):
     """What masked LM, next sentence, classification, multiple choice and tagging return."""
 
     loss: Tensor | None = None
-    logits: Tensor | None = None
+    logits: Tensor = GIVEN
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: Attentions | None = None
 
@@ -193,8 +229,8 @@ class LogitsOutput(ModelOutput):
 @dataclass(repr=False)
 class BertForPreTrainingOutput(ModelOutput):
     loss: Tensor | None = None
-    prediction_logits: Tensor | None = None  # [batch, length, vocabulary]
-    seq_relationship_logits: Tensor | None = None  # [batch, 2]
+    prediction_logits: Tensor = GIVEN  # [batch, length, vocabulary]
+    seq_relationship_logits: Tensor = GIVEN  # [batch, 2]
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: Attentions | None = None
 
@@ -202,7 +238,7 @@ class BertForPreTrainingOutput(ModelOutput):
 @dataclass(repr=False)
 class CausalLMOutput(ModelOutput):
     loss: Tensor | None = None
-    logits: Tensor | None = None
+    logits: Tensor = GIVEN
     past_key_values: KeyValueCache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: Attentions | None = None
@@ -212,8 +248,8 @@ class CausalLMOutput(ModelOutput):
 @dataclass(repr=False)
 class QuestionAnsweringOutput(ModelOutput):
     loss: Tensor | None = None
-    start_logits: Tensor | None = None  # [batch, length], or [tokens]
-    end_logits: Tensor | None = None
+    start_logits: Tensor = GIVEN  # [batch, length], or [tokens]
+    end_logits: Tensor = GIVEN
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: Attentions | None = None
 
@@ -223,7 +259,7 @@ class Seq2SeqOutput(ModelOutput):
     """What `BertEncoderDecoder` returns."""
 
     loss: Tensor | None = None
-    logits: Tensor | None = None
+    logits: Tensor = GIVEN
     past_key_values: KeyValueCache | None = None
     decoder_hidden_states: tuple[Tensor, ...] | None = None
     decoder_attentions: Attentions | None = None

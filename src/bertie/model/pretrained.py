@@ -7,28 +7,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bertie.arguments import whole_number
 from bertie.config import BertConfig, from_the_start, read_pruned_heads
+from bertie.config.checks import plain_int
 from bertie.errors import ConfigError, InputError
-from bertie.model import checks
+from bertie.model import inputs
 from bertie.model.empty import begin, end, is_building
-from bertie.model.hub import HubModel
-from bertie.model.kin import Kin
-from bertie.model.loading import PretrainedIO
-from bertie.model.masks import as_bias
+from bertie.model.from_pretrained import PretrainedIO
+from bertie.model.outputs import ModelOutput
 from bertie.model.surgery import resized_distances, resized_positions, resized_rows
+from bertie.ops.attention import as_bias
 from bertie.ops.tracing import values_are_known
 
 if TYPE_CHECKING:
     from bertie.model.bert import BertModel
 
+Output = TypeVar("Output", bound=ModelOutput)
 
-class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
+
+class BertPreTrainedModel(PretrainedIO):
     """Base of `BertModel` and of the classes with heads, which hold it as `self.bert`.
 
     A head of your own is a subclass that ends its `__init__` with `self.post_init()`:
@@ -42,7 +45,7 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
                 self.post_init()
     """
 
-    def __init__(self, config: BertConfig, *inputs: Any, **kwargs: Any) -> None:
+    def __init__(self, config: BertConfig, *inputs: object, **kwargs: object) -> None:
         super().__init__()
         if not isinstance(config, BertConfig):
             raise InputError(
@@ -56,11 +59,21 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
         self._check_inputs = True
         self._said_no_cache = False
 
+    @classmethod
+    def _from_config(cls, config: BertConfig, **options: Any) -> Self:
+        """A new model with fresh weights; `dtype` and `attn_implementation` as in `from_pretrained`."""
+        dtype = options.pop("dtype", None) or options.pop("torch_dtype", None)
+        attention = options.pop("attn_implementation", None)
+        if attention is not None:
+            config = config.replace(attn_implementation=attention)
+        model = cls(config, **options)
+        return model if dtype is None else model.to(vars(torch)[dtype] if isinstance(dtype, str) else dtype)
+
     @property
     def base_model(self) -> BertModel:
         """The BertModel inside (or this model itself)."""
         inside: BertModel | None = getattr(self, self.base_model_prefix, None)
-        return self if inside is None else inside  # type: ignore[return-value]
+        return self if inside is None else inside  # type: ignore[return-value]  # then this is a BertModel
 
     @property
     def device(self) -> torch.device:
@@ -69,6 +82,10 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
     @property
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
+
+    def _give(self, output: Output, return_dict: bool | None) -> Output | tuple[Any, ...]:
+        """An output as this call, or the configuration, wants it."""
+        return output if inputs.wants_dict(self.config, return_dict) else output.to_tuple()
 
     # -- checks and kernels ------------------------------------------------------------------------------------------
 
@@ -169,12 +186,7 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         """How many numbers the model holds; tied ones count once."""
-        left_out: set[int] = set()
-        if exclude_embeddings:
-            left_out = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
-        return sum(
-            p.numel() for p in self.parameters() if id(p) not in left_out and (p.requires_grad or not only_trainable)
-        )
+        return num_parameters(self, only_trainable, exclude_embeddings)
 
     # -- sizes -------------------------------------------------------------------------------------------------------
 
@@ -187,9 +199,9 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
         """
         old = self.get_input_embeddings()
         num_tokens = old.num_embeddings if new_num_tokens is None else new_num_tokens
-        checks.whole_number("new_num_tokens", num_tokens)
+        whole_number("new_num_tokens", plain_int(num_tokens))
         if pad_to_multiple_of is not None:
-            checks.whole_number("pad_to_multiple_of", pad_to_multiple_of)
+            whole_number("pad_to_multiple_of", plain_int(pad_to_multiple_of))
             num_tokens = -(-num_tokens // pad_to_multiple_of) * pad_to_multiple_of
         pad = self.config.pad_token_id
         if pad is not None and num_tokens <= pad:
@@ -230,9 +242,9 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
         uses it again from the start (for relative positions: treats all farther distances as the farthest known).
         Either way, fine-tuning on long texts afterwards pays.
         """
-        checks.whole_number("num_positions", num_positions)
+        whole_number("num_positions", plain_int(num_positions))
         if how not in ("interpolate", "repeat"):
-            raise InputError(f"how is {how!r}.", "It takes 'interpolate' or 'repeat'.")
+            raise InputError("{how:is} it takes 'interpolate' or 'repeat'.", how=how)
         embeddings = self.base_model.embeddings
         old = embeddings.position_embeddings
         embeddings.position_embeddings = _embedding(resized_positions(old.weight, num_positions, how=how), like=old)
@@ -264,7 +276,7 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
 
     def gradient_checkpointing_enable(
         self,
-        gradient_checkpointing_kwargs: Mapping[str, Any] | None = None,
+        gradient_checkpointing_kwargs: Mapping[str, object] | None = None,
         every_n_layers: int = 1,
         offload: bool = False,
     ) -> None:
@@ -278,24 +290,25 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
                 f"gradient_checkpointing_enable was given every_n_layers={every_n_layers}, offload={offload}.",
                 "Here every layer is computed again, and inputs of layers stay on their device: leave both out.",
             )
-        options = {"use_reentrant": False, **(gradient_checkpointing_kwargs or {})}
-        for module in self.modules():
-            if hasattr(module, "checkpointing"):
-                module.checkpointing = options  # type: ignore[assignment]
-            elif hasattr(module, "gradient_checkpointing"):  # somebody's own encoder, written for the hub's library
-                module.gradient_checkpointing = True  # type: ignore[assignment]
-                module._gradient_checkpointing_func = functools.partial(checkpoint, **options)  # type: ignore[assignment]
+        self._set_checkpointing({"use_reentrant": False, **(gradient_checkpointing_kwargs or {})})
         if getattr(self, "_hf_peft_config_loaded", False):
             self.enable_input_require_grads()
 
     def gradient_checkpointing_disable(self) -> None:
-        for module in self.modules():
-            if hasattr(module, "checkpointing"):
-                module.checkpointing = None  # type: ignore[assignment]
-            elif hasattr(module, "gradient_checkpointing"):
-                module.gradient_checkpointing = False  # type: ignore[assignment]
+        self._set_checkpointing(None)
         if getattr(self, "_hf_peft_config_loaded", False):
             self.disable_input_require_grads()
+
+    def _set_checkpointing(self, options: dict[str, Any] | None) -> None:
+        theirs: dict[str, object] = {"gradient_checkpointing": options is not None}
+        if options is not None:
+            theirs["_gradient_checkpointing_func"] = functools.partial(checkpoint, **options)
+        for module in self.modules():
+            if hasattr(module, "checkpointing"):
+                vars(module)["checkpointing"] = options
+            elif hasattr(module, "gradient_checkpointing"):  # somebody's own encoder, written for the hub's library
+                for name, value in theirs.items():
+                    setattr(module, name, value)
 
     @property
     def is_gradient_checkpointing(self) -> bool:
@@ -342,6 +355,14 @@ class BertPreTrainedModel(PretrainedIO, HubModel, Kin):
         per_layer = head_mask.expand(num_hidden_layers, -1) if head_mask.dim() == 1 else head_mask
         expanded = per_layer[:, None, :, None, None].to(self.dtype)
         return expanded.unsqueeze(-1) if is_attention_chunked else expanded
+
+
+def num_parameters(module: nn.Module, only_trainable: bool, exclude_embeddings: bool) -> int:
+    left_out: set[int] = set()
+    if exclude_embeddings:
+        left_out = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    counted = (p for p in module.parameters() if id(p) not in left_out and (p.requires_grad or not only_trainable))
+    return sum(parameter.numel() for parameter in counted)
 
 
 def _initialise(module: nn.Module, rule: Callable[[nn.Module], None]) -> None:

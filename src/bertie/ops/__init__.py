@@ -1,7 +1,13 @@
 """Operations the model is built from: the one attention seam, relative positions and the packed layout."""
 
-from bertie.ops.attention import AttentionPlan, attention, attention_probabilities
-from bertie.ops.backends import BACKENDS, choose_backend, packed_kernel
+from bertie.ops.attention import (
+    BACKENDS,
+    AttentionPlan,
+    attention,
+    attention_probabilities,
+    choose_backend,
+    packed_kernel,
+)
 from bertie.ops.forks import survive_forks
 from bertie.ops.packing import Packing
 from bertie.ops.relative import RelativePositions

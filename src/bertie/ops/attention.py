@@ -9,22 +9,34 @@ and relative scores are a bias like any other (see relative.py). Maps are comput
 scores, for the heads that were asked for. Only where gradients are wanted is a head's context computed from its map, so
 that gradients of the output with respect to the map exist (attention-gradient attribution).
 
+A padded kernel takes q, k, v `[B, N, length, H]` and either an additive bias or `causal` (as many queries as keys). For
+packed batches there is also `varlen`, FlashAttention over cumulative lengths, on CUDA in half precision; every other
+packed case runs the padded kernel over groups of texts of similar length. A kernel is chosen when a model is made, and
+what it cannot do is said then.
+
 Legend of shapes: B batch, N heads, Q queries, K keys, H head width, T tokens of a packed batch.
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from bertie.ops.backends import PaddedKernel, causal_bias, dropped, eager, hidden_value, packed_kernel, sdpa, varlen
-from bertie.ops.packing import Group, Packing
+from bertie.errors import ConfigError
+from bertie.ops.packing import Packing
 from bertie.ops.relative import RelativePositions, chunks_within, num_scores
 from bertie.ops.tracing import records_sizes
+
+logger = logging.getLogger("bertie")
 
 # Relative scores are made for as many batch items at a time as have this many of them.
 _RELATIVE_ENTRIES = 2**22
@@ -45,13 +57,130 @@ class AttentionPlan:
     maps: bool | tuple[int, ...] = False  # which heads' probabilities to give back: none, all, or these
 
 
+# -- kernels ---------------------------------------------------------------------------------------------------------
+
+PaddedKernel = Callable[..., Tensor]
+Relative = RelativePositions | None
+
+
+def hidden_value(dtype: torch.dtype) -> float:
+    """What is added to a score to hide it.
+
+    A quarter of the dtype's lowest number: its exponential is 0, and a row in which everything is hidden stays finite
+    in every kernel, also in those that multiply scores by log₂e before they exponentiate.
+    """
+    return torch.finfo(dtype).min / 4
+
+
+def as_bias(keep: Tensor, dtype: torch.dtype, value: float | None = None) -> Tensor:
+    """0 where `keep` is non-zero, `value` (very negative) elsewhere."""
+    bias = torch.zeros(keep.shape, dtype=dtype, device=keep.device)
+    return bias.masked_fill(keep == 0, hidden_value(dtype) if value is None else value)
+
+
+def causal_bias(num_queries: int, num_keys: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`[Q, K]`: hides keys that come after the query, when the queries are the last Q of the K positions."""
+    seen = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
+    return as_bias(seen, dtype)
+
+
+def dropped(probabilities: Tensor, dropout: float) -> Tensor:
+    return F.dropout(probabilities, dropout, training=dropout > 0)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool, dropout: float) -> Tensor:
+    """softmax(q·kᵀ/√d + bias)·v, step by step."""
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # [B, N, Q, K]
+    if causal:
+        scores = scores + causal_bias(q.shape[-2], k.shape[-2], dtype=q.dtype, device=q.device)
+    if bias is not None:
+        scores = scores + bias
+    return dropped(torch.softmax(scores, dim=-1), dropout) @ v
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, causal: bool, dropout: float) -> Tensor:
+    """The same through PyTorch's fused kernel, which never holds the probabilities."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+
+
+BACKENDS: dict[str, PaddedKernel] = {"eager": eager, "sdpa": sdpa}
+
+
+@cache
+def choose_backend(name: str, *, position_embedding_type: str, attention_dropout: float) -> PaddedKernel:
+    """The kernel called `name` ("auto" is the fastest); says once what its packed form cannot do for this model."""
+    if name == "auto":
+        name = "sdpa"
+    if name not in BACKENDS:
+        raise ConfigError(
+            f"No attention backend is called {name!r}.", f"There are: auto, {', '.join(BACKENDS)} (auto is sdpa)."
+        )
+    if name == "sdpa" and torch.cuda.is_available():
+        if position_embedding_type != "absolute":
+            _say_once(
+                f"packed attention: 'varlen' has no {position_embedding_type} positions; 'sdpa' by groups is used"
+            )
+        elif attention_dropout > 0:
+            _say_once("packed attention: 'varlen' has no dropout; using 'sdpa' by groups while training")
+    return BACKENDS[name]
+
+
+@cache
+def _say_once(message: str) -> None:
+    logger.info(message)
+
+
+def packed_kernel(q: Tensor, *, plain: bool, dropout: float) -> bool:
+    """Whether the varlen kernel can take this packed call: CUDA, half precision, no bias, no dropout."""
+    return (
+        plain
+        and dropout == 0
+        and q.is_cuda
+        and q.dtype in (torch.float16, torch.bfloat16)
+        and q.shape[-1] % 8 == 0
+        and q.shape[-1] <= 256
+        and _varlen_attn() is not None
+    )
+
+
+def varlen(q: Tensor, k: Tensor, v: Tensor, *, packing: Packing, causal: bool) -> Tensor:
+    """FlashAttention over `[tokens, heads, head]`."""
+    function = _varlen_attn()
+    assert function is not None  # packed_kernel() was asked first
+    ends, longest = packing.cu_seqlens, packing.max_length
+    context: Tensor = function(q, k, v, ends, ends, longest, longest, **_causal_argument(causal))
+    return context
+
+
+@cache
+def _varlen_attn() -> Callable[..., Any] | None:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn
+
+
+@cache
+def _causal_argument(causal: bool) -> dict[str, bool | tuple[int, int]]:
+    # torch 2.11 spells it is_causal, later releases as a window with nothing to the right.
+    if not causal:
+        return {}
+    function = _varlen_attn()
+    assert function is not None
+    return {"is_causal": True} if "is_causal" in inspect.signature(function).parameters else {"window_size": (-1, 0)}
+
+
+# -- the seam --------------------------------------------------------------------------------------------------------
+
+
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     plan: AttentionPlan,
     *,
-    relative: RelativePositions | None = None,
+    relative: Relative = None,
     dropout: float = 0.0,
     kernel: PaddedKernel = sdpa,
 ) -> tuple[Tensor, Maps | None]:
@@ -60,12 +189,12 @@ def attention(
     With `plan.packing` all of them are `[T, N, H]`.
     """
     if plan.maps is False:
-        return _context(q, k, v, plan, relative=relative, dropout=dropout, kernel=kernel), None
+        return _context(q, k, v, plan, relative, dropout, kernel), None
     maps = _maps(q, k, plan, relative=relative)
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
-        return _context(q, k, v, plan, relative=relative, dropout=dropout, kernel=kernel), maps
+        return _context(q, k, v, plan, relative, dropout, kernel), maps
     # The context hangs on the very tensors that are given back; they carry the head mask already.
-    if isinstance(plan.maps, bool):
+    if plan.maps is True:
         return _average(maps, v, plan.packing, dropout=dropout), maps
     heads = {
         head: _average(of_head, v[:, head], plan.packing, dropout=dropout)
@@ -74,42 +203,33 @@ def attention(
     others = [head for head in range(q.shape[1]) if head not in heads]
     if others:
         q, k, v = (x[:, others] for x in (q, k, v))
-        context = _context(q, k, v, _of_heads(plan, others), relative=relative, dropout=dropout, kernel=kernel)
+        context = _context(q, k, v, _of_heads(plan, others), relative, dropout, kernel)
         heads |= dict(zip(others, context.unbind(1), strict=True))
     return torch.stack([heads[head] for head in sorted(heads)], dim=1), maps
 
 
 def _context(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    plan: AttentionPlan,
-    *,
-    relative: RelativePositions | None,
-    dropout: float,
-    kernel: PaddedKernel,
+    q: Tensor, k: Tensor, v: Tensor, plan: AttentionPlan, relative: Relative, dropout: float, kernel: PaddedKernel
 ) -> Tensor:
     """The fused kernel's answer."""
     if plan.packing is None:
-        context = _padded(q, k, v, plan, relative=relative, dropout=dropout, kernel=kernel)
+        context = _padded(q, k, v, plan, relative, dropout, kernel)
     elif kernel is sdpa and packed_kernel(q, plain=relative is None, dropout=dropout):
         context = varlen(q, k, v, packing=plan.packing, causal=plan.causal)
     else:
-        context = _packed_by_groups(q, k, v, plan, plan.packing, relative=relative, dropout=dropout, kernel=kernel)
+        context = _packed_by_groups(q, k, v, plan, relative, dropout, kernel)
     if plan.head_mask is None:
         return context
     by_head = plan.head_mask[:, None, None] if plan.packing is None else plan.head_mask[:, None]
     return context * by_head.to(context.dtype)
 
 
-def attention_probabilities(
-    q: Tensor, k: Tensor, plan: AttentionPlan, *, relative: RelativePositions | None = None
-) -> Tensor:
+def attention_probabilities(q: Tensor, k: Tensor, plan: AttentionPlan, *, relative: Relative = None) -> Tensor:
     """The true probabilities `[B, N', Q, K]` of the heads `plan.maps` names: what the context is the average by.
 
     They are taken before dropout and carry the head mask.
     """
-    if not isinstance(plan.maps, bool):
+    if plan.maps is not True and plan.maps is not False:
         heads = list(plan.maps)
         q, k, plan = q[:, heads], k[:, heads], _of_heads(plan, heads)
     scale = 1 / math.sqrt(q.shape[-1])
@@ -160,14 +280,7 @@ def _hidden(bias: Tensor | None, causal: Tensor | None) -> Tensor | None:
 
 
 def _padded(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    plan: AttentionPlan,
-    *,
-    relative: RelativePositions | None,
-    dropout: float,
-    kernel: PaddedKernel,
+    q: Tensor, k: Tensor, v: Tensor, plan: AttentionPlan, relative: Relative, dropout: float, kernel: PaddedKernel
 ) -> Tensor:
     if q.shape[1] == 0:  # every head of this layer is pruned
         return q
@@ -192,29 +305,24 @@ def _padded(
 
 
 def _packed_by_groups(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    plan: AttentionPlan,
-    packing: Packing,
-    *,
-    relative: RelativePositions | None,
-    dropout: float,
-    kernel: PaddedKernel,
+    q: Tensor, k: Tensor, v: Tensor, plan: AttentionPlan, relative: Relative, dropout: float, kernel: PaddedKernel
 ) -> Tensor:
     """Run the padded kernel once per group of texts of similar length."""
+    packing = plan.packing
+    assert packing is not None
     if q.shape[1] == 0:  # every head of this layer is pruned
         return q
     if packing.is_rectangle:
         q, k, v = (x.view(packing.num_texts, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
         whole = AttentionPlan(causal=plan.causal)
-        context = _padded(q, k, v, whole, relative=relative, dropout=dropout, kernel=kernel)
+        context = _padded(q, k, v, whole, relative, dropout, kernel)
         return context.transpose(1, 2).flatten(0, 1)
     rows = []
     for group in packing.groups:
         gq, gk, gv = (_rows(x, group.tokens).transpose(1, 2) for x in (q, k, v))  # [texts, N, length, H]
-        group_plan = AttentionPlan(bias=_padding_bias(group, q.dtype), causal=plan.causal)
-        context = _padded(gq, gk, gv, group_plan, relative=relative, dropout=dropout, kernel=kernel).transpose(1, 2)
+        bias = None if group.keep is None else as_bias(group.keep, q.dtype)[:, None, None, :]
+        group_plan = AttentionPlan(bias=bias, causal=plan.causal)
+        context = _padded(gq, gk, gv, group_plan, relative, dropout, kernel).transpose(1, 2)
         flat = context.flatten(0, 1)
         rows.append(flat if group.real is None else _rows(flat, group.real))
     return _rows(torch.cat(rows), packing.ungroup)
@@ -225,22 +333,15 @@ def _rows(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index.flatten()).view(*index.shape, *x.shape[1:])
 
 
-def _padding_bias(group: Group, dtype: torch.dtype) -> Tensor | None:
-    if group.keep is None:
-        return None
-    bias = torch.zeros(group.keep.shape, dtype=dtype, device=group.keep.device)
-    return bias.masked_fill(~group.keep, hidden_value(dtype))[:, None, None, :]
-
-
-def _maps(q: Tensor, k: Tensor, plan: AttentionPlan, *, relative: RelativePositions | None) -> Maps:
+def _maps(q: Tensor, k: Tensor, plan: AttentionPlan, *, relative: Relative) -> Maps:
     if plan.packing is None:
         maps = attention_probabilities(q, k, plan, relative=relative)
-        return maps if isinstance(plan.maps, bool) else maps.unbind(1)
+        return maps if plan.maps is True else maps.unbind(1)
     alone = replace(plan, packing=None)
     by_text = []
     for start, length in zip(plan.packing.starts, plan.packing.lengths, strict=True):
         text_q, text_k = (x[start : start + length].transpose(0, 1)[None] for x in (q, k))
         by_text.append(attention_probabilities(text_q, text_k, alone, relative=relative)[0])
-    if isinstance(plan.maps, bool):
+    if plan.maps is True:
         return tuple(by_text)
     return tuple(zip(*(of_text.unbind(0) for of_text in by_text), strict=True))

@@ -1,8 +1,8 @@
-"""The application: routes in FastAPI, their OpenAPI document, the page, and the gate around it all.
+"""The application: routes in FastAPI, their OpenAPI document, the page, and the middleware around it all.
 
-Bodies are decoded and answers encoded by msgspec, from the types in wire.py; the document is made from the same types.
+Bodies are decoded and answers encoded by msgspec, by the types of each route; the document is made from the same types.
 FastAPI writes the document down, serves the page, and says 404 and 405; a request whose path is a route's own goes from
-the gate to its function directly, which saves it a tenth of a millisecond. FastAPI's pages of documentation load
+the middleware to its function directly, which saves it a tenth of a millisecond. FastAPI's pages of documentation load
 scripts from elsewhere, so they are off.
 """
 
@@ -20,18 +20,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bertie import __version__
+import bertie
 from bertie.errors import BertieError
-from bertie.serve import routes_embed, routes_fill, routes_server, routes_tasks, wire
+from bertie.serve import schemas
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, as_refusal
-from bertie.serve.gate import Answered, Answerer, Gate
-from bertie.serve.routing import Route
+from bertie.serve.middleware import Answered, Answerer, Middleware
+from bertie.serve.routes import Route, embed, fill, rows, scores, server
 from bertie.serve.service import Call, Service
 
 logger = logging.getLogger("bertie.serve")
 
 STATIC = Path(__file__).parent / "static"
-ROUTES: list[Route] = [*routes_embed.ROUTES, *routes_tasks.ROUTES, *routes_fill.ROUTES, *routes_server.ROUTES]
+ROUTES: list[Route[Any]] = [*embed.ROUTES, *scores.ROUTES, *rows.make_routes(), *fill.ROUTES, *server.ROUTES]
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -64,10 +64,11 @@ _ERRORS = {
 
 _JSON = (b"content-type", b"application/json")
 
+Json = dict[str, object]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(service: Service, *, startup: Callable[[], Awaitable[None]] | None = None) -> Gate:
+def make_app(service: Service, *, startup: Callable[[], Awaitable[None]] | None = None) -> Middleware:
     """The ASGI application of a service. `startup` is awaited when it begins to listen."""
 
     @asynccontextmanager
@@ -78,13 +79,13 @@ def make_app(service: Service, *, startup: Callable[[], Awaitable[None]] | None 
         service.close()
 
     app = FastAPI(
-        title="Bertie", version=__version__, description="BERT behind HTTP: every task, batched across clients.",
+        title="Bertie", version=bertie.__version__, description="BERT behind HTTP: every task, batched across clients.",
         docs_url=None, redoc_url=None, lifespan=lifespan,
     )  # fmt: skip
-    components: dict[str, Any] = {}
+    components: Json = {}
     answerers: dict[tuple[str, str], Answerer] = {}
     for route in ROUTES:
-        answerer = answerers[route.method, route.path] = make_answerer(service, route)
+        answerer = answerers[route.method, route.path] = make_answerer(route)
         app.add_api_route(
             route.path,
             make_endpoint(answerer),
@@ -109,18 +110,18 @@ def make_app(service: Service, *, startup: Callable[[], Awaitable[None]] | None 
     app.openapi = openapi  # type: ignore[method-assign]
     add_page(app)
     app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
-    return Gate(app, service, answerers)
+    return Middleware(app, service, answerers)
 
 
-def make_answerer(service: Service, route: Route) -> Answerer:
+def make_answerer(route: Route[Any]) -> Answerer:
     """A route as a function from a call to (status, headers, body); errors are answers too."""
     decoder = None if route.body is None else msgspec.json.Decoder(route.body)
     content_type = (b"content-type", route.media_type.encode())
 
     async def answer(call: Call) -> Answered:
         try:
-            body = None if decoder is None else await service.read(call, decoder)
-            found = await service.write(call, await route.handler(service, call, body))
+            body = None if decoder is None else await call.read(decoder)
+            found = await call.write(await route.handler(call, body))
         except (Refusal, BertieError, EngineDown, InferenceFailed, MemoryError, RuntimeError) as error:
             refusal = as_refusal(error)
             if isinstance(error, RuntimeError):
@@ -178,31 +179,29 @@ def add_page(app: FastAPI) -> None:
 # -- the document ---------------------------------------------------------------------------------------------------
 
 
-def describe(route: Route, components: dict[str, Any]) -> dict[str, Any]:
+def describe(route: Route[Any], components: Json) -> Json:
     """A route's part of the OpenAPI document. Schemas that have a name go to `components`."""
-    described: dict[str, Any] = {"responses": {}}
+    error = _schema(schemas.OpenAIError if route.path.startswith("/v1/") else schemas.TeiError, components)
+    media = route.media_type.partition(";")[0]
+    schema = {"type": "string"} if route.answer is None else _schema(route.answer, components)
+    common = (401, 421) if route.method == "GET" else (401, 408, 421)
+    responses: Json = {"200": {"description": "The answer.", "content": {media: {"schema": schema}}}}
+    for status in sorted({*route.errors, *common}):
+        content = {"application/json": {"schema": error}}
+        responses[str(status)] = {"description": _ERRORS[status], "content": content}
+    described: Json = {"responses": responses}
     if route.parameters:
         described["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.parameters
         ]
     if route.body is not None:
         examples = {name: {"value": value} for name, value in route.examples.items()}
-        content = {"schema": _schema(route.body, components), "examples": examples}
-        described["requestBody"] = {"required": True, "content": {"application/json": content}}
-    media = route.media_type.partition(";")[0]
-    schema = {"type": "string"} if route.answer is None else _schema(route.answer, components)
-    described["responses"]["200"] = {"description": "The answer.", "content": {media: {"schema": schema}}}
-    error = _schema(wire.OpenAIError if route.path.startswith("/v1/") else wire.TeiError, components)
-    common = (401, 421) if route.method == "GET" else (401, 408, 421)
-    for status in sorted({*route.errors, *common}):
-        described["responses"][str(status)] = {
-            "description": _ERRORS[status],
-            "content": {"application/json": {"schema": error}},
-        }
+        body = {"schema": _schema(route.body, components), "examples": examples}
+        described["requestBody"] = {"required": True, "content": {"application/json": body}}
     return described
 
 
-def _schema(kind: Any, components: dict[str, Any]) -> dict[str, Any]:
+def _schema(kind: object, components: Json) -> Json:
     (found,), defined = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
     components.update(defined)
     return found

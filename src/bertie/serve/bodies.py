@@ -9,8 +9,9 @@ would hold up everyone for a tenth of a second. Large answers are encoded in par
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -21,18 +22,18 @@ from bertie.serve.settings import Limits
 
 # Bytes that are decoded, or encoded, on the event loop.
 INLINE_BYTES = 64 << 10
-# Of a number in JSON, with its comma: -1.2345678901234567e-308 is the longest.
-NUMBER_BYTES = 25
 _BLOCK = 256 << 10
 # Elements of a list that are encoded at once.
 _AT_ONCE = 4
+
+T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def read_body(decoder: msgspec.json.Decoder[Any], body: bytes, limits: Limits) -> Any:
+def read_body(decoder: msgspec.json.Decoder[T], body: bytes, limits: Limits) -> T:
     """The body as the type of its route."""
     if len(body) > INLINE_BYTES:
         check_shape(body, limits)
@@ -138,13 +139,14 @@ def shape(body: bytes | msgspec.Raw) -> tuple[int, int, int, int]:
     return lists, quotes // 2, commas, outer
 
 
-def encode_answer(found: Any) -> bytes:
-    """A handler's answer as JSON; lists, and the lists in a struct, a few elements at a time."""
+def encode_answer(found: object) -> bytes:
+    """A handler's answer as JSON; lists, and the lists in a struct or dataclass, a few elements at a time."""
     if isinstance(found, list):
         parts = (encode(found[start : start + _AT_ONCE])[1:-1] for start in range(0, len(found), _AT_ONCE))
         return encode_parts(parts)
-    if isinstance(found, msgspec.Struct):
-        values = ((name, getattr(found, name)) for name in found.__struct_fields__)
+    if isinstance(found, msgspec.Struct) or is_dataclass(found):
+        names = found.__struct_fields__ if isinstance(found, msgspec.Struct) else found.__dataclass_fields__
+        values = ((name, getattr(found, name)) for name in names)
         fields = (b"%b:%b" % (encode(name), encode_answer(one)) for name, one in values if one is not msgspec.UNSET)
         return b"{%b}" % b",".join(fields)
     return encode(found)
@@ -155,6 +157,6 @@ def encode_parts(parts: Iterable[bytes]) -> bytes:
     return b"[%b]" % b",".join(parts)
 
 
-def encode_rows(rows: Iterable[NDArray[Any]]) -> bytes:
+def encode_rows(rows: Iterable[NDArray[np.float32]]) -> bytes:
     """A list of vectors, or of matrices."""
     return encode_parts(encode_rows(row) if row.ndim > 1 else encode(row.tolist()) for row in rows)

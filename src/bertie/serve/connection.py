@@ -251,7 +251,7 @@ class Connection(HttpToolsProtocol):
         if self._in_header or self.cycle is None:
             if waited > limits.header_seconds:
                 self._end(408, "The header did not arrive in time.", "slow header")
-        elif self._receiving:  # of a body that is wanted, the gate ends the wait
+        elif self._receiving:  # of a body that is wanted, the middleware ends the wait
             if self.cycle.response_complete and waited > _LINGER_SECONDS:
                 self.transport.close()
         elif waited > limits.idle_seconds:

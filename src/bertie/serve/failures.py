@@ -7,8 +7,6 @@ body, every other path text-embeddings-inference's.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from bertie.errors import BertieError
@@ -39,7 +37,7 @@ class Refusal(Exception):
             plain = {"error": self.message, "error_type": self.kind}
             return msgspec.json.encode(plain if self.remedy is None else plain | {"remedy": self.remedy})
         fallback = "server_error" if self.status >= 500 else "invalid_request_error"
-        error: dict[str, Any] = {
+        error: dict[str, str | None] = {
             "message": self.message,
             "type": _OPENAI_TYPES.get(self.status, fallback),
             "param": None,
@@ -84,12 +82,13 @@ def unhealthy(message: str, *, retry_after: float = 1) -> Refusal:
 
 def as_refusal(error: Exception) -> Refusal:
     """What an error of the layers below means to a client. One that nobody expected is a failure of the backend."""
-    if isinstance(error, Refusal):
-        return error
-    if isinstance(error, EngineDown):
-        return unhealthy("The engine broke down and is being restarted; try again.")
-    if isinstance(error, BertieError):
-        return Refusal(422, "Validation", error.cause, remedy=error.remedy)
+    match error:
+        case Refusal():
+            return error
+        case EngineDown():
+            return unhealthy("The engine broke down and is being restarted; try again.")
+        case BertieError():
+            return Refusal(422, "Validation", error.cause, remedy=error.remedy)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return Refusal(424, "Backend", "There was not enough memory for this request; send less at once.")
     return Refusal(424, "Backend", "Inference failed.")

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import TextIO
 
 import msgspec
 
@@ -65,7 +65,7 @@ class JsonLines(logging.Handler):
 
     @staticmethod
     def _line(record: logging.LogRecord) -> bytes:
-        fields: dict[str, Any] = {
+        fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": record.getMessage(),

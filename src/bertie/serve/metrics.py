@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+M = TypeVar("M", Counter, Histogram)
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _TOKENS = (16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768)
+
+
+def by_labels(metric: M) -> Callable[..., M]:
+    """A metric for its labels, looked up once: finding it takes longer than counting."""
+    return cache(metric.labels)
 
 
 class Metrics:
     def __init__(self) -> None:
         self._shared = MULTIPROCESS in os.environ
-        self._children: dict[Any, Any] = {}
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("bertie_requests", "Requests that came.", ["route"], registry=registry)
         self.outcomes = Counter(
@@ -72,32 +78,30 @@ class Metrics:
         self.connections_refused = Counter(
             "bertie_connections_refused", "Connections ended before they were a request.", ["reason"], registry=registry
         )
+        # Those that are counted all the time.
+        self._requests, self._outcomes = by_labels(self.requests), by_labels(self.outcomes)
+        self._duration, self._waiting = by_labels(self.duration), by_labels(self.waiting)
+        self._batch_seconds, self._batch_tokens = by_labels(self.batch_seconds), by_labels(self.batch_tokens)
+        self._tokens, self._texts = by_labels(self.tokens), by_labels(self.texts)
 
     def began(self, route: str) -> None:
         self.in_flight.inc()
-        self._child(self.requests, route).inc()
+        self._requests(route).inc()
 
     def ended(self, route: str, outcome: str, status: int, seconds: float) -> None:
         self.in_flight.dec()
-        self._child(self.outcomes, route, outcome, str(status)).inc()
-        self._child(self.duration, route).observe(seconds)
-
-    def _child(self, metric: Any, *labels: str) -> Any:
-        """A metric for its labels, looked up once: finding it takes longer than counting."""
-        found = self._children.get((metric, *labels))
-        if found is None:
-            found = self._children[metric, *labels] = metric.labels(*labels)
-        return found
+        self._outcomes(route, outcome, str(status)).inc()
+        self._duration(route).observe(seconds)
 
     def batch(self, model: str, lane: str, rows: int, tokens: int, seconds: float) -> None:
         """Called by the engines, in their threads."""
-        self._child(self.batch_seconds, model, lane).observe(seconds)
-        self._child(self.batch_tokens, model, lane).observe(tokens)
-        self._child(self.tokens, model).inc(tokens)
-        self._child(self.texts, model).inc(rows)
+        self._batch_seconds(model, lane).observe(seconds)
+        self._batch_tokens(model, lane).observe(tokens)
+        self._tokens(model).inc(tokens)
+        self._texts(model).inc(rows)
 
     def waited(self, model: str, seconds: float) -> None:
-        self._child(self.waiting, model).observe(seconds)
+        self._waiting(model).observe(seconds)
 
     def text(self, update: Callable[[], None]) -> bytes:
         """The page a scraper reads; `update` sets the gauges that are only looked up when asked."""
@@ -105,5 +109,5 @@ class Metrics:
         if not self._shared:
             return generate_latest(self.registry)
         together = CollectorRegistry()
-        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        MultiProcessCollector(together)
         return generate_latest(together)

@@ -14,45 +14,26 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import torch
 
 from bertie.checkpoint.read import open_checkpoint
-from bertie.errors import BertieError, InputError
+from bertie.errors import InputError
 from bertie.loading import model_class
-from bertie.serve.abilities import Embedding, Place, Rowed, make_ability
+from bertie.running.batching import Row
+from bertie.running.open import OpenModel, forget_models
 from bertie.serve.failures import Refusal, unhealthy
+from bertie.serve.runners import EmbedRunner, LogitsRunner, Place, Runner
 from bertie.serve.scheduler import Device, Engine, device_failed
 from bertie.serve.settings import ModelChoice, Settings
-from bertie.tasks.batching import Row
-from bertie.tasks.classify import label_names
-from bertie.tasks.loaded import Loaded, forget_models
+from bertie.serve.tasks import TASKS
 from bertie.tasks.rerank import relevant_label
-from bertie.tasks.zero_shot import inference_labels
 
 logger = logging.getLogger("bertie.serve")
 
-# What each class of checkpoint is served for when no task is named.
-TASKS_OF_CLASS: dict[str, tuple[str, ...]] = {
-    "BertModel": ("embed", "features"),
-    "BertForPreTraining": ("embed", "features", "fill", "next"),
-    "BertForMaskedLM": ("embed", "features", "fill", "embed_sparse"),
-    "BertForNextSentencePrediction": ("next",),
-    "BertForSequenceClassification": ("classify", "zero_shot"),
-    "BertForTokenClassification": ("tag",),
-    "BertForQuestionAnswering": ("answer",),
-}
-TASKS = ("embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features")
-_HEAD_OF = {
-    "embed": "none",
-    "features": "none",
-    "classify": "classifier",
-    "zero_shot": "classifier",
-    "rerank": "classifier",
-    "fill": "words",
-    "embed_sparse": "words",
-}
+K = TypeVar("K")
+
 # Tokens of a batch at most; the scheduler makes them shorter where they take long.
 _CPU_BUDGET = 2048
 _CHARACTERS_PER_TOKEN = 4  # about
@@ -63,7 +44,7 @@ _devices: dict[str, Device] = {}
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model under its name, with all it can do. `abilities` are filled in when it is ready."""
+    """A model under its name, with all it can do. `runners` are filled in when it is ready."""
 
     choice: ModelChoice
     state: str = "loading"
@@ -71,7 +52,7 @@ class ServedModel:
     architecture: str = ""
     device: str = ""
     dtype: str = ""
-    abilities: dict[str, Any] = field(default_factory=dict)
+    runners: dict[str, Runner] = field(default_factory=dict)
     engine: Engine | None = None
     restarts: int = 0
     since: int = field(default_factory=lambda: int(time.time()))
@@ -81,9 +62,17 @@ class ServedModel:
         return self.choice.name
 
     @property
-    def loaded(self) -> Loaded:
-        loaded: Loaded = next(iter(self.abilities.values())).loaded
-        return loaded
+    def loaded(self) -> OpenModel:
+        return next(iter(self.runners.values())).loaded
+
+    @property
+    def embeds(self) -> EmbedRunner | None:
+        """What makes its vectors, if it does that."""
+        return self.get("embed", EmbedRunner)
+
+    def get(self, task: str, kind: type[K]) -> K | None:
+        """What runs a task, if it does that."""
+        return of_kind(self.runners.get(task), kind)
 
     def running(self) -> Engine:
         """Its engine, if the model is ready."""
@@ -91,11 +80,11 @@ class ServedModel:
             raise unhealthy(f"Model {self.name} is {self.state}; try again.")
         return self.engine
 
-    def ability(self, task: str, client: str = "", characters: int = 0) -> Any:
-        """What it does a task with, if it can take work of so many characters from this client now: nothing is
-        tokenized for a queue that is full."""
+    def runner(self, task: str, kind: type[K], *, client: str = "", characters: int = 0) -> K:
+        """What runs a task, if it can take work of so many characters from this client now: nothing is tokenized for
+        a queue that is full."""
         self.running().check_room(client, characters // _CHARACTERS_PER_TOKEN)
-        found = self.abilities.get(task)
+        found = self.get(task, kind)
         if found is None:  # it has broken down just now
             raise unhealthy(f"Model {self.name} is {self.state}; try again.")
         return found
@@ -123,11 +112,11 @@ class Models:
     def find(self, task: str, name: str | None = None) -> ServedModel:
         """The model called `name`. A name nobody has is as good as none where only one model does the task: clients
         of other servers send theirs."""
-        able = [model for model in self._served.values() if task in model.abilities]
+        able = [model for model in self._served.values() if task in model.runners]
         named = self._served.get(name or "")
         if named is not None:
-            if task not in named.abilities and named.state == "ready":
-                can = ", ".join(named.abilities)
+            if task not in named.runners and named.state == "ready":
+                can = ", ".join(named.runners)
                 raise Refusal(422, "Validation", f"Model {named.name} does not {task}; it does: {can}.")
             return named
         if not able:
@@ -166,7 +155,7 @@ class Models:
         del self._served[name]
         model.state = "unloaded"
         engine, model.engine = model.engine, None
-        model.abilities = {}
+        model.runners = {}
         loop = asyncio.get_running_loop()
         if engine is not None:
             await loop.run_in_executor(None, engine.close)
@@ -197,16 +186,17 @@ class Models:
         self._set_threads()
         settings, choice = self.settings, model.choice
         model.architecture, tasks = chosen_tasks(choice)
-        abilities = make_abilities(tasks, choice.source, Place(settings.device, settings.dtype))
-        if not choice.tasks and "zero_shot" in abilities and not _infers(abilities["zero_shot"]):
-            del abilities["zero_shot"]
-        if "rerank" in abilities:
-            _ = abilities["rerank"].rank_rule  # a classifier whose labels do not mean relevance is refused here
-        elif "classify" in abilities and relevant_label(label_names(abilities["classify"].config)) is not None:
-            abilities["rerank"] = abilities["classify"]
-        for ability in abilities.values():
-            warm_up(ability)
-        loaded: Loaded = next(iter(abilities.values())).loaded
+        runners = open_runners(tasks, choice.source, Place(settings.device, settings.dtype))
+        if not choice.tasks:
+            runners = {task: runner for task, runner in runners.items() if TASKS[task].fits(runner.loaded)}
+        ranks, judges = (of_kind(runners.get(task), LogitsRunner) for task in ("rerank", "classify"))
+        if ranks is not None:
+            _ = ranks.rank_rule  # a classifier whose labels do not mean relevance is refused here
+        elif judges is not None and relevant_label(judges.names) is not None:
+            runners["rerank"] = judges
+        for runner in runners.values():
+            warm_up(runner)
+        loaded = next(iter(runners.values())).loaded
         model.device, model.dtype = str(loaded.model.device), loaded.dtype
         on_cpu = loaded.model.device.type == "cpu"
         budget = settings.batch_tokens or (min(loaded.budget, _CPU_BUDGET) if on_cpu else loaded.budget)
@@ -224,10 +214,10 @@ class Models:
             on_batch=lambda *measured: self._on_batch(model.name, *measured),
             start=self._set_threads,
         )
-        model.abilities = abilities
+        model.runners = runners
         model.state, model.reason = "ready", ""
         seconds = round(time.perf_counter() - begin, 2)
-        logger.info("model ready", extra={"model": model.name, "seconds": seconds, "tasks": sorted(abilities)})
+        logger.info("model ready", extra={"model": model.name, "seconds": seconds, "tasks": sorted(runners)})
 
     def _crashed(self, model: ServedModel, loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
         model.state, model.reason = "broken", f"{type(error).__name__}: {error}"[:200]
@@ -242,7 +232,7 @@ class Models:
         pause = 0.0
         while not self._closed.wait(min(pause, _LONGEST_PAUSE)) and model.state == "broken":
             pause = pause * 2 + 0.5
-            model.abilities = {}
+            model.runners = {}
             forget_loaded()
             try:
                 self._load(model, loop)
@@ -269,49 +259,40 @@ def chosen_tasks(choice: ModelChoice) -> tuple[str, tuple[str, ...]]:
     if unknown:
         raise InputError(f"There is no task {unknown[0]!r} to serve.", f"Use one of {', '.join(TASKS)}.")
     found = model_class(open_checkpoint(choice.source)).__name__
-    tasks = choice.tasks or TASKS_OF_CLASS.get(found, ())
+    tasks = choice.tasks or tuple(name for name, task in TASKS.items() if found in task.classes)
     if not tasks:
         raise InputError(f"{choice.source} is a {found}, which no route serves.", "Name a task with --task.")
     return found, tuple(dict.fromkeys(tasks))
 
 
-def make_abilities(tasks: Sequence[str], source: str, place: Place) -> dict[str, Any]:
-    """The abilities for some tasks of one checkpoint; those that use the same head share one copy of the weights."""
-    made: dict[str, Any] = {}
-    for task in tasks:
-        fellow = next((made[other] for other in made if _HEAD_OF.get(other) == _HEAD_OF.get(task, task)), None)
-        if fellow is None:
-            made[task] = make_ability(task, source, place)
-        else:
-            made[task] = make_ability(task, fellow.loaded, Place(None, None))
-    return made
+def open_runners(tasks: Sequence[str], source: str, place: Place) -> dict[str, Runner]:
+    """What runs some tasks of one checkpoint; those that use the same head share one copy of the weights."""
+    opened: dict[str, Runner] = {}
+    by_head: dict[str, OpenModel] = {}
+    for name in tasks:
+        task = TASKS[name]
+        head = task.head or name
+        shared = by_head.get(head)
+        opened[name] = task.open(source, place) if shared is None else task.open(shared, Place())
+        by_head.setdefault(head, opened[name].loaded)
+    return opened
 
 
-def warm_up(ability: Any) -> None:
+def of_kind(runner: Runner | None, kind: type[K]) -> K | None:
+    return runner if isinstance(runner, kind) else None
+
+
+def warm_up(runner: Runner) -> None:
     """A few batches of several lengths, so that the first client does not wait for what the first batches cost."""
-    loaded: Loaded = ability.loaded
+    loaded = runner.loaded
     cls, sep = loaded.tokenizer.cls_token_id or 0, loaded.tokenizer.sep_token_id or 0
     for length in _WARM_LENGTHS:
         row = Row([cls, *[sep] * max(0, min(length, loaded.max_length) - 2), sep][: loaded.max_length])
         loaded.run([row])
         loaded.run([row] * 4)
-    if isinstance(ability, Embedding):
-        items, _ = ability.items(["warm up"])
-        ability.vectors.run(items)
-    elif isinstance(ability, Rowed) and ability.name != "zero_shot":
-        task, lane = ability.lane()
-        item = ("warm", "up") if ability.name == "answer" else "warm up"
-        lane.run(task.rows(item)[1])
+    runner.warm_up()
 
 
 def _lost(error: BaseException, device: str) -> bool:
     """After an error of the GPU itself, nothing in this process can use it any more."""
     return device.startswith("cuda") and isinstance(error, Exception) and device_failed(error)
-
-
-def _infers(ability: Any) -> bool:
-    try:
-        inference_labels(ability.loaded.model.config)
-    except BertieError:
-        return False
-    return True

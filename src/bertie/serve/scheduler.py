@@ -6,9 +6,9 @@ which has waited too long without any progress, is skipped. Answers go back to t
 
 Nobody can use up what others need:
 
-- **Two lines.** Requests of little work stand in one line, the others in another, each with its own room. On a CPU a
+- **Two queues.** Requests of little work stand in one, the others in another, each with its own room. On a CPU a
   batch of either may run at the same time, so a small request does not wait for a large one at all.
-- **Turns.** In a line, clients take turns, and so do the jobs of a client, a few hundred tokens each (`Line`).
+- **Turns.** In a queue, clients take turns, and so do the jobs of a client, a few hundred tokens each (`FairQueue`).
 - **Short batches.** A batch is as many tokens as the model does in a twentieth of a second, so a turn comes soon.
 - **Fair devices.** Models on one device compute in the order in which they asked for it (`Turns`).
 
@@ -24,11 +24,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from bertie.errors import BertieError
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, overloaded, unhealthy
-from bertie.serve.lines import Batch, Job, Lane, Line
+from bertie.serve.queues import A, AnyJob, AnyLane, Batch, FairQueue, I, Job, Lane
 
 logger = logging.getLogger("bertie.serve")
 
@@ -63,7 +62,7 @@ class Turns:
 
 
 class Device:
-    """Who computes on a device: one batch at a time; on a CPU, one of each line."""
+    """Who computes on a device: one batch at a time; on a CPU, one of each queue."""
 
     def __init__(self, *, side_by_side: bool = False) -> None:
         self.long = Turns()
@@ -71,10 +70,10 @@ class Device:
 
 
 class Engine:
-    """The lines of a model and the threads that empty them. Everything but the threads' own work is for the event loop.
+    """The queues of a model and the threads that empty them. All but the threads' own work is for the event loop.
 
     `on_crash` is called in a thread when the engine has broken down; by then all its work is answered, and whoever
-    owns it makes a new one. A job of at most `short_tokens` stands in the line for little work.
+    owns it makes a new one. A job of at most `short_tokens` stands in the queue for little work.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Engine:
         self._loop = loop
         self._on_crash, self._on_batch, self._start = on_crash, on_batch, start
         self._wake = threading.Condition()
-        self._short, self._long = (Line(queue_tokens, queue_requests) for _ in range(2))
+        self._short, self._long = (FairQueue(queue_tokens, queue_requests) for _ in range(2))
         self._closing = False
         self._down = False
         self._failures = 0
@@ -114,20 +113,20 @@ class Engine:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """(jobs, tokens) in both lines."""
+        """(jobs, tokens) in both queues."""
         return self._short.jobs + self._long.jobs, self._short.tokens + self._long.tokens
 
     def submit(
         self,
-        lane: Lane,
-        items: Sequence[Any],
+        lane: Lane[I, A],
+        items: Sequence[I],
         lengths: Sequence[int],
         *,
         seconds: float,
         client: str = "",
         work: int | None = None,
-    ) -> Job:
-        """Queue work; its answers, one to an item, arrive in the job's future. A full line is refused at once.
+    ) -> Job[I, A]:
+        """Queue work; its answers, one to an item, arrive in the job's future. A full queue is refused at once.
 
         `seconds`: how long it may wait without any of it being run. `work`: the tokens of all the request's jobs, where
         this is one of several.
@@ -139,28 +138,28 @@ class Engine:
             if not items:
                 job.future.set_result([])
                 return job
-            line = self._line(job.tokens if work is None else work)
-            self._check(line, client, job.tokens)
-            line.add(job)
+            queue = self._queue(job.tokens if work is None else work)
+            self._check(queue, client, job.tokens)
+            queue.add(job)
             self._wake.notify_all()
         return job
 
     def check_room(self, client: str = "", work: int = 0) -> None:
-        """Refuse work of about so many tokens if its line has no room at all."""
+        """Refuse work of about so many tokens if its queue has no room at all."""
         with self._wake:
-            self._check(self._line(work), client, 0)
+            self._check(self._queue(work), client, 0)
 
-    def _line(self, work: int) -> Line:
+    def _queue(self, work: int) -> FairQueue:
         return self._short if work <= self.short_tokens else self._long
 
-    def _check(self, line: Line, client: str, tokens: int) -> None:
-        if not line.has_room(client, tokens):
+    def _check(self, queue: FairQueue, client: str, tokens: int) -> None:
+        if not queue.has_room(client, tokens):
             raise overloaded(
-                f"Model is overloaded: {line.jobs} requests with {line.tokens} tokens are waiting.",
-                retry_after=line.tokens / self._rate if self._rate else 0.0,
+                f"Model is overloaded: {queue.jobs} requests with {queue.tokens} tokens are waiting.",
+                retry_after=queue.tokens / self._rate if self._rate else 0.0,
             )
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: AnyJob) -> None:
         """The client has left: what is not running yet will not be run."""
         job.gone = True
 
@@ -185,33 +184,33 @@ class Engine:
 
     # -- the threads ----------------------------------------------------------------------------------------------
 
-    def _work(self, line: Line, turns: Turns) -> None:
+    def _work(self, queue: FairQueue, turns: Turns) -> None:
         try:
             if self._start is not None:
                 self._start()
             while True:
                 with self._wake:
-                    while not (line.jobs or self._closing or self._down):
+                    while not (queue.jobs or self._closing or self._down):
                         self._wake.wait()
-                    if self._down or not line.jobs:
+                    if self._down or not queue.jobs:
                         return
                 # Whoever comes while the device is busy elsewhere is still in the batch.
                 with turns:
                     with self._wake:
-                        dropped = line.drop()
-                        batch = line.take(self._room)
+                        dropped = queue.drop()
+                        batch = queue.take(self._room)
                     if batch:
-                        self._run(line, batch)
+                        self._run(queue, batch)
                 self._drop(dropped)
         except BaseException as error:  # the thread's last words: nobody may be left waiting
             self._break_down(error)
 
-    def _room(self, lane: Lane) -> int:
+    def _room(self, lane: AnyLane) -> int:
         return min(lane.budget or self.budget, max(_LEAST_BATCH, int(self._rate * _BATCH_SECONDS)))
 
-    def _run(self, line: Line, batch: Batch) -> None:
+    def _run(self, queue: FairQueue, batch: Batch) -> None:
         lane = batch[0][0].lane
-        line.running = {job for job, _ in batch}
+        queue.running = {job for job, _ in batch}
         begin = time.perf_counter()
         try:
             answers = _through(lane, [job.items[number] for job, number in batch])
@@ -227,9 +226,9 @@ class Engine:
             if self._on_batch is not None:
                 self._on_batch(lane.name, len(batch), tokens, seconds)
             self._give(batch, answers)
-        line.running = set()
+        queue.running = set()
 
-    def _one_by_one(self, lane: Lane, batch: Batch, error: Exception) -> None:
+    def _one_by_one(self, lane: AnyLane, batch: Batch, error: Exception) -> None:
         """A batch has failed: each job's part by itself, so that only the one at fault hears of it."""
         jobs = list(dict.fromkeys(job for job, _ in batch))
         if not isinstance(error, BertieError | Refusal):
@@ -254,7 +253,7 @@ class Engine:
         if self._failures >= _FAILURES_IN_A_ROW:
             raise EngineDown(f"{self._failures} batches failed one after another") from error
 
-    def _give(self, batch: Batch, answers: Sequence[Any]) -> None:
+    def _give(self, batch: Batch, answers: Sequence[object]) -> None:
         now = time.perf_counter()
         complete = []
         for (job, number), answer in zip(batch, answers, strict=True):
@@ -265,20 +264,22 @@ class Engine:
                 complete.append((job, None))
         self._deliver(complete)
 
-    def _abandon(self, job: Job, error: Exception) -> None:
+    def _abandon(self, job: AnyJob, error: Exception) -> None:
         with self._wake:
-            for line in (self._short, self._long):
-                line.remove(job)
+            for queue in (self._short, self._long):
+                queue.remove(job)
         self._deliver([(job, error)])
 
-    def _drop(self, jobs: list[Job]) -> None:
+    def _drop(self, jobs: list[AnyJob]) -> None:
+        if not jobs:
+            return
         self.skipped += sum(job.gone for job in jobs)
         late = [job for job in jobs if not job.gone]
         retry = self.waiting[1] / self._rate if self._rate else 0.0
         error = overloaded("Model is overloaded: the request waited longer than it may.", retry_after=retry)
         self._deliver([(job, error) for job in late])
 
-    def _deliver(self, outcomes: Sequence[tuple[Job, Exception | None]]) -> None:
+    def _deliver(self, outcomes: Sequence[tuple[AnyJob, Exception | None]]) -> None:
         if not outcomes:
             return
         try:
@@ -291,7 +292,7 @@ class Engine:
         with self._wake:
             first = not self._down
             self._down = True
-            jobs = {job for line in (self._short, self._long) for job in (*line.clear(), *line.running)}
+            jobs = {job for queue in (self._short, self._long) for job in (*queue.clear(), *queue.running)}
             self._wake.notify_all()
         try:  # first, so that whoever hears of it finds the model broken and not ready
             if first and self._on_crash is not None:
@@ -300,19 +301,19 @@ class Engine:
             self._deliver([(job, EngineDown()) for job in jobs if job.missing])
 
 
-def _through(lane: Lane, items: list[Any]) -> Sequence[Any]:
+def _through(lane: AnyLane, items: list[object]) -> Sequence[object]:
     answers = lane.run(items)
     if len(answers) != len(items):
         raise RuntimeError(f"{lane.name} gave {len(answers)} answers for {len(items)} items")
     return answers
 
 
-def _settle(outcomes: Sequence[tuple[Job, Exception | None]]) -> None:
+def _settle(outcomes: Sequence[tuple[AnyJob, Exception | None]]) -> None:
     for job, error in outcomes:
         if job.future.done():  # cancelled: its client has left
             continue
         if error is None:
-            job.future.set_result(job.answers)
+            job.future.set_result([job.answers[number] for number in range(len(job.items))])
         else:
             job.future.set_exception(error)
 

@@ -1,4 +1,4 @@
-"""What the routes work with: the models, the server's state, and the way of one request through an engine."""
+"""What the routes work with: the server's state (`Service`), and one request on its way through it (`Call`)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
+from bertie.running.rows import Cuts
 from bertie.serve.bodies import INLINE_BYTES, encode, encode_answer, read_body
 from bertie.serve.failures import ClientLeft, empty, too_large, unhealthy
-from bertie.serve.lines import Job, Lane
 from bertie.serve.metrics import Metrics
 from bertie.serve.models import Models, ServedModel
+from bertie.serve.queues import AnyJob, Lane
 from bertie.serve.scheduler import Engine
-from bertie.serve.settings import Settings, Truncation
-from bertie.tasks.cuts import Cuts
+from bertie.serve.schemas import SimilarityParameters, TeiRequest, Usage
+from bertie.serve.settings import Limits, Settings, Truncation
 
 T = TypeVar("T")
 R = TypeVar("R")
+K = TypeVar("K")
 P = ParamSpec("P")
+Sized = str | tuple[str, str] | list[int]
 
 # Work on more than this is not done on the event loop: others would wait.
 _INLINE_CHARACTERS = 8192
@@ -34,10 +37,48 @@ _SLICE_CHARACTERS = 32768
 _SLICE_TEXTS = 64
 
 
+class Service:
+    """A running server, without its HTTP."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.models = Models(settings, on_batch=self.metrics.batch, on_restart=self.metrics.restarts.inc)
+        self.draining = False
+        self.in_flight = 0
+        self.failure: Exception | None = None  # why the models could not be loaded
+        self.lost_device = False  # the process has to be replaced
+        self.stopped = False
+        self.helpers = 1 if (os.cpu_count() or 1) <= 2 else 2  # they compete with the event loop
+        self.helper_threads = ThreadPoolExecutor(self.helpers, thread_name_prefix="tokenize")
+
+    @property
+    def ready(self) -> bool:
+        return self.models.ready and not self.draining
+
+    def stop(self) -> None:
+        """There is no more time: whoever still waits for an answer is told so."""
+        self.stopped = True
+        self.models.stop()
+
+    def close(self) -> None:
+        self.models.close()
+        self.helper_threads.shutdown(wait=False, cancel_futures=True)
+
+    def set_gauges(self) -> None:
+        for model in self.models.all:
+            if model.engine is not None:
+                jobs, tokens = model.engine.waiting
+                self.metrics.queue_jobs.labels(model.name).set(jobs)
+                self.metrics.queue_tokens.labels(model.name).set(tokens)
+                self.metrics.skipped.labels(model.name).set(model.engine.skipped)
+
+
 @dataclass(eq=False)
 class Call:
-    """One request on its way. Times are in seconds."""
+    """One request on its way, and what its route does with it. Times are in seconds."""
 
+    service: Service
     id: str
     method: str
     path: str
@@ -58,7 +99,11 @@ class Call:
     queue: float = 0.0
     inference: float = 0.0
     device: str = "cpu"
-    jobs: list[tuple[Engine, Job]] = field(default_factory=list)
+    jobs: list[tuple[Engine, AnyJob]] = field(default_factory=list)
+
+    @property
+    def limits(self) -> Limits:
+        return self.service.settings.limits
 
     @property
     def who(self) -> str:
@@ -91,67 +136,38 @@ class Call:
             (b"x-inference-time", b"%d" % round(self.inference * 1e3)),
         ]
 
+    def usage(self) -> Usage:
+        return Usage(self.tokens, self.tokens, self.cuts.cut or msgspec.UNSET)
 
-class Service:
-    """A running server, without its HTTP."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.metrics = Metrics()
-        self.models = Models(settings, on_batch=self.metrics.batch, on_restart=self.metrics.restarts.inc)
-        self.draining = False
-        self.in_flight = 0
-        self.failure: Exception | None = None  # why the models could not be loaded
-        self.lost_device = False  # the process has to be replaced
-        self._stopped = False
-        self.helpers = 1 if (os.cpu_count() or 1) <= 2 else 2  # they compete with the event loop
-        self._pool = ThreadPoolExecutor(self.helpers, thread_name_prefix="tokenize")
-
-    @property
-    def ready(self) -> bool:
-        return self.models.ready and not self.draining
-
-    def stop(self) -> None:
-        """There is no more time: whoever still waits for an answer is told so."""
-        self._stopped = True
-        self.models.stop()
-
-    def close(self) -> None:
-        self.models.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    # -- one request ----------------------------------------------------------------------------------------------
-
-    async def read(self, call: Call, decoder: msgspec.json.Decoder[Any]) -> Any:
+    async def read(self, decoder: msgspec.json.Decoder[T]) -> T:
         """The request's body, decoded; the bytes are let go."""
-        body, call.body = call.body, b""
-        limits = self.settings.limits
+        body, self.body = self.body, b""
         if len(body) <= INLINE_BYTES:
-            return read_body(decoder, body, limits)
-        return await self.aside(call, read_body, decoder, body, limits)
+            return read_body(decoder, body, self.limits)
+        return await self.aside(read_body, decoder, body, self.limits)
 
-    async def write(self, call: Call, found: Any) -> bytes:
+    async def write(self, found: object) -> bytes:
         """A handler's answer as bytes."""
-        inline = call.answer_bytes <= INLINE_BYTES
+        inline = self.answer_bytes <= INLINE_BYTES
         if isinstance(found, bytes):
             body = found
         else:
-            body = encode(found) if inline else await self.aside(call, encode_answer, found)
-        call.answer_bytes = 0
-        self.reserve(call, len(body))  # whatever was reckoned before: no answer is larger than it may be
+            body = encode(found) if inline else await self.aside(encode_answer, found)
+        self.answer_bytes = 0
+        self.reserve(len(body))  # whatever was reckoned before: no answer is larger than it may be
         return body
 
-    def check_texts(self, call: Call, texts: Sequence[Any], *, what: str = "inputs") -> None:
+    def check_texts(self, texts: Sequence[Sized], *, what: str = "inputs") -> None:
         """Refuse nothing, too many and too much, before anything is done with it."""
         if not texts:
             raise empty(what)
-        limits = self.settings.limits
+        limits = self.limits
         if len(texts) > limits.batch:
             raise too_large(f"batch size {len(texts)} > maximum allowed batch size {limits.batch}")
         longest = limits.text_tokens * limits.characters_per_token
         for number, text in enumerate(texts):
             size = text_size(text)
-            call.size += size
+            self.size += size
             if isinstance(text, list):
                 if size == 0:
                     raise empty(f"{what}[{number}]")
@@ -160,69 +176,69 @@ class Service:
                 continue
             if size > longest:
                 raise too_large(f"Input {number} has {size} characters; {longest} are allowed.")
-            call.characters += size
-        if call.characters > limits.request_characters:
-            raise too_large(f"The texts have {call.characters} characters; {limits.request_characters} are allowed.")
+            self.characters += size
+        if self.characters > limits.request_characters:
+            raise too_large(f"The texts have {self.characters} characters; {limits.request_characters} are allowed.")
 
-    async def prepare(
-        self, call: Call, texts: Sequence[Any], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def find(self, task: str, name: str | None, kind: type[K]) -> tuple[ServedModel, K]:
+        """The model for a task, and what runs it, if that can take work of this size now."""
+        model = self.service.models.find(task, name)
+        return model, self.runner(model, task, kind)
+
+    def runner(self, model: ServedModel, task: str, kind: type[K]) -> K:
+        return model.runner(task, kind, client=self.who, characters=self.characters)
+
+    async def prepare(self, texts: Sequence[object], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Tokenize: here where it is little, in a helper thread where it is much."""
         begin = time.perf_counter()
-        if len(texts) <= _INLINE_TEXTS and call.size <= _INLINE_CHARACTERS:
+        if len(texts) <= _INLINE_TEXTS and self.size <= _INLINE_CHARACTERS:
             found = work(*args, **kwargs)
         else:
-            found = await self.aside(call, work, *args, **kwargs)
-        call.tokenization += time.perf_counter() - begin
+            found = await self.aside(work, *args, **kwargs)
+        self.tokenization += time.perf_counter() - begin
         return found
 
-    async def aside(self, call: Call, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in a helper thread: for all that grows with a request."""
-        if call.gone:
+        if self.gone:
             raise ClientLeft
-        if self._stopped:
+        if self.service.stopped:
             raise unhealthy("The server is shutting down.")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *args, **kwargs))
+        loop, threads = asyncio.get_running_loop(), self.service.helper_threads
+        return await loop.run_in_executor(threads, partial(work, *args, **kwargs))
 
     async def each(
-        self,
-        call: Call,
-        items: Sequence[T],
-        work: Callable[[int, Sequence[T]], list[R]],
-        *,
-        sizes: Sequence[int] | None = None,
+        self, items: Sequence[T], work: Callable[[int, Sequence[T]], list[R]], *, sizes: Sequence[int]
     ) -> list[R]:
         """`work` for all items: here where it is little, and where it is much in a helper thread, some at a time.
 
         `work` takes the number of the first item and the items. `sizes` are those of their texts.
         """
         begin = time.perf_counter()
-        sizes = [text_size(item) for item in items] if sizes is None else sizes
-        if len(items) <= _INLINE_TEXTS and call.size <= _INLINE_CHARACTERS and call.answer_bytes <= INLINE_BYTES:
+        if len(items) <= _INLINE_TEXTS and self.size <= _INLINE_CHARACTERS and self.answer_bytes <= INLINE_BYTES:
             found = work(0, items)
         else:
             found = []
             for start, stop in _slices(sizes):
-                found += await self.aside(call, work, start, items[start:stop])
-        call.tokenization += time.perf_counter() - begin
+                found += await self.aside(work, start, items[start:stop])
+        self.tokenization += time.perf_counter() - begin
         return found
 
     async def compute(
         self,
-        call: Call,
         model: ServedModel,
-        lane: Lane,
-        items: Sequence[Any],
+        lane: Lane[T, R],
+        items: Sequence[T],
         lengths: Sequence[int],
         *,
         work: int | None = None,
         tokens: int | None = None,
-    ) -> list[Any]:
+    ) -> list[R]:
         """The lane's answers, one to an item. `work`: tokens of the whole request, if this is only a part of it;
         `tokens`: how many the client is told, if not the sum of `lengths`."""
-        if call.gone:
+        if self.gone:
             raise ClientLeft
-        limits = self.settings.limits
+        limits = self.limits
         if max(lengths, default=0) > limits.text_tokens:
             raise too_large(f"A text asks for the work of {max(lengths)} tokens; {limits.text_tokens} are allowed.")
         work = sum(lengths) if work is None else work
@@ -232,26 +248,26 @@ class Service:
                 "Send fewer texts at once, or shorter ones.",
             )
         engine = model.running()
-        job = engine.submit(lane, items, lengths, seconds=limits.request_seconds, client=call.who, work=work)
-        call.jobs.append((engine, job))
-        call.device = model.device
+        job = engine.submit(lane, items, lengths, seconds=limits.request_seconds, client=self.who, work=work)
+        self.jobs.append((engine, job))
+        self.device = model.device
         answers = await job.future
-        call.tokens += job.tokens if tokens is None else tokens
-        call.queue += job.started - job.queued
-        call.inference += job.finished - job.started
-        self.metrics.waited(model.name, job.started - job.queued)
+        self.tokens += job.tokens if tokens is None else tokens
+        self.queue += job.started - job.queued
+        self.inference += job.finished - job.started
+        self.service.metrics.waited(model.name, job.started - job.queued)
         return answers
 
-    def reserve(self, call: Call, size: int, remedy: str = "Send fewer texts at once.") -> None:
+    def reserve(self, size: int, remedy: str = "Send fewer texts at once.") -> None:
         """Count bytes that the answer will have; an answer that would be too large is refused here."""
-        call.answer_bytes += size
-        limit = self.settings.limits.answer_bytes
-        if call.answer_bytes > limit:
+        self.answer_bytes += size
+        limit = self.limits.answer_bytes
+        if self.answer_bytes > limit:
             raise too_large(f"The answer would have more than the {limit} bytes that are allowed.", remedy)
 
     def truncation(self, *, asked: bool | None, direction: str = "right", default: bool = True) -> Truncation:
         """What happens to a text that is too long, by the server's policy and what the request asks."""
-        policy = self.settings.truncation
+        policy = self.service.settings.truncation
         if policy != "request" and not (policy in ("left", "right") and asked is False):
             return policy
         cut = default if asked is None else asked
@@ -259,16 +275,12 @@ class Service:
             return "error"
         return "left" if direction.lower() == "left" else "right"
 
-    def set_gauges(self) -> None:
-        for model in self.models.all:
-            if model.engine is not None:
-                jobs, tokens = model.engine.waiting
-                self.metrics.queue_jobs.labels(model.name).set(jobs)
-                self.metrics.queue_tokens.labels(model.name).set(tokens)
-                self.metrics.skipped.labels(model.name).set(model.engine.skipped)
+    def tei_truncation(self, body: TeiRequest | SimilarityParameters) -> Truncation:
+        """The same, as text-embeddings-inference has it."""
+        return self.truncation(asked=body.truncate, direction=body.truncation_direction, default=False)
 
 
-def text_size(item: Any) -> int:
+def text_size(item: Sized) -> int:
     """Characters of a text or a pair, or ids of a list."""
     return sum(map(len, item)) if isinstance(item, tuple) else len(item)
 

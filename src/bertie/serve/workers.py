@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
 
 from bertie.serve.metrics import MULTIPROCESS
 from bertie.serve.settings import Settings
@@ -63,7 +62,7 @@ class _Worker:
         self._folder = folder
         self._pause, self._next, self._since = 0.5, 0.0, 0.0
         self._deaths = 0
-        self._process: subprocess.Popen[Any] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def hopeless(self) -> bool:
@@ -109,7 +108,7 @@ class _Worker:
             self._process.kill()
             self._process.wait()
 
-    def _start(self) -> subprocess.Popen[Any]:
+    def _start(self) -> subprocess.Popen[bytes]:
         fd = self._sock.fileno()
         environment = os.environ | {MULTIPROCESS: self._folder}
         command = [sys.executable, "-m", "bertie", *sys.argv[1:], "--fd", str(fd), "--parent", str(os.getpid())]
@@ -130,7 +129,7 @@ class _Worker:
         from prometheus_client.multiprocess import mark_process_dead
 
         with contextlib.suppress(OSError):
-            mark_process_dead(pid, path=self._folder)  # type: ignore[no-untyped-call]
+            mark_process_dead(pid, path=self._folder)
 
 
 def share(index: int, count: int, device: str | None) -> tuple[str | None, list[int]]:

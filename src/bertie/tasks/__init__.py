@@ -1,6 +1,47 @@
-"""Tasks: texts in, typed answers out.
+"""Tasks: texts in, typed answers out; each is one file.
 
-The road of one text: a task turns it into `Row`s (rows.py: truncated or windowed), `run_in_order` (batching.py) packs
-rows of many texts into batches by token budget, `Loaded.run` (loaded.py) puts a batch through the model, and the task
-turns its part of the output into an answer. Each task is one file.
+The road of one text: a task turns it into rows (running/rows.py), which go through the model in batches of many texts
+(running/stream.py), and turns what the model says of them into an answer (`RowTask` in running/task.py).
+
+The classes below hold a model that is ready; names are imported when they are first used, and torch with them.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bertie.tasks.answer import Answerer as Answerer
+    from bertie.tasks.classify import Classifier as Classifier
+    from bertie.tasks.embed import Embedder as Embedder
+    from bertie.tasks.features import FeatureExtractor as FeatureExtractor
+    from bertie.tasks.fill import MaskFiller as MaskFiller
+    from bertie.tasks.generate import TextGenerator as TextGenerator
+    from bertie.tasks.next_sentence import NextSentencePredictor as NextSentencePredictor
+    from bertie.tasks.rerank import Reranker as Reranker
+    from bertie.tasks.similarity import score_matrix as score_matrix
+    from bertie.tasks.similarity import score_pairs as score_pairs
+    from bertie.tasks.tag import Tagger as Tagger
+    from bertie.tasks.zero_shot import ZeroShotClassifier as ZeroShotClassifier
+
+_WHERE = {
+    "Answerer": "answer",
+    "Classifier": "classify",
+    "Embedder": "embed",
+    "FeatureExtractor": "features",
+    "MaskFiller": "fill",
+    "NextSentencePredictor": "next_sentence",
+    "Reranker": "rerank",
+    "Tagger": "tag",
+    "TextGenerator": "generate",
+    "ZeroShotClassifier": "zero_shot",
+    "score_matrix": "similarity",
+    "score_pairs": "similarity",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'bertie.tasks' has no attribute {name!r}")
+    return getattr(import_module(f"bertie.tasks.{_WHERE[name]}"), name)

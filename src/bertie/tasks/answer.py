@@ -3,181 +3,51 @@
     answer("Who wrote it?", "It was written by Ada.", model="my-squad")                   AnswerResult, .best.text
     answer([("Q1", "context 1"), ("Q2", "context 2")], model="my-squad", n_best=3)        a list of them
 
-A long context is read in overlapping windows, and its answers compete on one scale (`spans.py`). What is found is
-quoted character by character: `context[found.start:found.end] == found.text`.
+A long context is read in overlapping windows, and its answers compete on one scale. What is found is quoted character
+by character: `context[found.start:found.end] == found.text`.
+
+The rules are those of google-research/bert `run_squad.py` (`write_predictions`):
+
+- a span starts and ends on tokens of the document, in one window, start ≤ end, at most `max_tokens` long;
+- its start is taken only from the window in which that token has most context, so no span is found twice;
+- its logit is start logit + end logit; of spans with the same text the best one is kept;
+- "no answer" has the logit of [CLS], start + end, in the window where that is least.
+
+**Ours**: all spans that the rules allow are looked at. Google pairs only the `n_best_size` best starts with the
+`n_best_size` best ends of a window, question and special tokens among them, and can so lose the best answer or find
+none; `beam=20` does the same. And a span's score is its probability among *all* allowed spans of all windows (with "no
+answer", where that is allowed), so it does not change with the number of answers asked for; Google's is among the
+n-best only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import ClassVar, TypeAlias, TypedDict, Unpack, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from bertie.data import RowReader, as_rows, pairs
-from bertie.data.lists import is_table, listed
+from bertie.answers import AnswerResult, FoundAnswer
+from bertie.arguments import whole_number
 from bertie.errors import InputError
 from bertie.model import BertForQuestionAnswering
-from bertie.tasks.batching import Row
-from bertie.tasks.documents import DocumentReader, checked_length, checked_stride
-from bertie.tasks.inputs import Task, checked_count, checked_text, described
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.spans import Floats, SpanRules, find_spans
-from bertie.text import BertTokenizer, WindowedDocument
-from bertie.text.windows import DEFAULT_STRIDE
+from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import DEFAULT_STRIDE, Cuts, Row, document_rows
+from bertie.running.task import PairedTask, RowTask, Streamed, described_as
+from bertie.text import BertTokenizer, Window, WindowedDocument
+
+Floats: TypeAlias = NDArray[np.floating]
+Logits: TypeAlias = tuple[Floats, Floats]  # of every token of a row, to start and to end an answer
 
 # Google's length for SQuAD.
 _MAX_LENGTH = 384
-_MISSING = object()
 
 
-@dataclass(frozen=True, slots=True)
-class FoundAnswer:
-    """A quotation: `context[start:end] == text`. `score` is its probability, `logit` its start + end logit.
-
-    Both are of this place: where the same words stand elsewhere, those have a share of the probability of their own.
-    """
-
-    text: str
-    start: int
-    end: int
-    score: float
-    logit: float
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerResult:
-    """The verdict on a question. `best` is None when the context does not answer it.
-
-    `candidates` are the best quotations whether or not "no answer" was the verdict; their texts differ.
-    `no_answer_score` is the probability that there is no answer, on the candidates' scale (0 where that was not
-    allowed), and `no_answer_logit` what it was made from.
-    """
-
-    question: str
-    best: FoundAnswer | None
-    candidates: tuple[FoundAnswer, ...]
-    no_answer_score: float
-    no_answer_logit: float
-
-    @property
-    def null_difference(self) -> float:
-        """How much better "no answer" is than the best quotation; the verdict compares it with the threshold."""
-        return self.no_answer_logit - self.candidates[0].logit if self.candidates else math.inf
-
-
-class Answerer(Task[tuple[str, str], AnswerResult]):
-    """`answer` with its model and settings fixed: call it as `answer` is called."""
-
-    name: ClassVar[str] = "answer"
-
-    def __init__(
-        self,
-        model: ModelLike,
-        *,
-        n_best: int = 1,
-        max_answer_tokens: int = 30,
-        no_answer: bool | None = None,
-        threshold: float = 0.0,
-        beam: int | None = None,
-        max_length: int | None = None,
-        stride: int = DEFAULT_STRIDE,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-    ) -> None:
-        checked_count("n_best", n_best)
-        checked_count("max_answer_tokens", max_answer_tokens)
-        checked_count("beam", beam, none_means="a search of every span")
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or math.isnan(threshold):
-            raise InputError(f"threshold is {threshold!r}; it takes a number (math.inf: always answer).")
-        self.stride = checked_stride(stride)
-        self.rules = SpanRules(n_best, max_answer_tokens, beam)
-        self.threshold = threshold
-        self.no_answer = threshold < math.inf if no_answer is None else bool(no_answer)
-        self.loaded = open_model(
-            model, BertForQuestionAnswering, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
-        )
-        self.max_length = checked_length(self.loaded, max_length, default=_MAX_LENGTH)
-        self.reader = DocumentReader(self.loaded, self.max_length, self.stride)
-
-    def __call__(self, question: Any, context: Any = None, *, progress: bool | None = None) -> Any:
-        return super().__call__(_paired(question, context), progress=progress)
-
-    def read(self, rows: RowReader) -> Iterable[Any]:
-        return pairs(rows)
-
-    def read_table(self, table: Any) -> Iterable[Any]:
-        return pairs(as_rows(table))
-
-    def is_one(self, given: Any) -> bool:
-        return isinstance(given, tuple)
-
-    def checked(self, item: Any, where: str) -> tuple[str, str]:
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise InputError(
-                f"{where} is {described(item)}; a pair (question, context) was wanted.",
-                "Pass pairs, or the questions and the contexts as two lists.",
-            )
-        question, context = item
-        return checked_text(question, f"{where}, the question,"), checked_text(context, f"{where}, the context,")
-
-    def stream(self, items: Iterable[tuple[str, str]]) -> Iterator[AnswerResult]:
-        for _, document, logits in self.reader.judged(items, _context_first, self.start):
-            yield self.decode(document, logits)
-
-    def rows(self, item: tuple[str, str]) -> tuple[WindowedDocument, list[Row]]:
-        """The context's tokens, and its rows for the model, each with the question."""
-        question, context = item
-        return self.reader.rows(context, question)
-
-    def run(self, rows: list[Row]) -> list[tuple[Floats, Floats]]:
-        """Start and end logits `[length]` of each row; rows of many questions may be mixed."""
-        return self.start(rows)()
-
-    def start(self, rows: list[Row]) -> Callable[[], list[tuple[Floats, Floats]]]:
-        """As `run`, to be read later."""
-        output = self.loaded.run(rows)
-        both = self.loaded.read_later(torch.stack((output.start_logits, output.end_logits), dim=-1).float())
-
-        def read() -> list[tuple[Floats, Floats]]:
-            return [(part[:, 0].numpy(), part[:, 1].numpy()) for part in self.loaded.split(both(), rows)]
-
-        return read
-
-    def decode(self, document: WindowedDocument, logits: list[tuple[Floats, Floats]]) -> AnswerResult:
-        """The verdict, from what `run` gave for the question's rows."""
-        decoded = find_spans(document, logits, self.rules, null=self.no_answer)
-        candidates = []
-        for span in decoded.spans:
-            start, end = document.span(span.first, span.last)
-            candidates.append(FoundAnswer(document.text[start:end], start, end, span.score, span.logit))
-        best = candidates[0] if candidates else None
-        if self.no_answer and best is not None and decoded.null_logit - best.logit > self.threshold:
-            best = None
-        return AnswerResult(document.question or "", best, tuple(candidates), decoded.null_score, decoded.null_logit)
-
-
-def answer(
-    question: Any,
-    context: Any = None,
-    *,
-    model: ModelLike,
-    n_best: int = 1,
-    max_answer_tokens: int = 30,
-    no_answer: bool | None = None,
-    threshold: float = 0.0,
-    beam: int | None = None,
-    max_length: int | None = None,
-    stride: int = DEFAULT_STRIDE,
-    tokenizer: BertTokenizer | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
-    progress: bool | None = None,
-) -> Any:
+class Answerer(RowTask[tuple[str, str], WindowedDocument, Logits, AnswerResult], PairedTask[AnswerResult]):
     """An `AnswerResult` for a question and a context; a list of them for two lists, an iterator for two iterators.
 
     Without `context`, `question` holds pairs: one tuple (question, context), a list or an iterator of them.
@@ -197,70 +67,220 @@ def answer(
     an error; it is not cut. Quotations begin and end where tokens do, which may be inside a word: they are not widened
     to whole words, as the pipeline of transformers does by default.
     """
-    task = Answerer(
-        model,
-        n_best=n_best,
-        max_answer_tokens=max_answer_tokens,
-        no_answer=no_answer,
-        threshold=threshold,
-        beam=beam,
-        max_length=max_length,
-        stride=stride,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
+
+    name: ClassVar[str] = "answer"
+    names: ClassVar[tuple[str, str]] = ("question", "context")
+
+    def __init__(
+        self,
+        model: ModelLike,
+        *,
+        n_best: int = 1,
+        max_answer_tokens: int = 30,
+        no_answer: bool | None = None,
+        threshold: float = 0.0,
+        beam: int | None = None,
+        max_length: int | None = None,
+        stride: int = DEFAULT_STRIDE,
+        tokenizer: BertTokenizer | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        whole_number("n_best", n_best)
+        whole_number("max_answer_tokens", max_answer_tokens)
+        whole_number("beam", beam, or_none="a search of every span")
+        whole_number("stride", stride, 0)
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or math.isnan(threshold):
+            raise InputError("{threshold:is} it takes a number (math.inf: always answer).", threshold=threshold)
+        self.stride, self.threshold, self.progress = stride, threshold, progress
+        self.rules = SpanRules(n_best, max_answer_tokens, beam)
+        self.no_answer = threshold < math.inf if no_answer is None else bool(no_answer)
+        self.loaded = open_model(
+            model, BertForQuestionAnswering, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
+        )
+        self.max_length = self.loaded.checked_length(max_length, default=_MAX_LENGTH)
+
+    def tokenized(self, items: list[tuple[str, str]], cuts: Cuts) -> Iterator[tuple[WindowedDocument, list[Row]]]:
+        """The contexts' tokens, and their rows for the model, each with the question."""
+        questions, contexts = zip(*items, strict=True)
+        return document_rows(self.loaded.tokenizer, contexts, questions, max_length=self.max_length, stride=self.stride)
+
+    def start(self, rows: list[Row]) -> Callable[[], list[Logits]]:
+        """Start and end logits `[length]` of each row."""
+        output = self.loaded.run(rows)
+        both = self.loaded.read_later(torch.stack((output.start_logits, output.end_logits), dim=-1).float())
+        return lambda: [(part[:, 0].numpy(), part[:, 1].numpy()) for part in self.loaded.split(both(), rows)]
+
+    def decode(self, context: WindowedDocument, judged: list[Logits]) -> AnswerResult:
+        document = context
+        decoded = find_spans(document, judged, self.rules, null=self.no_answer)
+        candidates = []
+        for span in decoded.spans:
+            start, end = document.span(span.first, span.last)
+            candidates.append(FoundAnswer(document.text[start:end], start, end, span.score, span.logit))
+        best = candidates[0] if candidates else None
+        if self.no_answer and best is not None and decoded.null_logit - best.logit > self.threshold:
+            best = None
+        return AnswerResult(document.question or "", best, tuple(candidates), decoded.null_score, decoded.null_logit)
+
+
+class AnswerSettings(TypedDict, total=False):
+    model: ModelLike
+    n_best: int
+    max_answer_tokens: int
+    no_answer: bool | None
+    threshold: float
+    beam: int | None
+    max_length: int | None
+    stride: int
+    tokenizer: BertTokenizer | None
+    device: torch.device | str | None
+    dtype: torch.dtype | str | None
+    progress: bool | None
+
+
+@overload
+def answer(
+    question: str | tuple[str, str], context: str | None = None, **settings: Unpack[AnswerSettings]
+) -> AnswerResult: ...
+
+
+@overload
+def answer(
+    question: Iterator[str] | Streamed[tuple[str, str]],
+    context: Iterator[str] | None = None,
+    **settings: Unpack[AnswerSettings],
+) -> Iterator[AnswerResult]: ...
+
+
+@overload
+def answer(
+    question: list[str] | list[tuple[str, str]],
+    context: list[str] | None = None,
+    **settings: Unpack[AnswerSettings],
+) -> list[AnswerResult]: ...
+
+
+def answer(
+    question: object, context: object = None, **settings: Unpack[AnswerSettings]
+) -> AnswerResult | list[AnswerResult] | Iterator[AnswerResult]:
+    return Answerer(**settings).paired(question, context)
+
+
+described_as(answer, Answerer)
+
+
+# -- from logits to spans ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRules:
+    """Which spans are looked at, and how many are given back."""
+
+    n_best: int = 1
+    max_tokens: int = 30
+    beam: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens `first` to `last` of the document, both included, as judged in a window."""
+
+    first: int
+    last: int
+    window: int
+    logit: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The best spans, best first, and "no answer" with its logit and its probability (0 where it is not allowed)."""
+
+    spans: tuple[Span, ...]
+    null_logit: float
+    null_score: float
+
+
+# A span while it is looked for; in this order they sort best first, then by place.
+_Found: TypeAlias = tuple[float, int, int, int]  # -logit, first, last, window
+
+
+def find_spans(document: WindowedDocument, logits: Sequence[Logits], rules: SpanRules, *, null: bool) -> Decoded:
+    """The best spans by the (start, end) logits of every window, `[length]` each.
+
+    `null` says whether "no answer" takes its share of the scores.
+    """
+    null_logit = min(float(start[0]) + float(end[0]) for start, end in logits)
+    best_windows = np.asarray(document.best_windows, dtype=np.int64)
+    grids = [
+        (window, *_grid(window, start, end, best_windows, rules))
+        for window, (start, end) in zip(document.windows, logits, strict=True)
+    ]
+    number = sum(int(np.isfinite(grid).sum()) for _, _, grid in grids)
+    if not number:
+        return Decoded((), null_logit, 1.0 if null else 0.0)
+    # Everything is measured from the highest logit, so that nothing overflows however large they are.
+    highest = max([null_logit if null else -math.inf, *(float(grid.max(initial=-np.inf)) for _, _, grid in grids)])
+    total = math.exp(null_logit - highest) if null else 0.0
+    total += sum(float(np.exp(grid - highest).sum()) for _, _, grid in grids)
+    # Spans of the same text count once, so more may have to be looked at than are wanted.
+    looked_at = 4 * rules.n_best
+    while True:
+        found = sorted(span for window, firsts, grid in grids for span in _best(window, firsts, grid, looked_at))
+        kept = _of_different_text(document, found[:looked_at], rules.n_best)
+        if len(kept) == rules.n_best or looked_at >= number:
+            break
+        looked_at *= 4
+    spans = tuple(
+        Span(first, last, window, -negative, math.exp(-negative - highest) / total)
+        for negative, first, last, window in kept
     )
-    return task(question, context, progress=progress)
+    return Decoded(spans, null_logit, math.exp(null_logit - highest) / total if null else 0.0)
 
 
-def _context_first(item: tuple[str, str]) -> tuple[str, str]:
-    question, context = item
-    return context, question
+def _grid(
+    window: Window, start: Floats, end: Floats, best_windows: NDArray[np.int64], rules: SpanRules
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The tokens that may start a span here, and `[starts, lengths]` logits of their spans, −inf for none."""
+    start, end = _pruned(start, rules.beam), _pruned(end, rules.beam)
+    firsts = window.start + np.flatnonzero(best_windows[window.start : window.end] == window.index)
+    longest = min(rules.max_tokens, window.end - window.start)
+    # The end logits of the window's document tokens, with room for spans that would run out of it.
+    ends = np.full(window.end - window.start + longest, -np.inf)
+    ends[: window.end - window.start] = end[window.start + window.shift : window.end + window.shift]
+    lasts = (firsts - window.start)[:, None] + np.arange(longest)[None, :]  # [S, L]
+    return firsts, start[firsts + window.shift][:, None] + ends[lasts]
 
 
-def _paired(question: Any, context: Any) -> Any:
-    """(question, context), a list or an iterator of them, from two texts, two lists or two iterators."""
-    if context is None:
-        if isinstance(question, str):
-            raise InputError("answer was given a question without a context.", "Pass the text to answer it from.")
-        return question
-    for name, value, other in (("question", question, context), ("context", context, question)):
-        if isinstance(value, str) and (_is_collection(other) or isinstance(other, Iterator)):
-            raise InputError(
-                f"answer was given one {name} and several of the other.",
-                f"Repeat the {name} for each of them, or pass (question, context) pairs.",
-            )
-    if isinstance(question, Iterator) or isinstance(context, Iterator):
-        return _zipped(_several(question, "questions"), _several(context, "contexts"))
-    if any(_is_collection(value) for value in (question, context)):
-        questions, contexts = listed(question, "questions"), listed(context, "contexts")
-        if len(questions) != len(contexts):
-            raise InputError(
-                f"answer was given {len(questions)} questions and {len(contexts)} contexts.",
-                "Pass one context to each question.",
-            )
-        return list(zip(questions, contexts, strict=True))
-    if isinstance(question, tuple) and isinstance(context, tuple):
-        return _paired(list(question), list(context))
-    return question, context
+def _pruned(logits: Floats, beam: int | None) -> NDArray[np.float64]:
+    """The logits as float64, −inf for all but the `beam` best of the whole row; the earlier of two equals is better."""
+    values = np.asarray(logits, dtype=np.float64)
+    if beam is None:
+        return values
+    kept = np.argsort(-values, kind="stable")[:beam]
+    pruned = np.full_like(values, -np.inf)
+    pruned[kept] = values[kept]
+    return pruned
 
 
-def _is_collection(value: Any) -> bool:
-    """Several texts; a tuple may also be one item."""
-    return not isinstance(value, (str, bytes, bytearray, dict, tuple)) and (
-        isinstance(value, Iterable) or is_table(value)
-    )
+def _best(window: Window, firsts: NDArray[np.int64], grid: NDArray[np.float64], number: int) -> list[_Found]:
+    """At least the `number` best spans of a window, all that are as good as the last of them included."""
+    flat = grid.ravel()
+    least = np.partition(flat, -number)[-number] if number < flat.size else -np.inf
+    places = np.flatnonzero((flat >= least) & np.isfinite(flat))
+    rows, extra = np.divmod(places, grid.shape[1]) if len(places) else (places, places)
+    return [
+        (-logit, first, first + length, window.index)
+        for logit, first, length in zip(flat[places].tolist(), firsts[rows].tolist(), extra.tolist(), strict=True)
+    ]
 
 
-def _several(values: Any, name: str) -> Iterable[Any]:
-    if isinstance(values, (str, bytes, bytearray, dict)) or not isinstance(values, Iterable):
-        raise InputError(f"The {name} are {described(values)}; a list or an iterator was wanted.")
-    return values
-
-
-def _zipped(questions: Iterable[Any], contexts: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    for number, (question, context) in enumerate(zip_longest(questions, contexts, fillvalue=_MISSING)):
-        if question is _MISSING or context is _MISSING:
-            missing, there = ("question", "context") if question is _MISSING else ("context", "question")
-            raise InputError(f"There is a {there} {number}, and no {missing} for it.", "Pass as many of each.")
-        yield question, context
+def _of_different_text(document: WindowedDocument, found: Sequence[_Found], number: int) -> list[_Found]:
+    kept: dict[str, _Found] = {}
+    for span in found:
+        if len(kept) == number:
+            break
+        kept.setdefault(document.quote(span[1], span[2]), span)
+    return list(kept.values())

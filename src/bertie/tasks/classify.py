@@ -9,50 +9,36 @@ hold at once or there is only one, the sigmoid of each; a regression gives its n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from bertie.answers import Classification
+from bertie.arguments import one_of, whole_number
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.tasks.cuts import LONG, Cuts, Long
-from bertie.tasks.inputs import PairTask, TextOrPair, checked_choice, checked_count
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import DEFAULT_STRIDE
-from bertie.tasks.scoring import classifier_logits, logit_blocks
+from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Row, TextOrPair
+from bertie.running.scoring import Reading, ScoringTask, averaged, logits_later
+from bertie.running.task import PairTask, function_of
 from bertie.text import BertTokenizer
 
 Function = Literal["softmax", "sigmoid", "none"]
 FUNCTIONS: tuple[Function, ...] = ("softmax", "sigmoid", "none")
 
 
-@dataclass(frozen=True, slots=True)
-class Classification:
-    """Labels with their scores, best first: all that were asked for.
+class Classifier(ScoringTask[TextOrPair, list[float], Classification], PairTask[Classification]):
+    """A `Classification` for a text or pair; a list of them for a list, an iterator for an iterator.
 
-    `truncated`: the text was longer than the model, and only a part of it was read.
+    A pair is a tuple `(text, second text)`. `top_k` labels are given, or all (None). `multi_label` says whether
+    several labels may hold at once; by default `config.problem_type` says it. `function` ("softmax", "sigmoid",
+    "none") sets outright how logits become scores. Texts longer than the model are cut with a warning
+    (`long="truncate"`: the longer text of a pair loses its end), read whole in windows that overlap by `stride` tokens
+    (`"windows"`: the logits are then the windows' mean, weighted by their tokens), or refused (`"error"`).
     """
-
-    labels: tuple[tuple[str, float], ...]
-    truncated: bool = False
-
-    @property
-    def label(self) -> str:
-        """The best label."""
-        return self.labels[0][0]
-
-    @property
-    def score(self) -> float:
-        """The best label's score; a regression's value."""
-        return self.labels[0][1]
-
-
-class Classifier(PairTask[Classification]):
-    """`classify` with its model and settings fixed: call it with a text, a pair, a list or an iterator."""
 
     name: ClassVar[str] = "classify"
 
@@ -68,70 +54,44 @@ class Classifier(PairTask[Classification]):
         tokenizer: BertTokenizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
+        progress: bool | None = None,
     ) -> None:
-        checked_count("top_k", top_k, none_means="all labels")
-        checked_choice("function", function, (None, *FUNCTIONS))
-        checked_choice("long", long, LONG)
+        whole_number("top_k", top_k, or_none="all labels")
+        one_of("function", function, (None, *FUNCTIONS))
+        one_of("long", long, LONG)
         if function is not None and multi_label is not None:
             raise InputError(
-                f"function={function!r} and multi_label={multi_label} were both given.",
+                "{function} and {multi_label} were both given.",
                 "function alone says how scores are made; multi_label chooses 'sigmoid' or 'softmax'.",
+                function=function,
+                multi_label=multi_label,
             )
         self.loaded = open_model(
             model, BertForSequenceClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
         )
-        config = self.loaded.model.config
-        self.function = score_function(config, multi_label) if function is None else function
-        self.top_k, self.long, self.stride = top_k, long, stride
+        self.names = label_names(self.loaded.config)
+        self.function = score_function(self.loaded.config, multi_label) if function is None else function
+        self.top_k, self.long, self.stride, self.progress = top_k, long, stride, progress
 
-    def stream(self, items: Iterable[TextOrPair]) -> Iterator[Classification]:
-        names = label_names(self.loaded.model.config)
-        with Cuts(self.long, self.loaded.max_length).told() as cuts:
-            blocks: Iterator[Tensor]
-            if self.long == "windows":
-                found = classifier_logits(self.loaded, items, cuts=cuts, stride=self.stride)
-                blocks = (logits[None] for logits in found)
-            else:
-                blocks = logit_blocks(self.loaded, items, cuts=cuts)
-            for block in blocks:
-                for values in scores(block, self.function).tolist():
-                    yield best_first(names, values, self.top_k, truncated=cuts.next_is_cut())
+    def start(self, rows: list[Row]) -> Callable[[], list[list[float]]]:
+        """The scores of each row; the logits, where rows are windows, which are averaged first."""
+        logits = logits_later(self.loaded, rows)
+        function: Function = "none" if self.long == "windows" else self.function
+
+        def read() -> list[list[float]]:
+            found: list[list[float]] = scores(logits(), function).tolist()
+            return found
+
+        return read
+
+    def decode(self, context: Reading, judged: list[list[float]]) -> Classification:
+        values = judged[0]
+        if self.long == "windows":
+            values = scores(averaged(torch.tensor(judged), context.weights)[None], self.function)[0].tolist()
+        return best_first(self.names, values, self.top_k, truncated=context.is_cut)
 
 
-def classify(
-    texts: Any,
-    *,
-    model: ModelLike,
-    top_k: int | None = 1,
-    multi_label: bool | None = None,
-    function: Function | None = None,
-    long: Long = "truncate",
-    stride: int = DEFAULT_STRIDE,
-    tokenizer: BertTokenizer | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
-    progress: bool | None = None,
-) -> Any:
-    """A `Classification` for a text or pair; a list of them for a list, an iterator for an iterator.
-
-    A pair is a tuple `(text, second text)`. `top_k` labels are given, or all (None). `multi_label` says whether
-    several labels may hold at once; by default `config.problem_type` says it. `function` ("softmax", "sigmoid",
-    "none") sets outright how logits become scores. Texts longer than the model are cut with a warning
-    (`long="truncate"`: the longer text of a pair loses its end), read whole in windows that overlap by `stride` tokens
-    (`"windows"`: the logits are then the windows' mean, weighted by their tokens), or refused (`"error"`).
-    """
-    task = Classifier(
-        model,
-        top_k=top_k,
-        multi_label=multi_label,
-        function=function,
-        long=long,
-        stride=stride,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-    )
-    return task(texts, progress=progress)
+classify = function_of(Classifier, "classify")
 
 
 # -- what other classifying tasks use too ----------------------------------------------------------------------------

@@ -4,7 +4,7 @@
     >>> bertie.embed("A text.").shape          # doctest: +SKIP
     (384,)
 
-A checkpoint's own pooling, dense layers, normalising, prompts and length (sentence.py) are the default, so that the
+A checkpoint's own pooling, dense layers, normalising, prompts and length (sentence_folder.py) are the default, so the
 vectors are those of sentence-transformers; a plain BERT gives the mean of its tokens. `Embedder` keeps a model ready
 and has sentence-transformers' `encode`; `embed` is the function for one line.
 """
@@ -12,33 +12,29 @@ and has sentence-transformers' `encode`; `embed` is the function for one line.
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, cast, overload
+from typing import Any, ClassVar, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bertie.data import texts as read_texts
-from bertie.data.lists import listed
+from bertie.arguments import is_whole
+from bertie.defaults import default_embedding_model
 from bertie.errors import InputError
 from bertie.model import BertModel
-from bertie.model.pretrained import BertPreTrainedModel
-from bertie.tasks.batching import Row, run_in_order
-from bertie.tasks.cuts import Cuts
-from bertie.tasks.loaded import Loaded, ModelLike, default_embedding_model, open_model
-from bertie.tasks.pieces import Cutting, TextStream, cut_ids, is_stream, text_chunks
-from bertie.tasks.pipeline import Pipeline
-from bertie.tasks.pooling import read_pooling
-from bertie.tasks.progress import with_progress
-from bertie.tasks.quantize import NEED_RANGES, check_precision, quantize
-from bertie.tasks.sentence import Dense, LayerNorm, Normalize, SentenceSettings, Stage, read_sentence_settings
+from bertie.running.open import ModelLike, OpenModel, is_named, open_model
+from bertie.running.pooling import Pieces, divide, join, pool, read_pooling
+from bertie.running.precision import NEED_RANGES, Numbers, check_precision, quantize
+from bertie.running.progress import with_progress
+from bertie.running.rows import Cuts, Cutting, Row, cut_ids
+from bertie.running.sentence_folder import SentenceSettings, read_sentence_settings
+from bertie.running.stream import Vectors, VectorStream, run_in_order, text_chunks
+from bertie.running.task import Streamed, TextTask
 from bertie.tasks.similarity import score_matrix, score_pairs
 from bertie.text import BertTokenizer
 
@@ -49,13 +45,41 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 logger = logging.getLogger("bertie.tasks")
 
 
-class Embedder:
+class _ModelSettings(TypedDict, total=False):
+    tokenizer: BertTokenizer | None
+    device: torch.device | str | None
+    dtype: torch.dtype | str | None
+    pooling: str | Sequence[str] | None
+    normalize: bool | None
+    truncate_dim: int | None
+
+
+class EmbedderSettings(_ModelSettings, total=False):
+    max_length: int | None
+    engine: str | None
+
+
+class CallSettings(TypedDict, total=False):
+    prompt_name: str | None
+    prompt: str | None
+    ranges: ArrayLike | None
+    long: str
+    progress: bool | None
+
+
+class EmbedSettings(CallSettings, _ModelSettings, total=False):
+    model: ModelLike | Embedder | None
+
+
+class Embedder(TextTask[Vectors]):
     """A model ready to embed. `pooling`, `normalize`, `truncate_dim` and `max_length` replace the checkpoint's own.
 
     `normalize=True` makes vectors of unit length after `truncate_dim` has cut them; `normalize=False` leaves out the
     checkpoint's normalising. `dtype` may be "int8" (CPU) or "fp8" (GPU) too, and `engine="reference"` leaves a
     model that is loaded here as it is, for comparison.
     """
+
+    name: ClassVar[str] = "embed"
 
     def __init__(
         self,
@@ -70,15 +94,15 @@ class Embedder:
         max_length: int | None = None,
         engine: str | None = "auto",
     ) -> None:
-        self.arguments: dict[str, Any] = {
-            "engine": engine,
-            "model": model,
+        self.model = model
+        self.given: EmbedderSettings = {
             "tokenizer": tokenizer,
             "dtype": dtype,
             "pooling": pooling,
             "normalize": normalize,
             "truncate_dim": truncate_dim,
             "max_length": max_length,
+            "engine": engine,
         }
         self.loaded = open_model(
             model,
@@ -91,25 +115,21 @@ class Embedder:
             default=default_embedding_model() if model is None else None,
             add_pooling_layer=False,
         )
-        inner = self.loaded.model
-        if isinstance(inner, BertPreTrainedModel) and not isinstance(inner, BertModel):
-            self.loaded = replace(self.loaded, model=inner.base_model)
-        hidden_size: int = self.loaded.model.config.hidden_size
+        hidden_size = self.loaded.config.hidden_size
         folder = self.loaded.folder
         self.settings = SentenceSettings() if folder is None else read_sentence_settings(folder, hidden_size)
         self._stages = [
-            _on_device(stage, self.device)
-            for stage in self.settings.stages
-            if not (isinstance(stage, Normalize) and normalize is False)
+            stage.to(self.device) for stage in self.settings.stages if not (stage.normalizes and normalize is False)
         ]
         self.pooling = read_pooling(pooling, self.settings.pooling)
         self.normalize = normalize
         self.max_length = _checked_length(max_length, self.settings.max_length, self.loaded)
         if self.settings.dense_inputs not in (None, hidden_size * len(self.pooling.modes)):
             raise InputError(
-                f"pooling={list(self.pooling.modes)} gives {hidden_size * len(self.pooling.modes)} numbers; the "
-                f"checkpoint's dense layer takes {self.settings.dense_inputs}.",
-                "Leave out pooling= to use the checkpoint's own.",
+                f"{{pooling}} gives {hidden_size * len(self.pooling.modes)} numbers; the checkpoint's dense layer "
+                f"takes {self.settings.dense_inputs}.",
+                "Leave out {pooling=} to use the checkpoint's own.",
+                pooling=list(self.pooling.modes),
             )
         self._full = self.settings.dimension(hidden_size, self.pooling)
         own = self.settings.truncate_dim
@@ -124,8 +144,7 @@ class Embedder:
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self.loaded.model.device
-        return device
+        return self.loaded.device
 
     def __repr__(self) -> str:
         return f"Embedder({self.loaded.name!r}, dimension={self.dimension}, pooling={'+'.join(self.pooling.modes)})"
@@ -134,19 +153,23 @@ class Embedder:
 
     @overload
     def embed(
-        self, texts: Sequence[str], *, prompt_name: str | None = ..., prompt: str | None = ..., precision: str = ...,
-        ranges: ArrayLike | None = ..., long: str = ..., progress: bool | None = ...,
-    ) -> NDArray[Any]: ...  # fmt: skip
+        self, texts: Sequence[str], *, precision: Literal["float32"] = ..., **settings: Unpack[CallSettings]
+    ) -> Vectors: ...
 
     @overload
     def embed(
-        self, texts: TextStream, *, prompt_name: str | None = ..., prompt: str | None = ..., precision: str = ...,
-        ranges: ArrayLike | None = ..., long: str = ..., progress: bool | None = ...,
-    ) -> Iterator[NDArray[Any]]: ...  # fmt: skip
+        self, texts: Streamed[str], *, precision: Literal["float32"] = ..., **settings: Unpack[CallSettings]
+    ) -> Iterator[Vectors]: ...
+
+    @overload
+    def embed(self, texts: Sequence[str], *, precision: str, **settings: Unpack[CallSettings]) -> Numbers: ...
+
+    @overload
+    def embed(self, texts: Streamed[str], *, precision: str, **settings: Unpack[CallSettings]) -> Iterator[Numbers]: ...
 
     def embed(
         self,
-        texts: Sequence[str] | TextStream,
+        texts: Sequence[str] | Streamed[str],
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
@@ -154,72 +177,103 @@ class Embedder:
         ranges: ArrayLike | None = None,
         long: str = "truncate",
         progress: bool | None = None,
-    ) -> NDArray[Any] | Iterator[NDArray[Any]]:
+    ) -> Numbers | Iterator[Numbers]:
         """A text's vector `[d]`; a list's `[n, d]`; for an iterator (or a file) an iterator of vectors in its order.
 
         `long` says what happens to a text that is longer than the model: `"truncate"` reads its beginning and warns,
         `"windows"` reads all of it in overlapping windows, every token counted once, `"error"` refuses it. int8 and
-        uint8 take `ranges` (quantize.py), a list's own by default.
+        uint8 take `ranges` (precision.py), a list's own by default.
         """
         check_precision(precision)
-        cutting = self._cutting(prompt, prompt_name, long)
-        if isinstance(texts, str):
-            if precision in NEED_RANGES and ranges is None:
-                raise _needs_ranges(precision, "One text")
-            one = (self._pipeline(cutting).vector(text) for text in [texts])
-            with cutting.cuts.told():
-                (vector,) = with_progress(one, what="embedding", total=1, show=progress)
-            if precision == "float32":
-                return vector
-            return cast(NDArray[Any], quantize(vector[None], precision, ranges=ranges)[0])
-        if is_stream(texts):
-            if precision in NEED_RANGES and ranges is None:
-                raise _needs_ranges(precision, "A stream of texts")
-            source = read_texts(texts) if isinstance(texts, os.PathLike) else cast(Iterable[str], texts)
-            return with_progress(self._stream(source, cutting, precision, ranges), what="embedding", show=progress)
-        return quantize(self._all(listed(texts), self._pipeline(cutting), progress), precision, ranges=ranges)
+        vectors = self._vector_stream(self.cutting(prompt=prompt, prompt_name=prompt_name, long=long))
+        shape, items = self.shaped(texts)
+        if shape != "list" and precision in NEED_RANGES and ranges is None:
+            raise InputError(
+                f"{'One text' if shape == 'one' else 'A stream of texts'} cannot be made {precision} by itself: its "
+                "steps lie between values of many vectors.",
+                "Give many texts at once, their ranges=calibration_ranges(vectors), or another {precision=}.",
+            )
+        if shape == "stream":
+            return with_progress(_quantized(vectors, items, precision, ranges), what="embedding", show=progress)
+        if shape == "list":
+            return quantize(self._all(list(items), vectors, progress), precision, ranges=ranges)
+        with vectors.cutting.cuts.told():
+            (vector,) = with_progress(map(vectors.vector, items), what="embedding", total=1, show=progress)
+        return vector if precision == "float32" else quantize(vector[None], precision, ranges=ranges)[0]
+
+    __call__ = embed  # type: ignore[assignment]  # of a list it gives an array, where other tasks give a list
+
+    def stream(self, items: Iterable[str]) -> Iterator[Vectors]:
+        return _quantized(self._vector_stream(self.cutting()), items, "float32", None)
+
+    def each_checked(self, items: Iterable[object]) -> Iterator[str]:
+        # Texts come by the million, so a place is put into words only where one is wrong.
+        for number, item in enumerate(items):
+            yield item if isinstance(item, str) else self.checked(item, f"Text {number}")
 
     def is_cut(self, text: str, *, prompt_name: str | None = None) -> bool:
         """Whether the text, with its prompt, has more tokens than the model reads at once."""
-        cutting = self._cutting(None, prompt_name)
-        return bool(cut_ids(self.loaded.tokenizer, cutting.prepared([text]), self.max_length)[2][0])
+        prepared = self.cutting(prompt_name=prompt_name).prepared([text])
+        return bool(cut_ids(self.loaded.tokenizer, prepared, self.max_length)[2][0])
 
-    def _stream(
-        self, texts: Iterable[str], cutting: Cutting, precision: str, ranges: ArrayLike | None
-    ) -> Iterator[NDArray[Any]]:
-        with cutting.cuts.told():
-            for block in self._pipeline(cutting).vectors(texts, soon=True):
-                # Copies: a vector that someone keeps should not keep its whole block.
-                yield from (one.copy() for one in quantize(block, precision, ranges=ranges))
-
-    def _all(self, texts: list[str], pipeline: Pipeline, progress: bool | None) -> NDArray[np.float32]:
+    def _all(self, texts: list[str], vectors: VectorStream, progress: bool | None) -> Vectors:
         """`[n, d]`."""
-        array: NDArray[np.float32] | None = None
+        array = np.empty((len(texts), self.dimension), dtype=np.float32)
 
         def filled() -> Iterator[int]:
             nonlocal array
             done = 0
-            for block in pipeline.vectors(texts):
-                if array is None:
-                    array = np.empty((len(texts), block.shape[1]), dtype=np.float32)
+            for block in vectors.vectors(texts):
+                if block.shape[1] != array.shape[1]:  # cut shorter, in this call
+                    array = array[:, : block.shape[1]].copy()
                 array[done : done + len(block)] = block
                 yield from range(len(block))  # one step of the bar to a text
                 done += len(block)
 
-        with pipeline.cutting.cuts.told():
+        with vectors.cutting.cuts.told():
             deque(with_progress(filled(), what="embedding", total=len(texts), show=progress), maxlen=0)
-        return np.empty((0, self.dimension), dtype=np.float32) if array is None else array
+        return array
 
-    def _cutting(self, prompt: str | None, prompt_name: str | None, long: str = "truncate") -> Cutting:
+    # -- the three steps, for whoever makes batches of his own (the server): texts → rows → sums → vectors -------------
+
+    def cutting(
+        self,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        long: str = "truncate",
+        max_length: int | None = None,
+    ) -> Cutting:
+        """How texts become rows: `cutting.pieces(texts)`. It may be kept; give `pieces` a `Cuts` of each call then."""
+        limit = self.max_length if max_length is None else max_length
         return Cutting(
             self.loaded.tokenizer,
-            max_length=self.max_length,
+            max_length=limit,
             prompt=self._prompt(prompt, prompt_name),
             count_prompt=self.pooling.include_prompt,
             lower=self.settings.do_lower_case,
             long=long,
-            cuts=Cuts(long, self.max_length),
+            cuts=Cuts(long, limit),
         )
+
+    @torch.inference_mode()
+    def pooled(self, pieces: Pieces) -> Tensor:
+        """`[rows, modes, hidden]` on the model's device: the model run over one batch, each row's tokens added up."""
+        return pool(self.loaded.last_states(pieces.ids, pieces.lengths), pieces, self.pooling.modes)
+
+    @torch.inference_mode()
+    def finished(self, pooled: Tensor, pieces: Pieces, *, raw: bool = False, truncate_dim: int | None = None) -> Tensor:
+        """`[texts, dimension]` out of what `pooled` gave for all rows of these texts, wherever that lies.
+
+        `raw` leaves out the checkpoint's own normalising; `truncate_dim` cuts shorter than the embedder does.
+        """
+        modes = self.pooling.modes
+        vectors = divide(pooled if pieces.whole else join(pooled, pieces, modes), pieces, modes)
+        for stage in self._stages:
+            if not (raw and stage.normalizes):
+                vectors = stage(vectors)
+        vectors = vectors[:, : truncate_dim or self.truncate_dim]
+        return F.normalize(vectors, p=2, dim=1) if self.normalize else vectors
 
     def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
         if prompt is not None:
@@ -234,28 +288,24 @@ class Embedder:
         if name not in self.prompts:
             raise InputError(
                 f"There is no prompt called {name!r}.",
-                f"The model has: {', '.join(self.prompts)}; or give the text itself with prompt=.",
+                f"The model has: {', '.join(self.prompts)}; or give the text itself with {{prompt=}}.",
             )
         return self.prompts[name]
 
-    def _pipeline(self, cutting: Cutting, *, budget: int | None = None, truncate_dim: int | None = None) -> Pipeline:
-        finish = partial(self._finished, truncate_dim=truncate_dim or self.truncate_dim)
-        return Pipeline(self.loaded, cutting, self.pooling.modes, finish, budget or self.loaded.budget)
-
-    def _finished(self, vectors: Tensor, *, truncate_dim: int | None) -> Tensor:
-        """`[n, modes · hidden]` pooled vectors through the stages after pooling."""
-        for stage in self._stages:
-            vectors = stage(vectors)
-        vectors = vectors[:, :truncate_dim]
-        return F.normalize(vectors, p=2, dim=1) if self.normalize else vectors
+    def _vector_stream(
+        self, cutting: Cutting, *, budget: int | None = None, truncate_dim: int | None = None
+    ) -> VectorStream:
+        finish = partial(self.finished, truncate_dim=truncate_dim)
+        return VectorStream(self.loaded, cutting, self.pooled, finish, budget or self.loaded.budget)
 
     def _checked_dim(self, truncate_dim: int | None) -> int | None:
         if truncate_dim is None:
             return None
-        if isinstance(truncate_dim, bool) or not isinstance(truncate_dim, int) or not 1 <= truncate_dim <= self._full:
+        if not is_whole(truncate_dim, 1, self._full):
             raise InputError(
-                f"truncate_dim={truncate_dim!r}; this model's vectors have {self._full} numbers.",
+                f"{{truncate_dim}}; this model's vectors have {self._full} numbers.",
                 f"Use a whole number from 1 to {self._full}.",
+                truncate_dim=truncate_dim,
             )
         return truncate_dim
 
@@ -286,42 +336,44 @@ class Embedder:
         if unused:
             raise InputError(f"encode() has no argument {', '.join(unused)}.", "Leave it out.")
         if batch_size < 1:
-            raise InputError(f"batch_size={batch_size}; it takes a whole number of at least 1.")
+            raise InputError("{batch_size}; it takes a whole number of at least 1.", batch_size=batch_size)
         check_precision(precision or "float32")
         if device is not None and torch.device(device) != self.device:
             return self._on(device).encode(
                 sentences, prompt_name, prompt, batch_size, show_progress_bar, output_value, precision,
                 convert_to_numpy, convert_to_tensor, None, normalize_embeddings, truncate_dim,
             )  # fmt: skip
-        texts = [sentences] if isinstance(sentences, str) else listed(sentences)
-        cutting = self._cutting(prompt, prompt_name)
+        shape, items = self.shaped(list(sentences) if isinstance(sentences, Iterator) else sentences)
+        texts = list(items)
+        cutting = self.cutting(prompt=prompt, prompt_name=prompt_name)
         budget = self.loaded.budget
         if batch_size < _THEIR_BATCH:
             budget = min(budget, batch_size * self.max_length)
         size = self._checked_dim(truncate_dim)
+        found: Sequence[object] | Tensor | Numbers
         if output_value == "token_embeddings":
-            tokens = [hidden for _, hidden in self._tokens(texts, cutting, budget)]
-            return tokens[0] if isinstance(sentences, str) else tokens
+            found = [hidden for _, hidden in self._tokens(texts, cutting, budget)]
+            return found[0] if shape == "one" else found
         if output_value not in ("sentence_embedding", None):
             raise InputError(
-                f"output_value={output_value!r} is not known.",
+                "{output_value} is not known.",
                 "Use 'sentence_embedding', 'token_embeddings' or None for both.",
+                output_value=output_value,
             )
-        array = self._all(texts, self._pipeline(cutting, budget=budget, truncate_dim=size), show_progress_bar)
+        stream = self._vector_stream(cutting, budget=budget, truncate_dim=size)
+        array = self._all(texts, stream, show_progress_bar)
         if output_value is None:
             both = zip(self._tokens(texts, cutting, budget), array, strict=True)
-            answers = [_features(ids, hidden, vector) for (ids, hidden), vector in both]
-            return answers[0] if isinstance(sentences, str) else answers
+            found = [_features(ids, hidden, vector) for (ids, hidden), vector in both]
+            return found[0] if shape == "one" else found
         if normalize_embeddings:
             array = F.normalize(torch.from_numpy(array), p=2, dim=1).numpy()
         found = quantize(array, precision or "float32")
         if convert_to_tensor:
-            tensor = torch.from_numpy(found).to(self.device)
-            return tensor[0] if isinstance(sentences, str) else tensor
-        if convert_to_numpy:
-            return found[0] if isinstance(sentences, str) else found
-        tensors = list(torch.from_numpy(found))
-        return tensors[0] if isinstance(sentences, str) else tensors
+            found = torch.from_numpy(found).to(self.device)
+        elif not convert_to_numpy:
+            found = list(torch.from_numpy(found))
+        return found[0] if shape == "one" else found
 
     def encode_query(self, sentences: str | Iterable[str], prompt_name: str | None = None, **arguments: Any) -> Any:
         """`encode` with the prompt called "query", unless another is given."""
@@ -370,47 +422,48 @@ class Embedder:
                 yield from (Row(ids.tolist()) for ids in np.split(pieces.ids, pieces.begins[1:]))
 
         def run(batch: list[Row]) -> list[tuple[Sequence[int], Tensor]]:
-            hidden = Loaded.split(self.loaded.run(batch).last_hidden_state, batch)
+            hidden = OpenModel.split(self.loaded.run(batch).last_hidden_state, batch)
             return [(row.ids, one.clone()) for row, one in zip(batch, hidden, strict=True)]
 
         return run_in_order(rows(), run, budget=budget)
 
     def _on(self, device: torch.device | str) -> Embedder:
         """The same embedder elsewhere. A model object moves, as in sentence-transformers; files are opened again."""
-        if isinstance(self.arguments["model"], (Loaded, BertPreTrainedModel)):
+        if self.model is not None and not is_named(self.model):
             if self.loaded.is_fast:
                 raise InputError(
                     f"The model was compiled for {self.device}; it cannot move to {device}.",
                     "Compile it for that device, or name its folder instead.",
                 )
             self.loaded.model.to(device)
-            self._stages = [_on_device(stage, self.device) for stage in self._stages]
+            self._stages = [stage.to(self.device) for stage in self._stages]
             return self
-        return Embedder(**self.arguments, device=device)
+        given: EmbedderSettings = {**self.given, "device": device}
+        return Embedder(self.model, **given)
 
 
 @overload
 def embed(
-    texts: Sequence[str], *, model: ModelLike | Embedder | None = ..., tokenizer: BertTokenizer | None = ...,
-    prompt_name: str | None = ..., prompt: str | None = ..., pooling: str | Sequence[str] | None = ...,
-    normalize: bool | None = ..., truncate_dim: int | None = ..., precision: str = ..., ranges: ArrayLike | None = ...,
-    long: str = ..., device: torch.device | str | None = ..., dtype: torch.dtype | str | None = ...,
-    progress: bool | None = ...,
-) -> NDArray[Any]: ...  # fmt: skip
+    texts: Sequence[str], *, precision: Literal["float32"] = ..., **settings: Unpack[EmbedSettings]
+) -> Vectors: ...
 
 
 @overload
 def embed(
-    texts: TextStream, *, model: ModelLike | Embedder | None = ..., tokenizer: BertTokenizer | None = ...,
-    prompt_name: str | None = ..., prompt: str | None = ..., pooling: str | Sequence[str] | None = ...,
-    normalize: bool | None = ..., truncate_dim: int | None = ..., precision: str = ..., ranges: ArrayLike | None = ...,
-    long: str = ..., device: torch.device | str | None = ..., dtype: torch.dtype | str | None = ...,
-    progress: bool | None = ...,
-) -> Iterator[NDArray[Any]]: ...  # fmt: skip
+    texts: Streamed[str], *, precision: Literal["float32"] = ..., **settings: Unpack[EmbedSettings]
+) -> Iterator[Vectors]: ...
+
+
+@overload
+def embed(texts: Sequence[str], *, precision: str, **settings: Unpack[EmbedSettings]) -> Numbers: ...
+
+
+@overload
+def embed(texts: Streamed[str], *, precision: str, **settings: Unpack[EmbedSettings]) -> Iterator[Numbers]: ...
 
 
 def embed(
-    texts: Sequence[str] | TextStream,
+    texts: Sequence[str] | Streamed[str],
     *,
     model: ModelLike | Embedder | None = None,
     tokenizer: BertTokenizer | None = None,
@@ -425,32 +478,22 @@ def embed(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     progress: bool | None = None,
-) -> NDArray[Any] | Iterator[NDArray[Any]]:
+) -> Numbers | Iterator[Numbers]:
     """Vectors of texts: `[d]` of one, `[n, d]` of a list, an iterator of vectors in order of an iterator or a file.
 
     Without `model` it is all-MiniLM-L6-v2. See `Embedder` for the settings and `Embedder.embed` for the rest.
     """
     embedder = as_embedder(
-        model,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        pooling=pooling,
-        normalize=normalize,
+        model, tokenizer=tokenizer, device=device, dtype=dtype, pooling=pooling, normalize=normalize,
         truncate_dim=truncate_dim,
-    )
-    return embedder.embed(
-        cast(Sequence[str], texts),
-        prompt_name=prompt_name,
-        prompt=prompt,
-        precision=precision,
-        ranges=ranges,
-        long=long,
-        progress=progress,
-    )
+    )  # fmt: skip
+    call: CallSettings = {
+        "prompt_name": prompt_name, "prompt": prompt, "ranges": ranges, "long": long, "progress": progress,
+    }  # fmt: skip
+    return embedder.embed(texts, precision=precision, **call)
 
 
-def as_embedder(model: ModelLike | Embedder | None, **settings: Any) -> Embedder:
+def as_embedder(model: ModelLike | Embedder | None, **settings: Unpack[EmbedderSettings]) -> Embedder:
     """The embedder given, or one made of the model given; settings for one that is ready are refused."""
     if not isinstance(model, Embedder):
         return Embedder(model, **settings)
@@ -460,24 +503,16 @@ def as_embedder(model: ModelLike | Embedder | None, **settings: Any) -> Embedder
     return model
 
 
-def _on_device(stage: Stage, device: torch.device) -> Stage:
-    """Weights where the vectors are, once: a copy for every batch would make it wait."""
-    if isinstance(stage, Normalize):
-        return stage
-    bias = None if stage.bias is None else stage.bias.to(device)
-    if isinstance(stage, LayerNorm):
-        return LayerNorm(stage.weight.to(device), stage.bias.to(device))
-    return Dense(stage.weight.to(device), bias, stage.activation)
+def _quantized(
+    vectors: VectorStream, texts: Iterable[str], precision: str, ranges: ArrayLike | None
+) -> Iterator[Vectors]:
+    with vectors.cutting.cuts.told():
+        for block in vectors.vectors(texts, soon=True):
+            # Copies: a vector that someone keeps should not keep its whole block.
+            yield from (one.copy() for one in quantize(block, precision, ranges=ranges))
 
 
-def _needs_ranges(precision: str, what: str) -> InputError:
-    return InputError(
-        f"{what} cannot be made {precision} by itself: its steps lie between values of many vectors.",
-        "Give ranges=calibration_ranges(vectors of many texts).",
-    )
-
-
-def _features(ids: Sequence[int], hidden: Tensor, vector: NDArray[np.float32]) -> dict[str, Tensor]:
+def _features(ids: Sequence[int], hidden: Tensor, vector: Vectors) -> dict[str, Tensor]:
     input_ids = torch.tensor(ids, device=hidden.device)
     return {
         "input_ids": input_ids,
@@ -487,13 +522,15 @@ def _features(ids: Sequence[int], hidden: Tensor, vector: NDArray[np.float32]) -
     }
 
 
-def _checked_length(given: int | None, own: int | None, loaded: Loaded) -> int:
-    positions = int(loaded.model.config.max_position_embeddings)
+def _checked_length(given: int | None, own: int | None, loaded: OpenModel) -> int:
+    positions = loaded.config.max_position_embeddings
     if given is None:
         return min(own, positions) if own is not None else min(loaded.max_length, positions)
-    if isinstance(given, bool) or not isinstance(given, int) or not 3 <= given <= positions:
+    if not is_whole(given, 3, positions):
         raise InputError(
-            f"max_length={given!r}; this model takes texts of 3 to {positions} tokens, [CLS] and [SEP] included.",
-            "Use a smaller one, and long='windows' to read all of a longer text.",
+            f"{{max_length}}; this model takes texts of 3 to {positions} tokens, [CLS] and [SEP] included.",
+            "Use a smaller one, and {long} to read all of a longer text.",
+            max_length=given,
+            long="windows",
         )
     return given

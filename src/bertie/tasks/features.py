@@ -15,75 +15,44 @@ encoder layer, −1 the last), "a ||| b" is a pair, a pair that is too long lose
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertie.answers import Features, TokenFeatures
+from bertie.arguments import is_whole, one_of
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertModel
-from bertie.tasks.batching import Row, run_groups
-from bertie.tasks.cuts import LONG, Cuts, Long
-from bertie.tasks.inputs import PairTask, TextOrPair, checked_choice, checked_count
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import DEFAULT_STRIDE, split_text_or_pair
+from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Row, TextOrPair, both, split_text_or_pair
+from bertie.running.task import PairTask, RowTask, function_of
 from bertie.text import BertTokenizer
 
 GOOGLE_LAYERS = (-1, -2, -3, -4)
 Floats = NDArray[np.float32]
-Places = list[tuple[int, int]]  # (window, place in it)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenFeatures:
-    """A token, special ones included, and its float32 vector `[hidden]` in each layer that was asked for."""
+class Tokens(NamedTuple):
+    """The tokens of an item, and where each is read: in which row, at which place."""
 
-    token: str
-    layers: tuple[tuple[int, Floats], ...]
-
-    def vector(self, layer: int) -> Floats:
-        """The vector of a layer, by the number it was asked for with."""
-        for index, vector in self.layers:
-            if index == layer:
-                return vector
-        known = ", ".join(str(index) for index, _ in self.layers)
-        raise InputError(f"Layer {layer} was not asked for; there are {known}.")
+    names: list[str]
+    places: list[tuple[int, int]]
+    is_cut: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Features:
-    """The tokens of a text. `index` is the number of the text among those that were given.
+class FeatureExtractor(RowTask[TextOrPair, Tokens, Floats, Features], PairTask[Features]):
+    """`Features` of a text, or of a pair (a tuple, or "a ||| b"); a list for a list, an iterator for an iterator.
 
-    `truncated`: the text was longer than the model, and only its beginning was read.
+    `layers` are the last four by default, last first, as in Google's script; fewer where the model has fewer. Texts
+    longer than `max_length` are cut as Google's script does, with a warning, read in windows that overlap by `stride`
+    tokens (`long="windows"`: every token's vector is from the window where it has most context), or refused
+    (`long="error"`).
     """
-
-    index: int
-    tokens: tuple[TokenFeatures, ...]
-    truncated: bool = False
-
-    def to_google_json(self) -> dict[str, Any]:
-        """The object that extract_features.py writes as one line of JSON."""
-        return {
-            "linex_index": self.index,
-            "features": [
-                {
-                    "token": token.token,
-                    "layers": [
-                        {"index": index, "values": [round(value, 6) for value in vector.tolist()]}
-                        for index, vector in token.layers
-                    ],
-                }
-                for token in self.tokens
-            ],
-        }
-
-
-class FeatureExtractor(PairTask[Features]):
-    """`features` with its model and settings fixed."""
 
     name: ClassVar[str] = "features"
 
@@ -98,9 +67,9 @@ class FeatureExtractor(PairTask[Features]):
         tokenizer: BertTokenizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
+        progress: bool | None = None,
     ) -> None:
-        checked_choice("long", long, LONG)
-        checked_count("max_length", max_length, none_means="the model's")
+        one_of("long", long, LONG)
         # Hidden states need no pooler, and checkpoints of masked-word models have none.
         self.loaded = open_model(
             model,
@@ -112,61 +81,46 @@ class FeatureExtractor(PairTask[Features]):
             default=default_language_model() if model is None else None,
             add_pooling_layer=False,
         )
-        limit = self.loaded.max_length
-        if max_length is not None and max_length > limit:
-            raise InputError(f"max_length is {max_length}; the model takes {limit} tokens.", "Ask for no more.")
-        self.max_length = limit if max_length is None else max_length
-        self.layers = read_layers(layers, self.loaded.model.config.num_hidden_layers)
-        self.long, self.stride = long, stride
+        self.max_length = self.loaded.checked_length(max_length)
+        self.layers = read_layers(layers, self.loaded.config.num_hidden_layers)
+        self.long, self.stride, self.progress = long, stride, progress
 
-    def checked(self, item: Any, where: str) -> TextOrPair:
-        checked = super().checked(item, where)
-        return split_at_bars(checked) if isinstance(checked, str) else checked
+    def checked(self, item: object, where: str) -> TextOrPair:
+        first, second = both(super().checked(item, where))
+        return split_at_bars(first) if second is None else (first, second)
 
     def stream(self, items: Iterable[TextOrPair]) -> Iterator[Features]:
-        with Cuts(self.long, self.max_length).told() as cuts:
+        for index, found in enumerate(super().stream(items)):
+            yield replace(found, index=index)
 
-            def rows() -> Iterator[tuple[tuple[list[str], Places], list[Row]]]:
-                for item in items:
-                    found = self.rows(item)
-                    if found[1][0].is_cut:
-                        cuts.refuse(item)
-                    cuts.note(found[1][0].is_cut)
-                    yield found
+    def cuts(self) -> Cuts:
+        return Cuts(self.long, self.max_length)
 
-            for index, (tokens, states) in enumerate(run_groups(rows(), self.run, budget=self.loaded.budget)):
-                yield self.decode(tokens, states, index=index, truncated=cuts.next_is_cut())
+    def tokenized(self, items: list[TextOrPair], cuts: Cuts) -> Iterator[tuple[Tokens, list[Row]]]:
+        for item in items:
+            tokens, rows = self._windows(item) if self.long == "windows" else self._truncated(item)
+            if tokens.is_cut:
+                cuts.refuse(item)
+            cuts.count(int(tokens.is_cut), 1)
+            yield tokens, rows
 
-    def decode(
-        self, tokens: tuple[list[str], Places], states: Sequence[Floats], *, index: int = 0, truncated: bool = False
-    ) -> Features:
-        """The features of the text with that number, from what `run` gave for its rows."""
-        names, places = tokens
-        vectors = [states[window][:, place] for window, place in places]  # each [layers, hidden]
-        return Features(
-            index,
-            tuple(
-                TokenFeatures(name, tuple(zip(self.layers, of_token, strict=True)))
-                for name, of_token in zip(names, vectors, strict=True)
-            ),
-            truncated,
-        )
+    def _windows(self, item: TextOrPair) -> tuple[Tokens, list[Row]]:
+        windows = split_text_or_pair(self.loaded.tokenizer, item, max_length=self.max_length, stride=self.stride)
+        best = windows.best_places()
+        names = [windows.whole.tokens[token] for token, _, _ in best]
+        return Tokens(names, [(window, place) for _, window, place in best], False), windows.rows
 
-    def rows(self, item: TextOrPair) -> tuple[tuple[list[str], Places], list[Row]]:
-        """The tokens and where each is read, and the rows."""
+    def _truncated(self, item: TextOrPair) -> tuple[Tokens, list[Row]]:
         tokenizer = self.loaded.tokenizer
-        if self.long == "windows":
-            windows = split_text_or_pair(tokenizer, item, max_length=self.max_length, stride=self.stride)
-            best = windows.best_places()
-            tokens = [windows.whole.tokens[token] for token, _, _ in best]
-            return (tokens, [(window, place) for _, window, place in best]), windows.rows
-        first, second = item if isinstance(item, tuple) else (item, None)
+        first, second = both(item)
         a: list[int] = tokenizer.encode(first, add_special_tokens=False)
         b: list[int] | None = None if second is None else tokenizer.encode(second, add_special_tokens=False)
         room = self.max_length - tokenizer.num_special_tokens_to_add(pair=b is not None)
         if room < 0:
             raise InputError(
-                f"max_length is {self.max_length}: the special tokens alone do not fit.", "Allow for more tokens."
+                "{max_length:is} the special tokens alone do not fit.",
+                "Allow for more tokens.",
+                max_length=self.max_length,
             )
         num_a, num_b = google_pair_sizes(len(a), 0 if b is None else len(b), room)
         is_cut = num_a < len(a) or (b is not None and num_b < len(b))
@@ -174,52 +128,30 @@ class FeatureExtractor(PairTask[Features]):
         row = Row(
             tokenizer.build_inputs_with_special_tokens(a, b),
             None if b is None else tokenizer.create_token_type_ids_from_sequences(a, b),
-            is_cut,
         )
-        return (tokenizer.convert_ids_to_tokens(row.ids), [(0, place) for place in range(len(row))]), [row]
+        names = tokenizer.convert_ids_to_tokens(row.ids)
+        return Tokens(names, [(0, place) for place in range(len(row))], is_cut), [row]
 
-    def run(self, rows: list[Row]) -> list[Floats]:
-        """`[layers, length, hidden]` for each row."""
+    def start(self, rows: list[Row]) -> Callable[[], list[Floats]]:
+        """`[layers, length, hidden]` for each row, copied at once: states are too large to wait on a GPU."""
         states = self.loaded.run(rows, output_hidden_states=True).hidden_states[1:]  # without the embeddings
         chosen = torch.stack([states[layer] for layer in self.layers], dim=1).float().cpu()  # [tokens, layers, hidden]
         # Copies, so that one text kept does not keep its whole batch.
-        return [part.transpose(0, 1).contiguous().numpy() for part in self.loaded.split(chosen, rows)]
+        return lambda: [part.transpose(0, 1).contiguous().numpy() for part in self.loaded.split(chosen, rows)]
+
+    def decode(self, context: Tokens, judged: list[Floats]) -> Features:
+        vectors = [judged[window][:, place] for window, place in context.places]  # each [layers, hidden]
+        found = (
+            TokenFeatures(name, tuple(zip(self.layers, of_token, strict=True)))
+            for name, of_token in zip(context.names, vectors, strict=True)
+        )
+        return Features(0, tuple(found), context.is_cut)
 
 
-def features(
-    texts: Any,
-    *,
-    model: ModelLike | None = None,
-    layers: Sequence[int] | None = None,
-    max_length: int | None = None,
-    long: Long = "truncate",
-    stride: int = DEFAULT_STRIDE,
-    tokenizer: BertTokenizer | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
-    progress: bool | None = None,
-) -> Any:
-    """`Features` of a text, or of a pair (a tuple, or "a ||| b"); a list for a list, an iterator for an iterator.
-
-    `layers` are the last four by default, last first, as in Google's script; fewer where the model has fewer. Texts
-    longer than `max_length` are cut as Google's script does, with a warning, read in windows that overlap by `stride`
-    tokens (`long="windows"`: every token's vector is from the window where it has most context), or refused
-    (`long="error"`).
-    """
-    task = FeatureExtractor(
-        model,
-        layers=layers,
-        max_length=max_length,
-        long=long,
-        stride=stride,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-    )
-    return task(texts, progress=progress)
+features = function_of(FeatureExtractor, "features")
 
 
-def read_layers(layers: Any, num_layers: int) -> tuple[int, ...]:
+def read_layers(layers: int | Iterable[int] | None, num_layers: int) -> tuple[int, ...]:
     """Layer numbers as they were given, each checked: from −n to n−1 for a model of n layers."""
     if layers is None:
         return GOOGLE_LAYERS[:num_layers]
@@ -227,7 +159,7 @@ def read_layers(layers: Any, num_layers: int) -> tuple[int, ...]:
     if not found:
         raise InputError("layers is empty.", "Name at least one; -1 is the last.")
     for layer in found:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not -num_layers <= layer < num_layers:
+        if not is_whole(layer, -num_layers, num_layers - 1):
             raise InputError(
                 f"Layer {layer!r} does not exist: the model has {num_layers}.",
                 f"Use {-num_layers} to {num_layers - 1}; 0 is the first layer and -1 the last.",

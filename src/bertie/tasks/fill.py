@@ -19,18 +19,21 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
+from bertie.answers import Candidate, Filled, Filling
+from bertie.arguments import one_or_several, whole_number
 from bertie.data import RowReader, texts
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForMaskedLM
-from bertie.tasks.batching import Row, run_in_order
-from bertie.tasks.inputs import Task, checked_count, checked_text, chunked, shortened
-from bertie.tasks.loaded import ModelLike, open_model
+from bertie.running.batching import Row, chunked
+from bertie.running.open import ModelLike, open_model
+from bertie.running.stream import run_in_order
+from bertie.running.task import TextTask, checked_text, function_of
 from bertie.text import BertTokenizer
 
 Ids = tuple[int, ...]
@@ -38,48 +41,6 @@ Ids = tuple[int, ...]
 # Texts are filled together, round by round; each holds at most its beams.
 _TEXTS_AT_ONCE = 32
 _LEAST_BEAMS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A word for one mask. `text` is the text with it in place, as the tokenizer reads it back."""
-
-    token: str
-    score: float
-    text: str
-    ids: Ids  # one, or several for a target of several word pieces
-
-    @property
-    def id(self) -> int | None:
-        """The token's id; None for a target of several word pieces."""
-        return self.ids[0] if len(self.ids) == 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """A word for every mask, chosen together; `score` is the product of their probabilities."""
-
-    tokens: tuple[str, ...]
-    score: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A text's answer: for each mask its `masks` candidates by itself, and the best `fillings` of all, best first."""
-
-    masks: tuple[tuple[Candidate, ...], ...]
-    fillings: tuple[Filling, ...]
-
-    @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """The candidates of the first mask: of the only one, in most texts."""
-        return self.masks[0]
-
-    @property
-    def text(self) -> str:
-        """The text with its best filling."""
-        return self.fillings[0].text if self.fillings else self.masks[0][0].text
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +69,9 @@ class FillPlan:
 
 _Scored = list[tuple[int, float]]  # (id, log-probability)
 _Reply = list[_Scored]  # for each of a query's places
-_Work = Generator[list[_Query], list[_Reply], Any]
+Found = TypeVar("Found")
+_Work = Generator[list[_Query], list[_Reply], Found]  # asks for queries to be run, is sent their replies
+_Choices = list[tuple[Ids, float]]  # what may stand at a mask, with its log-probability, best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +84,14 @@ class _Beam:
     score: float = 0.0
 
 
-class MaskFiller(Task[str, Filled]):
-    """`fill` with its model and settings fixed."""
+class MaskFiller(TextTask[Filled]):
+    """A `Filled` for a text with the tokenizer's mask token in it; a list for a list, an iterator for an iterator.
+
+    `Filled.masks` has `top_k` candidates for each mask; `Filled.fillings` has the `top_k` best ways to fill all of
+    them together (beam search over `num_beams`, at least `top_k` and 5; `joint=False` leaves it out). `targets`
+    restricts what may stand at a mask; words of several pieces are scored whole. Of a text longer than the model, as
+    much around the mask as fits is read.
+    """
 
     name: ClassVar[str] = "fill"
 
@@ -137,9 +106,11 @@ class MaskFiller(Task[str, Filled]):
         tokenizer: BertTokenizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
+        progress: bool | None = None,
     ) -> None:
-        checked_count("top_k", top_k)
-        checked_count("num_beams", num_beams, none_means="enough for top_k")
+        whole_number("top_k", top_k)
+        whole_number("num_beams", num_beams, or_none="enough for top_k")
+        self.progress = progress
         self.loaded = open_model(
             model,
             BertForMaskedLM,
@@ -160,7 +131,7 @@ class MaskFiller(Task[str, Filled]):
         self.num_beams = max(top_k, num_beams or _LEAST_BEAMS)
         self.targets = None if targets is None else read_targets(self.loaded.tokenizer, targets)
 
-    def checked(self, item: Any, where: str) -> str:
+    def checked(self, item: object, where: str) -> str:
         text = checked_text(item, where)
         if (found := self.fault(text)) is not None:
             wrong, remedy = found
@@ -175,7 +146,7 @@ class MaskFiller(Task[str, Filled]):
             return None
         return f"has no {token}: {shortened(text)!r}.", f"Write {token} where a word is to be found."
 
-    def read(self, rows: RowReader) -> Iterable[str]:
+    def from_file(self, rows: RowReader) -> Iterable[object]:
         return texts(rows, fault=self.fault)
 
     def stream(self, items: Iterable[str]) -> Iterator[Filled]:
@@ -209,7 +180,7 @@ class MaskFiller(Task[str, Filled]):
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
-    def _together(self, works: list[_Work]) -> list[Filled]:
+    def _together(self, works: list[_Work[Filled]]) -> list[Filled]:
         """Run every text's work side by side: what they ask for in a round goes through the model in full batches."""
         answers: dict[int, Filled] = {}
         asked = {number: next(work) for number, work in enumerate(works)}
@@ -231,7 +202,7 @@ class MaskFiller(Task[str, Filled]):
         for query in batch:
             places += [start + place for place in query.places]
             start += len(query.row)
-        device = self.loaded.model.device
+        device = self.loaded.device
         logits: Tensor = self.loaded.run(
             [query.row for query in batch], masked_positions=torch.tensor(places, device=device)
         ).logits
@@ -270,7 +241,7 @@ class MaskFiller(Task[str, Filled]):
 
     # -- one text ------------------------------------------------------------------------------------------------------
 
-    def rounds(self, plan: FillPlan) -> _Work:
+    def rounds(self, plan: FillPlan) -> _Work[Filled]:
         """A text's work: it asks for queries to be run, is sent their replies, and gives a `Filled` in the end."""
         tokens, places = plan.tokens, plan.places
         masks = yield from self._each(tokens, places)
@@ -281,9 +252,9 @@ class MaskFiller(Task[str, Filled]):
             fillings = yield from self._all(tokens, places)
         return Filled(masks, fillings)
 
-    def _each(self, tokens: Ids, places: Sequence[int]) -> _Work:
+    def _each(self, tokens: Ids, places: Sequence[int]) -> _Work[tuple[tuple[Candidate, ...], ...]]:
         """The candidates of every mask by itself, the others staying masks."""
-        found: list[list[tuple[Ids, float]]] = []
+        found: list[_Choices] = []
         if self.targets is None:
             windows = self._windows(tokens, places)
             replies = yield [self._query(tokens, group, self.top_k, start) for start, group in windows.items()]
@@ -296,9 +267,7 @@ class MaskFiller(Task[str, Filled]):
             for place, scored in zip(places, found, strict=True)
         )
 
-    def _candidates(
-        self, tokens: Ids, place: int, scored: list[tuple[Ids, float]], *, keep: bool
-    ) -> tuple[Candidate, ...]:
+    def _candidates(self, tokens: Ids, place: int, scored: _Choices, *, keep: bool) -> tuple[Candidate, ...]:
         """`keep`: there are masks left, which are to be seen in the text."""
         tokenizer = self.loaded.tokenizer
         choices = [list(ids) for ids, _ in scored]
@@ -308,13 +277,13 @@ class MaskFiller(Task[str, Filled]):
             for (ids, score), text in zip(scored, texts, strict=True)
         )
 
-    def _all(self, tokens: Ids, places: Sequence[int]) -> _Work:
+    def _all(self, tokens: Ids, places: Sequence[int]) -> _Work[tuple[Filling, ...]]:
         """The best fillings of all masks, from left to right, `num_beams` kept at every mask."""
         beams = [_Beam(tokens, tuple(places))]
         for _ in places:
             if self.targets is None:
                 replies = yield [self._query(beam.tokens, beam.places[:1], self.num_beams) for beam in beams]
-                choices = [[((token,), score) for token, score in reply[0]] for reply in replies]
+                choices: list[_Choices] = [[((token,), score) for token, score in reply[0]] for reply in replies]
             else:
                 choices = []
                 for beam in beams:
@@ -332,7 +301,7 @@ class MaskFiller(Task[str, Filled]):
             for beam in beams[: self.top_k]
         )
 
-    def _targets_at(self, tokens: Ids, place: int) -> _Work:
+    def _targets_at(self, tokens: Ids, place: int) -> _Work[_Choices]:
         """(ids, log-probability) of every target at one mask, best first; those of one length start from one row."""
         assert self.targets is not None
         scores = dict.fromkeys(self.targets, 0.0)
@@ -356,52 +325,19 @@ class MaskFiller(Task[str, Filled]):
         return sorted(scores.items(), key=lambda entry: -entry[1])
 
 
-def fill(
-    texts: Any,
-    *,
-    model: ModelLike | None = None,
-    top_k: int = 5,
-    targets: str | Sequence[str] | None = None,
-    joint: bool = True,
-    num_beams: int | None = None,
-    tokenizer: BertTokenizer | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
-    progress: bool | None = None,
-) -> Any:
-    """A `Filled` for a text with the tokenizer's mask token in it; a list for a list, an iterator for an iterator.
-
-    `Filled.masks` has `top_k` candidates for each mask; `Filled.fillings` has the `top_k` best ways to fill all of
-    them together (beam search over `num_beams`, at least `top_k` and 5; `joint=False` leaves it out). `targets`
-    restricts what may stand at a mask; words of several pieces are scored whole. Of a text longer than the model, as
-    much around the mask as fits is read.
-    """
-    task = MaskFiller(
-        model,
-        top_k=top_k,
-        targets=targets,
-        joint=joint,
-        num_beams=num_beams,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-    )
-    return task(texts, progress=progress)
+fill = function_of(MaskFiller, "fill")
 
 
-def read_targets(tokenizer: BertTokenizer, targets: Any) -> tuple[Ids, ...]:
+def read_targets(tokenizer: BertTokenizer, targets: str | Iterable[str]) -> tuple[Ids, ...]:
     """The word pieces of every target: the token of that very name, or what the tokenizer makes of it."""
-    words = [targets] if isinstance(targets, str) else list(targets)
+    words = one_or_several(targets)
     if not words:
         raise InputError("targets is empty.", "Pass at least one word, or None for the whole vocabulary.")
+    vocabulary = tokenizer.get_vocab()
     found: list[Ids] = []
     for number, word in enumerate(words):
         checked_text(word, f"Target {number}")
-        known = tokenizer.convert_tokens_to_ids(word)
-        if known is None or (known == tokenizer.unk_token_id and word != tokenizer.unk_token):
-            ids = tuple(tokenizer.encode(word, add_special_tokens=False))
-        else:
-            ids = (known,)
+        ids = (vocabulary[word],) if word in vocabulary else tuple(tokenizer.encode(word, add_special_tokens=False))
         if not ids:
             raise InputError(f"Target {number} ({word!r}) is empty for this tokenizer.", "Leave it out.")
         if tokenizer.unk_token_id in ids and word != tokenizer.unk_token:
@@ -429,3 +365,8 @@ def _longer(beam: _Beam, ids: Ids, score: float) -> _Beam:
 
 def _put(tokens: Ids, place: int, ids: Ids) -> Ids:
     return (*tokens[:place], *ids, *tokens[place + 1 :])
+
+
+def shortened(text: str, size: int = 60) -> str:
+    """The beginning of a text, for an error."""
+    return text if len(text) <= size else text[: size - 1] + "…"

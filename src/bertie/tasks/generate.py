@@ -12,56 +12,41 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import torch
 
+from bertie.answers import Generated
+from bertie.arguments import is_whole, whole_number
 from bertie.checkpoint.read import open_checkpoint
 from bertie.errors import InputError
 from bertie.model import BertLMHeadModel
-from bertie.tasks.batching import run_in_order
-from bertie.tasks.inputs import Task, checked_count
-from bertie.tasks.loaded import Loaded, ModelLike, open_model
+from bertie.running.open import ModelLike, OpenModel, is_named, open_model
+from bertie.running.stream import run_in_order
+from bertie.running.task import TextTask, function_of
 from bertie.text import BertTokenizer
-
-_SEEDS = range(-(2**63), 2**64)  # what torch takes
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """What was written after a prompt: its text and its ids, without the prompt and without what ended it."""
-
-    prompt: str
-    text: str
-    ids: tuple[int, ...]
-    alternatives: tuple[Generated, ...] = ()  # the further ones, when num_return_sequences asked for more
-
-
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """How tokens are chosen; the names are `BertLMHeadModel.generate`'s."""
-
-    max_new_tokens: int = 20
-    min_new_tokens: int = 0
-    num_beams: int = 1
-    num_return_sequences: int = 1
-    do_sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 50
-    top_p: float = 1.0
-    repetition_penalty: float = 1.0
-    length_penalty: float = 1.0
-    early_stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
     text: str
     ids: Sequence[int]
+    work: int
+
+    def __len__(self) -> int:
+        """Its work in tokens."""
+        return self.work
 
 
-class TextGenerator(Task[str, Generated]):
-    """`generate` with its model and settings fixed."""
+class TextGenerator(TextTask[Generated]):
+    """A `Generated` for a prompt; a list for a list, an iterator for an iterator.
+
+    The likeliest next token again and again, or `num_beams` texts side by side, or drawn by chance (`do_sample`, with
+    `temperature`, `top_k`, `top_p` and a `seed`). A prompt that leaves no room for `max_new_tokens` loses its
+    beginning. A checkpoint that is not a decoder (`config.is_decoder`) predicts masked words, not next ones, and is
+    refused; `force=True` runs it as a decoder all the same.
+    """
 
     name: ClassVar[str] = "generate"
 
@@ -69,38 +54,55 @@ class TextGenerator(Task[str, Generated]):
         self,
         model: ModelLike,
         *,
-        decoding: Decoding | None = None,
+        max_new_tokens: int = 20,
+        min_new_tokens: int = 0,
+        num_beams: int = 1,
+        num_return_sequences: int = 1,
+        do_sample: bool = False,
         seed: int | None = None,
+        temperature: float = 1.0,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        length_penalty: float = 1.0,
+        early_stopping: bool = False,
         force: bool = False,
         tokenizer: BertTokenizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
+        progress: bool | None = None,
     ) -> None:
-        self.decoding = Decoding() if decoding is None else decoding
-        for name in ("max_new_tokens", "num_beams", "num_return_sequences"):
-            checked_count(name, getattr(self.decoding, name))
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed not in _SEEDS):
-            raise InputError(f"seed is {seed!r}; it takes a whole number from -2^63 to 2^64 - 1, or None.")
+        whole_number("max_new_tokens", max_new_tokens)
+        whole_number("num_beams", num_beams)
+        whole_number("num_return_sequences", num_return_sequences)
+        if seed is not None and not is_whole(seed, -(2**63), 2**64 - 1):  # what torch takes
+            raise InputError("{seed:is} it takes a whole number from -2^63 to 2^64 - 1, or None.", seed=seed)
+        self.max_new_tokens, self.count = max_new_tokens, num_return_sequences
+        self.copies = max(num_beams, num_return_sequences)
+        self.draws_alone = do_sample and seed is not None
+        self.progress = progress
         self.seed = seed
         self.loaded = _open_decoder(model, force=force, tokenizer=tokenizer, device=device, dtype=dtype)
-        self.room = self.loaded.max_length - self.decoding.max_new_tokens
+        self.room = self.loaded.max_length - max_new_tokens
         if self.room < 1:
             raise InputError(
-                f"max_new_tokens is {self.decoding.max_new_tokens}, and the model has room for "
-                f"{self.loaded.max_length} tokens, prompt and all.",
+                f"{{max_new_tokens:is}} the model has room for {self.loaded.max_length} tokens, prompt and all.",
                 f"Ask for at most {self.loaded.max_length - 1}.",
+                max_new_tokens=max_new_tokens,
             )
-        config, tokens = self.loaded.model.config, self.loaded.tokenizer
+        assert isinstance(self.loaded.model, BertLMHeadModel)
+        self._generate = partial(
+            self.loaded.model.generate, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens,
+            num_beams=num_beams, num_return_sequences=num_return_sequences, do_sample=do_sample,
+            temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
+            length_penalty=length_penalty, early_stopping=early_stopping,
+        )  # fmt: skip
+        config, tokens = self.loaded.config, self.loaded.tokenizer
         self.end = config.eos_token_id if config.eos_token_id is not None else tokens.sep_token_id
         self.pad = config.pad_token_id if config.pad_token_id is not None else (tokens.pad_token_id or 0)
 
     def stream(self, items: Iterable[str]) -> Iterator[Generated]:
-        copies = max(self.decoding.num_beams, self.decoding.num_return_sequences)
-
-        def cost(prompt: _Prompt) -> int:
-            return (len(prompt.ids) + self.decoding.max_new_tokens) * copies
-
-        yield from run_in_order(map(self._prompt, items), self._run, budget=self.loaded.budget, length=cost)
+        return run_in_order(map(self._prompt, items), self._run, budget=self.loaded.budget)
 
     def _prompt(self, text: str) -> _Prompt:
         tokens = self.loaded.tokenizer
@@ -109,15 +111,16 @@ class TextGenerator(Task[str, Generated]):
         ids: list[int] = tokens.encode(text, add_special_tokens=False)
         # The end of a prompt is what the text goes on from, so a long one loses its beginning.
         kept = ids[max(0, len(ids) - (self.room - 1)) :]
-        return _Prompt(text, [tokens.cls_token_id, *kept])
+        work = (1 + len(kept) + self.max_new_tokens) * self.copies
+        return _Prompt(text, [tokens.cls_token_id, *kept], work)
 
     def _run(self, prompts: list[_Prompt]) -> list[Generated]:
-        if self.decoding.do_sample and self.seed is not None:
+        if self.draws_alone:
             return [answer for prompt in prompts for answer in self._continue([prompt])]
         return self._continue(prompts)
 
     def _continue(self, prompts: list[_Prompt]) -> list[Generated]:
-        device = self.loaded.model.device
+        device = self.loaded.device
         longest = max(len(prompt.ids) for prompt in prompts)
         missing = [longest - len(prompt.ids) for prompt in prompts]
         ids = [[self.pad] * gap + list(prompt.ids) for gap, prompt in zip(missing, prompts, strict=True)]
@@ -125,19 +128,18 @@ class TextGenerator(Task[str, Generated]):
         generator = None
         if self.seed is not None:
             generator = torch.Generator(device=device).manual_seed(self.seed)
-        options = {name: getattr(self.decoding, name) for name in Decoding.__slots__}
-        written = self.loaded.model.generate(
+        written = self._generate(
             torch.tensor(ids, device=device),
             torch.tensor(mask, device=device),
             eos_token_id=self.end,
             pad_token_id=self.pad,
             generator=generator,
-            **options,
-        )[:, longest:].tolist()
-        count = self.decoding.num_return_sequences
+        )
+        assert isinstance(written, torch.Tensor)  # nothing else was asked for
+        rows = written[:, longest:].tolist()
         answers = []
         for number, prompt in enumerate(prompts):
-            best, *others = (self._answer(prompt, row) for row in written[number * count : (number + 1) * count])
+            best, *others = (self._answer(prompt, row) for row in rows[number * self.count :][: self.count])
             answers.append(replace(best, alternatives=tuple(others)))
         return answers
 
@@ -148,52 +150,7 @@ class TextGenerator(Task[str, Generated]):
         return Generated(prompt.text, self.loaded.tokenizer.decode(list(ids), skip_special_tokens=True), ids)
 
 
-def generate(
-    prompts: Any,
-    *,
-    model: ModelLike,
-    max_new_tokens: int = 20,
-    min_new_tokens: int = 0,
-    num_beams: int = 1,
-    num_return_sequences: int = 1,
-    do_sample: bool = False,
-    seed: int | None = None,
-    temperature: float = 1.0,
-    top_k: int = 50,
-    top_p: float = 1.0,
-    repetition_penalty: float = 1.0,
-    length_penalty: float = 1.0,
-    early_stopping: bool = False,
-    force: bool = False,
-    tokenizer: BertTokenizer | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
-    progress: bool | None = None,
-) -> Any:
-    """A `Generated` for a prompt; a list for a list, an iterator for an iterator.
-
-    The likeliest next token again and again, or `num_beams` texts side by side, or drawn by chance (`do_sample`, with
-    `temperature`, `top_k`, `top_p` and a `seed`). A prompt that leaves no room for `max_new_tokens` loses its
-    beginning. A checkpoint that is not a decoder (`config.is_decoder`) predicts masked words, not next ones, and is
-    refused; `force=True` runs it as a decoder all the same.
-    """
-    decoding = Decoding(
-        max_new_tokens=max_new_tokens,
-        min_new_tokens=min_new_tokens,
-        num_beams=num_beams,
-        num_return_sequences=num_return_sequences,
-        do_sample=do_sample,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=repetition_penalty,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-    )
-    task = TextGenerator(
-        model, decoding=decoding, seed=seed, force=force, tokenizer=tokenizer, device=device, dtype=dtype
-    )
-    return task(prompts, progress=progress)
+generate = function_of(TextGenerator, "generate", first="prompts")
 
 
 def _open_decoder(
@@ -203,12 +160,12 @@ def _open_decoder(
     tokenizer: BertTokenizer | None,
     device: torch.device | str | None,
     dtype: torch.dtype | str | None,
-) -> Loaded:
-    if isinstance(model, (str, os.PathLike)):
+) -> OpenModel:
+    if is_named(model):
         if not force and open_checkpoint(model).config.get("is_decoder") is not True:
             raise InputError(
                 f"generate needs a decoder; {os.fspath(model)} was not trained as one (config.is_decoder is not true).",
-                "Use a checkpoint trained to predict the next word, or force=True to see what this one writes.",
+                "Use a checkpoint trained to predict the next word, or {force=True} to see what this one writes.",
             )
         return open_model(
             model,
@@ -220,7 +177,7 @@ def _open_decoder(
             is_decoder=True,
         )
     loaded = open_model(model, BertLMHeadModel, task="generate", tokenizer=tokenizer, device=device, dtype=dtype)
-    if not loaded.model.config.is_decoder:
+    if not loaded.config.is_decoder:
         raise InputError(
             "generate needs a decoder; the model it was given has config.is_decoder=False.",
             "Load it with BertLMHeadModel.from_pretrained(…, is_decoder=True).",

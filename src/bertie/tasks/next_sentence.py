@@ -8,47 +8,32 @@ The model is bertie-mini, which is small and came with this package, unless anot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import ClassVar, TypedDict, Unpack, overload
 
 import torch
 
-from bertie.data import RowReader, as_rows, pairs
-from bertie.data.lists import is_table, listed
+from bertie.answers import NextSentence
 from bertie.defaults import default_language_model
-from bertie.errors import InputError
 from bertie.model import BertForNextSentencePrediction
-from bertie.tasks.batching import Row, run_in_order
-from bertie.tasks.cuts import Cuts
-from bertie.tasks.inputs import Task, checked_text_or_pair, chunked, described
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import truncated_rows
+from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import Cuts, Long, Row
+from bertie.running.scoring import Reading, ScoringTask, logits_later
+from bertie.running.task import PairedTask, Streamed, described_as
 from bertie.text import BertTokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class NextSentence:
-    """How likely B is to follow A: the softmax of the head's class 0 (class 1 says that B was picked at random).
+class NextSentencePredictor(ScoringTask[tuple[str, str], float, NextSentence], PairedTask[NextSentence]):
+    """A `NextSentence` for two texts; a list of them for two lists of one length, an iterator for two iterators.
 
-    `truncated`: both together were longer than the model, and lost tokens from their ends.
+    Without `second`, `first` holds pairs: one tuple, a list or an iterator of them. Two texts that are too long
+    together lose tokens from their ends, the longer one first until they are equally long, then both alike.
     """
 
-    probability: float
-    truncated: bool = False
-
-    @property
-    def follows(self) -> bool:
-        return self.probability > 0.5
-
-    def __float__(self) -> float:
-        return self.probability
-
-
-class NextSentencePredictor(Task[tuple[str, str], NextSentence]):
-    """`next_sentence` with its model fixed: call it with a pair, a list of pairs or an iterator of pairs."""
-
     name: ClassVar[str] = "next_sentence"
+    names: ClassVar[tuple[str, str]] = ("first text", "second text")
+    long: Long = "truncate"
+    stride = 0
 
     def __init__(
         self,
@@ -57,7 +42,9 @@ class NextSentencePredictor(Task[tuple[str, str], NextSentence]):
         tokenizer: BertTokenizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
+        progress: bool | None = None,
     ) -> None:
+        self.progress = progress
         self.loaded = open_model(
             model,
             BertForNextSentencePrediction,
@@ -68,83 +55,56 @@ class NextSentencePredictor(Task[tuple[str, str], NextSentence]):
             default=default_language_model() if model is None else None,
         )
 
-    def read(self, rows: RowReader) -> Iterable[Any]:
-        return pairs(rows)
+    def cuts(self) -> Cuts:
+        return Cuts(self.long, self.loaded.max_length, choices=False)
 
-    def read_table(self, table: Any) -> Iterable[Any]:
-        return pairs(as_rows(table))
+    def start(self, rows: list[Row]) -> Callable[[], list[float]]:
+        logits = logits_later(self.loaded, rows)
 
-    def is_one(self, given: Any) -> bool:
-        return isinstance(given, (str, tuple))
-
-    def checked(self, item: Any, where: str) -> tuple[str, str]:
-        pair = checked_text_or_pair(item, where)
-        if isinstance(pair, str):
-            raise InputError(f"{where} is one string; next_sentence takes pairs.", "Pass (first, second).")
-        return pair
-
-    def stream(self, items: Iterable[tuple[str, str]]) -> Iterator[NextSentence]:
-        loaded = self.loaded
-        cuts = Cuts("truncate", loaded.max_length, choices=False)
-
-        def rows() -> Iterator[Row]:
-            for chunk in chunked(items):
-                for row in truncated_rows(loaded.tokenizer, chunk, max_length=loaded.max_length):
-                    cuts.note(row.is_cut)
-                    yield row
-
-        def run(batch: list[Row]) -> Sequence[float]:
-            # The head has two classes and the first says yes.
-            found: list[float] = loaded.run(batch).logits.float().softmax(-1)[:, 0].tolist()
+        def read() -> list[float]:
+            found: list[float] = logits().softmax(-1)[:, 0].tolist()  # of two classes, the first says yes
             return found
 
-        with cuts.told():
-            for probability in run_in_order(rows(), run, budget=loaded.budget):
-                yield NextSentence(probability, cuts.next_is_cut())
+        return read
+
+    def decode(self, context: Reading, judged: list[float]) -> NextSentence:
+        return NextSentence(judged[0], context.is_cut)
+
+
+class NextSentenceSettings(TypedDict, total=False):
+    model: ModelLike | None
+    tokenizer: BertTokenizer | None
+    device: torch.device | str | None
+    dtype: torch.dtype | str | None
+    progress: bool | None
+
+
+@overload
+def next_sentence(
+    first: str | tuple[str, str], second: str | None = None, **settings: Unpack[NextSentenceSettings]
+) -> NextSentence: ...
+
+
+@overload
+def next_sentence(
+    first: Iterator[str] | Streamed[tuple[str, str]],
+    second: Iterator[str] | None = None,
+    **settings: Unpack[NextSentenceSettings],
+) -> Iterator[NextSentence]: ...
+
+
+@overload
+def next_sentence(
+    first: list[str] | list[tuple[str, str]],
+    second: list[str] | None = None,
+    **settings: Unpack[NextSentenceSettings],
+) -> list[NextSentence]: ...
 
 
 def next_sentence(
-    first: Any,
-    second: Any = None,
-    *,
-    model: ModelLike | None = None,
-    tokenizer: BertTokenizer | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
-    progress: bool | None = None,
-) -> Any:
-    """A `NextSentence` for two texts; a list of them for two lists of one length, an iterator for two iterators.
-
-    Without `second`, `first` holds pairs: one tuple, a list or an iterator of them. Two texts that are too long
-    together lose tokens from their ends, the longer one first until they are equally long, then both alike.
-    """
-    task = NextSentencePredictor(model, tokenizer=tokenizer, device=device, dtype=dtype)
-    return task(first if second is None else _paired(first, second), progress=progress)
+    first: object, second: object = None, **settings: Unpack[NextSentenceSettings]
+) -> NextSentence | list[NextSentence] | Iterator[NextSentence]:
+    return NextSentencePredictor(**settings).paired(first, second)
 
 
-def _paired(first: Any, second: Any) -> Any:
-    """(a, b), [(a, b), …] or an iterator of them, from two texts, two lists or two iterators."""
-    if isinstance(first, str) or isinstance(second, str):
-        return first, second
-    for name, value in (("first", first), ("second", second)):
-        if isinstance(value, (bytes, dict)) or not (hasattr(value, "__iter__") or is_table(value)):
-            raise InputError(f"{name} is {described(value)}; a string, a list or an iterator was wanted.")
-    if isinstance(first, Iterator) or isinstance(second, Iterator):
-        return _zipped(first, second)
-    first, second = listed(first, "first texts"), listed(second, "second texts")
-    if len(first) != len(second):
-        raise InputError(f"There are {len(first)} first texts and {len(second)} second ones.", "Pass as many of each.")
-    return list(zip(first, second, strict=True))
-
-
-def _zipped(first: Iterable[Any], second: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    seconds = iter(second)
-    missing = object()
-    number = 0
-    for number, text in enumerate(first, start=1):
-        following = next(seconds, missing)
-        if following is missing:
-            raise InputError(f"There is no second text for text {number - 1}.", "Pass as many of each.")
-        yield text, following
-    if next(seconds, missing) is not missing:
-        raise InputError(f"There are {number} first texts and more second ones.", "Pass as many of each.")
+described_as(next_sentence, NextSentencePredictor)

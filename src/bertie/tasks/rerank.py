@@ -11,29 +11,31 @@ sentence-transformers folder) ranks by cosine instead: it reads each text alone,
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nlargest
-from typing import Any, ClassVar
+from typing import ClassVar, TypedDict, Unpack, overload
 
 import torch
+from torch import Tensor
 
+from bertie.answers import Ranked
+from bertie.arguments import one_of, whole_number
 from bertie.checkpoint.read import open_checkpoint
 from bertie.config import read_json_object
-from bertie.data.lists import is_table, listed
+from bertie.data.lists import listed
 from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
+from bertie.running.open import ModelLike, OpenModel, is_named, open_model
+from bertie.running.progress import with_progress
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Row, Sliding
+from bertie.running.scoring import Reading, ScoringTask, logits_later
+from bertie.running.task import checked_text, described, described_as, is_collection
 from bertie.tasks.classify import FUNCTIONS, Function, label_names, scores
-from bertie.tasks.cuts import LONG, Cuts, Long
-from bertie.tasks.inputs import checked_choice, checked_count, checked_text, described
-from bertie.tasks.loaded import Loaded, ModelLike, open_model
-from bertie.tasks.progress import with_progress
-from bertie.tasks.rows import DEFAULT_STRIDE
-from bertie.tasks.scoring import window_logits
+from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
 
 # A query and documents → each document's score, and whether only a part of it was read.
@@ -43,22 +45,17 @@ Score = Callable[[str, Iterable[str]], Iterator[tuple[float, bool]]]
 RELEVANT = ("relevant", "is_relevant", "relevance", "yes", "true")
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A document, where it stood (`index`), what it is called (`id`: given, or the index again) and its score.
-
-    `truncated`: document and query were longer than the model, and only a part was read.
-    """
-
-    index: int
-    id: Hashable
-    score: float
-    text: str
-    truncated: bool = False
-
-
 class Reranker:
-    """`rerank` with its model fixed: call it with a query and its documents."""
+    """`Ranked` documents, best first (equal ones in their order); a list of such lists for a list of queries.
+
+    `documents` is a list or an iterator; with `top_k` an iterator of any length needs no more memory than its answer.
+    `ids` names the documents. A document longer than the model counts as its best window (`long="windows"`), is cut
+    with a warning (`"truncate"`, as sentence-transformers does), or refused (`"error"`). A query of more than half the
+    model's length is cut.
+    `function` sets how logits become scores; `relevant` is the name of the label to rank by, where there are several
+    (otherwise the one called "relevant", "yes" or "true"; a classifier that has none of these is refused). Without a
+    classifier in the checkpoint, and without a model, the ranking is by cosine of embeddings (`bertie.embed`).
+    """
 
     name: ClassVar[str] = "rerank"
 
@@ -74,50 +71,64 @@ class Reranker:
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
     ) -> None:
-        checked_choice("function", function, (None, *FUNCTIONS))
-        checked_choice("long", long, LONG)
-        self.long, self.stride = long, stride
+        one_of("function", function, (None, *FUNCTIONS))
+        one_of("long", long, LONG)
         if embeds(model):
             for name, value in (("function", function), ("relevant", relevant)):
                 if value is not None:
                     raise InputError(
-                        f"{name}={value!r} is for classifiers; an embedding model ranks by cosine.",
+                        f"{{{name}}} is for classifiers; an embedding model ranks by cosine.",
                         "Leave it out, or use a cross-encoder.",
+                        **{name: value},
                     )
-            self._score: Score = _Cosine(model, long, tokenizer, device, dtype)
+            embedder = Embedder(model, tokenizer=tokenizer, device=device, dtype=dtype, normalize=True)
+            self._score: Score = _Cosine(embedder, long).scored
             return
         self.loaded = open_model(
             model, BertForSequenceClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
         )
-        names = label_names(self.loaded.model.config)
+        names = label_names(self.loaded.config)
         if relevant is not None:
-            checked_choice("relevant", relevant, names)
+            one_of("relevant", relevant, names)
         found = relevant_label(names) if relevant is None else names.index(relevant)
         if found is None:
             shown = ", ".join(map(repr, names[:6])) + (" …" if len(names) > 6 else "")
             raise InputError(
                 f"{self.loaded.name or 'The model'} is a classifier with the labels {shown}; none of them means that "
                 "a document is relevant.",
-                f"Use a reranker (a cross-encoder), or name the label to rank by: relevant={names[-1]!r}.",
+                "Use a reranker (a cross-encoder), or name the label to rank by: {relevant}.",
+                relevant=names[-1],
             )
         self.label = found
         self.function = function or default_function(self.loaded)
-        self._score = self._read_together
+        self._score = _CrossEncoder(self.loaded, found, self.function, long, stride).scored
+
+    @overload
+    def __call__(
+        self, query: str, documents: Iterable[str], *, top_k: int | None = ..., ids: Iterable[Hashable] | None = ...,
+        progress: bool | None = ...,
+    ) -> list[Ranked]: ...  # fmt: skip
+
+    @overload
+    def __call__(
+        self, query: list[str] | tuple[str, ...], documents: Iterable[str], *, top_k: int | None = ...,
+        ids: Iterable[Hashable] | None = ..., progress: bool | None = ...,
+    ) -> list[list[Ranked]]: ...  # fmt: skip
 
     def __call__(
         self,
-        query: Any,
+        query: object,
         documents: Iterable[str],
         *,
         top_k: int | None = None,
         ids: Iterable[Hashable] | None = None,
         progress: bool | None = None,
-    ) -> Any:
+    ) -> list[Ranked] | list[list[Ranked]]:
         """The ranking of one query, or a list of rankings for a list of queries."""
-        checked_count("top_k", top_k, none_means="all documents")
-        if isinstance(documents, (str, bytes, dict)) or not (hasattr(documents, "__iter__") or is_table(documents)):
+        whole_number("top_k", top_k, or_none="all documents")
+        if not is_collection(documents):
             raise InputError(f"documents is {described(documents)}; a list or an iterator of strings was wanted.")
-        several = not isinstance(query, str) and (hasattr(query, "__iter__") or is_table(query))
+        several = is_collection(query)
         if not isinstance(documents, Iterator) or several:
             documents = listed(documents, "documents")
         if not several:
@@ -152,90 +163,95 @@ class Reranker:
             return sorted(found, key=lambda one: -one.score)
         return nlargest(top_k, found, key=lambda one: one.score)  # holds no more than it gives
 
-    def _read_together(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
-        pairs = ((query, document) for document in documents)
-        with Cuts(self.long, self.loaded.max_length).told() as cuts:
-            for logits, _ in window_logits(self.loaded, pairs, cuts=cuts, stride=self.stride, sliding="second"):
-                # A document is as good as its best window.
-                yield float(scores(logits, self.function)[:, self.label].max()), cuts.next_is_cut()
+
+class _CrossEncoder(ScoringTask[tuple[str, str], Tensor, tuple[float, bool]]):
+    """Query and document read together: (score, whether only a part was read)."""
+
+    sliding: ClassVar[Sliding] = "second"
+
+    def __init__(self, loaded: OpenModel, label: int, function: Function, long: Long, stride: int) -> None:
+        self.loaded, self.label, self.function, self.long, self.stride = loaded, label, function, long, stride
+
+    def scored(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
+        return self.stream((query, document) for document in documents)
+
+    def start(self, rows: list[Row]) -> Callable[[], list[Tensor]]:
+        logits = logits_later(self.loaded, rows)
+        return lambda: list(logits().unbind(0))
+
+    def decode(self, context: Reading, judged: list[Tensor]) -> tuple[float, bool]:
+        # A document is as good as its best window.
+        return float(scores(torch.stack(judged), self.function)[:, self.label].max()), context.is_cut
 
 
+@dataclass(frozen=True)
 class _Cosine:
     """Cosine of query and document, by the embedding task, each with the prompt that the checkpoint has for it."""
 
-    def __init__(
-        self,
-        model: ModelLike | None,
-        long: Long,
-        tokenizer: BertTokenizer | None,
-        device: torch.device | str | None,
-        dtype: torch.dtype | str | None,
-    ) -> None:
-        from bertie.tasks.embed import Embedder
+    embedder: Embedder
+    long: Long
 
-        self._embedder = Embedder(model, tokenizer=tokenizer, device=device, dtype=dtype, normalize=True)
-        self._long = long
-
-    def __call__(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
-        embed = self._embedder.embed
-        (asked,) = embed([query], prompt_name="query", long=self._long, progress=False)
+    def scored(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
+        embed = self.embedder.embed
+        (asked,) = embed([query], prompt_name="query", long=self.long, progress=False)
         cut: deque[bool] = deque()
 
         def noted() -> Iterator[str]:
             for document in documents:
-                cut.append(self._long == "truncate" and self._embedder.is_cut(document, prompt_name="document"))
+                cut.append(self.long == "truncate" and self.embedder.is_cut(document, prompt_name="document"))
                 yield document
 
-        for vector in embed(noted(), prompt_name="document", long=self._long, progress=False):
+        for vector in embed(noted(), prompt_name="document", long=self.long, progress=False):
             yield float(vector @ asked), cut.popleft()
 
 
+class RerankSettings(TypedDict, total=False):
+    model: ModelLike | None
+    function: Function | None
+    relevant: str | None
+    long: Long
+    stride: int
+    tokenizer: BertTokenizer | None
+    device: torch.device | str | None
+    dtype: torch.dtype | str | None
+
+
+@overload
 def rerank(
-    query: Any,
+    query: str, documents: Iterable[str], *, top_k: int | None = ..., ids: Iterable[Hashable] | None = ...,
+    progress: bool | None = ..., **settings: Unpack[RerankSettings],
+) -> list[Ranked]: ...  # fmt: skip
+
+
+@overload
+def rerank(
+    query: list[str] | tuple[str, ...], documents: Iterable[str], *, top_k: int | None = ...,
+    ids: Iterable[Hashable] | None = ..., progress: bool | None = ..., **settings: Unpack[RerankSettings],
+) -> list[list[Ranked]]: ...  # fmt: skip
+
+
+def rerank(
+    query: str | list[str] | tuple[str, ...],
     documents: Iterable[str],
     *,
-    model: ModelLike | None = None,
     top_k: int | None = None,
     ids: Iterable[Hashable] | None = None,
-    function: Function | None = None,
-    relevant: str | None = None,
-    long: Long = "windows",
-    stride: int = DEFAULT_STRIDE,
-    tokenizer: BertTokenizer | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
     progress: bool | None = None,
-) -> Any:
-    """`Ranked` documents, best first (equal ones in their order); a list of such lists for a list of queries.
+    **settings: Unpack[RerankSettings],
+) -> list[Ranked] | list[list[Ranked]]:
+    return Reranker(**settings)(query, documents, top_k=top_k, ids=ids, progress=progress)
 
-    `documents` is a list or an iterator; with `top_k` an iterator of any length needs no more memory than its answer.
-    `ids` names the documents. A document longer than the model counts as its best window (`long="windows"`), is cut
-    with a warning (`"truncate"`, as sentence-transformers does), or refused (`"error"`). A query of more than half the
-    model's length is cut.
-    `function` sets how logits become scores; `relevant` is the name of the label to rank by, where there are several
-    (otherwise the one called "relevant", "yes" or "true"; a classifier that has none of these is refused). Without a
-    classifier in the checkpoint, and without a model, the ranking is by cosine of embeddings (`bertie.embed`).
-    """
-    task = Reranker(
-        model,
-        function=function,
-        relevant=relevant,
-        long=long,
-        stride=stride,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-    )
-    return task(query, documents, top_k=top_k, ids=ids, progress=progress)
+
+described_as(rerank, Reranker)
 
 
 def embeds(model: ModelLike | None) -> bool:
     """Is this a model without a head: one that gives vectors?"""
     if model is None:
         return True
-    if isinstance(model, (str, os.PathLike)):
+    if is_named(model):
         return model_class(open_checkpoint(model)) is BertModel
-    return isinstance(model.model if isinstance(model, Loaded) else model, BertModel)
+    return isinstance(model.model if isinstance(model, OpenModel) else model, BertModel)
 
 
 def relevant_label(names: Sequence[str]) -> int | None:
@@ -245,39 +261,38 @@ def relevant_label(names: Sequence[str]) -> int | None:
     return next((index for index, name in enumerate(names) if name.strip().lower() in RELEVANT), None)
 
 
-def default_function(loaded: Loaded) -> Function:
+def default_function(loaded: OpenModel) -> Function:
     """What the checkpoint names as a cross-encoder's activation; else sigmoid for one label, softmax for several."""
-    config = loaded.model.config
-    if config.num_labels > 1:
+    if loaded.config.num_labels > 1:
         return "softmax"
     named = _named_activation(loaded)
     # The name is a class's full path; it is compared and never imported.
     return "none" if named is not None and named.rpartition(".")[2] == "Identity" else "sigmoid"
 
 
-def _named_activation(loaded: Loaded) -> str | None:
-    extra = loaded.model.config.extra
-    places: list[Any] = [extra.get("sentence_transformers"), extra]
+def _named_activation(loaded: OpenModel) -> str | None:
+    extra = loaded.config.extra
+    places: list[object] = [extra.get("sentence_transformers"), extra]
     if loaded.folder is not None:
         file = loaded.folder / "config_sentence_transformers.json"
         if file.is_file():
             with suppress(BertieError):
                 places.insert(0, read_json_object(file))
     for place in places:
-        if isinstance(place, dict):
+        if isinstance(place, Mapping):
             named = place.get("activation_fn", place.get("sbert_ce_default_activation_function"))
             if isinstance(named, str):
                 return named
     return None
 
 
-def _numbered(documents: Iterable[Any], ids: Iterable[Hashable] | None) -> Iterator[tuple[int, Hashable, str]]:
+def _numbered(documents: Iterable[str], ids: Iterable[Hashable] | None) -> Iterator[tuple[int, Hashable, str]]:
     missing = object()
     names = iter(()) if ids is None else iter(ids)
     if ids is not None and isinstance(ids, Sequence) and isinstance(documents, Sequence) and len(ids) != len(documents):
         raise InputError(f"There are {len(documents)} documents and {len(ids)} ids.", "Pass one id for each document.")
     for index, document in enumerate(documents):
-        name: Any = index if ids is None else next(names, missing)
+        name: Hashable = index if ids is None else next(names, missing)
         if name is missing:
             raise InputError(f"There is no id for document {index}.", "Pass one id for each document.")
         yield index, name, checked_text(document, f"Document {index}")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from bertie.data.lists import is_table, listed
 from bertie.errors import InputError
-from bertie.tasks.inputs import checked_text
-from bertie.tasks.sentence import SIMILARITIES
+from bertie.running.sentence_folder import SIMILARITIES
+from bertie.running.task import checked_text
 
 if TYPE_CHECKING:
-    from bertie.tasks.embed import Embedder
-    from bertie.tasks.loaded import ModelLike
+    from bertie.running.open import ModelLike
+    from bertie.tasks.embed import Embedder, EmbedderSettings
 
 _ROWS_AT_ONCE = 64  # of a distance matrix, whose differences take `dimension` times its room
 
@@ -28,7 +29,7 @@ def similarity(
     function: str | None = None,
     long: str = "truncate",
     progress: bool | None = None,
-    **settings: Any,
+    **settings: Unpack[EmbedderSettings],
 ) -> NDArray[np.float32]:
     """Scores `[len(a), len(b)]` of texts, or of vectors that are ready; of `a` with itself when there is no `b`.
 
@@ -38,23 +39,23 @@ def similarity(
     check_function(function)
     if a is None:
         checked_text(a, "The text")
-    a, b = _collected(a), _collected(b)
+    left, right = _read(a), None if b is None else _read(b)
     embedder = None
-    if _is_text(a) or _is_text(b):
-        from bertie.tasks.embed import as_embedder
+    if any(isinstance(side, list) and side for side in (left, right)):
+        from bertie.tasks.embed import as_embedder  # which scores its own vectors with what is here
 
         embedder = as_embedder(model, **settings)
         function = function or embedder.similarity_fn_name
 
-    def vectors(value: Any) -> NDArray[np.float32]:
-        if _is_empty(value):
+    def vectors(side: list[str] | NDArray[np.float32]) -> NDArray[np.float32]:
+        if not isinstance(side, list):
+            return side
+        if embedder is None or not side:
             return np.zeros((0, 0), dtype=np.float32)
-        if embedder is None or not _is_text(value):
-            return _matrix(value)
-        return embedder.embed([value] if isinstance(value, str) else value, long=long, progress=progress)
+        return embedder.embed(side, long=long, progress=progress)
 
-    first = vectors(a)
-    second = first if b is None else vectors(b)
+    first = vectors(left)
+    second = first if right is None else vectors(right)
     if not len(first) or not len(second):
         return np.zeros((len(first), len(second)), dtype=np.float32)
     return score_matrix(first, second, function or "cosine")
@@ -110,32 +111,23 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return scaled
 
 
-def _collected(value: Any) -> Any:
-    """Iterators, tables and columns of text as lists; vectors stay what they are."""
-    is_numbers = hasattr(value, "detach") or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
-    if value is None or isinstance(value, str | list | tuple) or is_numbers:
-        return value
-    return listed(value) if isinstance(value, Iterable | set) or is_table(value) else value
-
-
-def _is_text(value: object) -> bool:
+def _read(value: object) -> list[str] | NDArray[np.float32]:
+    """A list of texts, from a text or any collection of them; or vectors, as they are."""
     if isinstance(value, str):
-        return True
+        return [value]
+    is_numbers = isinstance(value, torch.Tensor) or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
+    if not is_numbers and not isinstance(value, list | tuple) and (isinstance(value, Iterable) or is_table(value)):
+        value = listed(value)
     # A missing text is the embedder's to refuse, by its number.
-    return (
-        isinstance(value, list | tuple) and bool(value) and all(item is None or isinstance(item, str) for item in value)
-    )
-
-
-def _is_empty(value: object) -> bool:
-    return isinstance(value, list | tuple) and not value
+    if isinstance(value, list | tuple) and all(item is None or isinstance(item, str) for item in value):
+        return list(value)
+    return _matrix(value)
 
 
 def _matrix(value: object) -> NDArray[np.float32]:
-    if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach().float().cpu().numpy()
     try:
-        array = np.asarray(value, dtype=np.float32)
+        given = value.detach().float().cpu() if isinstance(value, torch.Tensor) else value
+        array = np.asarray(given, dtype=np.float32)
     except (TypeError, ValueError):
         raise InputError(
             "Similarity takes texts or vectors of one length; this is neither (or a mixture).",

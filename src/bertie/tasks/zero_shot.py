@@ -8,30 +8,37 @@ entailment against contradiction, for each label by itself. As in transformers' 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
+from bertie.answers import Classification
+from bertie.arguments import one_of, whole_number
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.tasks.batching import Row
-from bertie.tasks.classify import Classification, best_first
-from bertie.tasks.cuts import LONG, Cuts, Long
-from bertie.tasks.inputs import Task, TextOrPair, checked_choice, checked_count, described
-from bertie.tasks.loaded import ModelLike, open_model
-from bertie.tasks.rows import DEFAULT_STRIDE, split_text_or_pair, truncated_rows
-from bertie.tasks.scoring import averaged, classifier_logits, row_logits
+from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Row
+from bertie.running.scoring import Reading, averaged, logits_later, readings
+from bertie.running.task import RowTask, TextTask, described, function_of, is_collection
+from bertie.tasks.classify import best_first
 from bertie.text import BertTokenizer
+
+Readings: TypeAlias = list[Reading]  # one to a label
 
 HYPOTHESIS = "This example is {}."
 
 
-class ZeroShotClassifier(Task[str, Classification]):
-    """`zero_shot` with its model, labels and settings fixed."""
+class ZeroShotClassifier(RowTask[str, Readings, Tensor, Classification], TextTask[Classification]):
+    """A `Classification` over your own `labels` (a list, or one string with commas) for every text.
+
+    `model` is a classifier trained for inference: one of its labels is called "entailment". `{}` in `hypothesis` is
+    where a label goes. Long texts are cut with a warning, read whole (`long="windows"`), or refused (`"error"`); the
+    hypothesis is never cut.
+    """
 
     name: ClassVar[str] = "zero_shot"
 
@@ -48,108 +55,66 @@ class ZeroShotClassifier(Task[str, Classification]):
         tokenizer: BertTokenizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
+        progress: bool | None = None,
     ) -> None:
-        checked_count("top_k", top_k, none_means="all labels")
-        checked_choice("long", long, LONG)
+        whole_number("top_k", top_k, or_none="all labels")
+        one_of("long", long, LONG)
         self.labels = read_labels(labels)
         if not isinstance(hypothesis, str) or "{}" not in hypothesis:
             raise InputError(
-                f"hypothesis is {hypothesis!r}; it has no place for the label.", f"Write {{}} there: {HYPOTHESIS!r}."
+                "{hypothesis:is} it has no place for the label.",
+                f"Write {{}} there: {HYPOTHESIS!r}.",
+                hypothesis=hypothesis,
             )
         self.hypotheses = [hypothesis.replace("{}", label) for label in self.labels]
         self.loaded = open_model(
             model, BertForSequenceClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
         )
-        self.contradiction, self.entailment = inference_labels(self.loaded.model.config)
+        self.contradiction, self.entailment = inference_labels(self.loaded.config)
         self.multi_label, self.top_k, self.long, self.stride = multi_label, top_k, long, stride
+        self.progress = progress
 
-    def stream(self, items: Iterable[str]) -> Iterator[Classification]:
-        pairs = ((text, hypothesis) for text in items for hypothesis in self.hypotheses)
-        # The text is what is cut or slides; the hypothesis stays whole.
-        pairs_told = Cuts(self.long, self.loaded.max_length)
-        answers = classifier_logits(
-            self.loaded, pairs, cuts=pairs_told, stride=self.stride, sliding="first", strategy="only_first"
+    def cuts(self) -> Cuts:
+        return Cuts(self.long, self.loaded.max_length)
+
+    def tokenized(self, items: list[str], cuts: Cuts) -> Iterator[tuple[Readings, list[Row]]]:
+        """For every label its reading, and the rows of all labels. The text is what is cut or slides; the hypothesis
+        stays whole."""
+        count = len(self.hypotheses)
+        pairs = [(text, hypothesis) for text in items for hypothesis in self.hypotheses]
+        found = readings(
+            self.loaded, pairs, cuts, stride=self.stride, sliding="first", strategy="only_first", each=count
         )
-        with Cuts(self.long, self.loaded.max_length).told() as cuts:
-            for first in answers:
-                by_label = [first, *(next(answers) for _ in self.hypotheses[1:])]
-                is_cut = max(pairs_told.next_is_cut() for _ in self.hypotheses)
-                cuts.count(int(is_cut), 1)
-                yield self._judged(by_label, is_cut)
+        for _ in items:
+            by_label = list(islice(found, count))
+            yield [reading for reading, _ in by_label], [row for _, rows in by_label for row in rows]
 
-    def rows(self, text: str) -> tuple[list[list[int]], list[Row]]:
-        """For every label the weights of its rows, and the rows of all labels."""
-        tokenizer, limit = self.loaded.tokenizer, self.loaded.max_length
-        items: list[TextOrPair] = [(text, hypothesis) for hypothesis in self.hypotheses]
-        if self.long != "windows":
-            rows = truncated_rows(tokenizer, items, max_length=limit, strategy="only_first")
-            if any(row.is_cut for row in rows):
-                Cuts(self.long, limit).refuse(text)
-            return [[1]] * len(items), rows
-        found = [
-            split_text_or_pair(tokenizer, item, max_length=limit, stride=self.stride, sliding="first") for item in items
-        ]
-        return [one.weights for one in found], [row for one in found for row in one.rows]
+    def start(self, rows: list[Row]) -> Callable[[], list[Tensor]]:
+        """The logits of each row."""
+        logits = logits_later(self.loaded, rows)
+        return lambda: list(logits().unbind(0))
 
-    def run(self, rows: list[Row]) -> list[Tensor]:
-        """The logits of each row; rows of many texts and labels may be mixed."""
-        return row_logits(self.loaded, rows)
-
-    def decode(self, weights: Sequence[Sequence[int]], logits: Sequence[Tensor]) -> Classification:
-        """The scores of the labels, from what `run` gave for the text's rows."""
-        rows = iter(logits)
-        return self._judged([averaged(torch.stack(list(islice(rows, len(own)))), own) for own in weights])
-
-    def _judged(self, by_label: list[Tensor], is_cut: bool = False) -> Classification:
-        logits = torch.stack(by_label)
+    def decode(self, context: Readings, judged: list[Tensor]) -> Classification:
+        rows = iter(judged)
+        logits = torch.stack(
+            [averaged(torch.stack(list(islice(rows, len(one.weights)))), one.weights) for one in context]
+        )
         if self.multi_label or len(self.labels) == 1:
             values = logits[:, [self.contradiction, self.entailment]].softmax(-1)[:, 1]
         else:
             values = logits[:, self.entailment].softmax(0)
+        is_cut = any(one.is_cut for one in context)
         return best_first(self.labels, values.tolist(), self.top_k, truncated=is_cut)
 
 
-def zero_shot(
-    texts: Any,
-    labels: str | Sequence[str],
-    *,
-    model: ModelLike,
-    hypothesis: str = HYPOTHESIS,
-    multi_label: bool = False,
-    top_k: int | None = None,
-    long: Long = "truncate",
-    stride: int = DEFAULT_STRIDE,
-    tokenizer: BertTokenizer | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
-    progress: bool | None = None,
-) -> Any:
-    """A `Classification` over your own `labels` (a list, or one string with commas) for every text.
-
-    `model` is a classifier trained for inference: one of its labels is called "entailment". `{}` in `hypothesis` is
-    where a label goes. Long texts are cut with a warning, read whole (`long="windows"`), or refused (`"error"`); the
-    hypothesis is never cut.
-    """
-    task = ZeroShotClassifier(
-        labels,
-        model,
-        hypothesis=hypothesis,
-        multi_label=multi_label,
-        top_k=top_k,
-        long=long,
-        stride=stride,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-    )
-    return task(texts, progress=progress)
+zero_shot = function_of(ZeroShotClassifier, "zero_shot", positional=1)
 
 
-def read_labels(labels: Any) -> tuple[str, ...]:
+def read_labels(labels: object) -> tuple[str, ...]:
     """Labels as given, or cut at the commas of one string."""
     if isinstance(labels, str):
         labels = [label.strip() for label in labels.split(",") if label.strip()]
-    if isinstance(labels, (bytes, dict)) or not hasattr(labels, "__iter__"):
+    if not isinstance(labels, Iterable) or not is_collection(labels):
         raise InputError(f"labels is {described(labels)}; a list of strings was wanted.")
     found = tuple(labels)
     if not found:

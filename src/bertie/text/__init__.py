@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bertie.text.basic import BasicTokenizer, WordpieceTokenizer
 from bertie.text.encoding import BatchEncoding, CharSpan, EncodedRow, TokenSpan
-from bertie.text.hub_names import BertTokenizerFast, BertTokenizerSlow
-from bertie.text.learning import train_vocabulary
+from bertie.text.hub.names import BertTokenizerFast, BertTokenizerSlow
 from bertie.text.tokenizer import BertTokenizer
-from bertie.text.vocabulary import read_vocabulary
 from bertie.text.windows import Window, WindowedDocument, max_context_windows, split_document, split_documents
-from bertie.text.wordpiece import Token, WordPieceTokenizer
+from bertie.text.wordpiece.basic import BasicTokenizer, WordpieceTokenizer
+from bertie.text.wordpiece.learning import train_vocabulary
+from bertie.text.wordpiece.reference import Token, WordPieceTokenizer
+from bertie.text.wordpiece.vocabulary import read_vocabulary
 
 __all__ = [
     "BasicTokenizer",

@@ -8,12 +8,14 @@ asked for, from the Rust encodings kept behind it, because most callers want ids
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self, TypeVar, overload
 
 from bertie.errors import MissingExtra, TokenizerError
-from bertie.text.truncation import Cut, Side, take
+from bertie.text.truncation import Rows, Side, WholeRow, take
+
+T = TypeVar("T")
 
 WHOLE_NUMBERS = frozenset({"input_ids", "token_type_ids", "attention_mask", "special_tokens_mask", "offset_mapping"})
 
@@ -38,20 +40,6 @@ class NoRows(TokenizerError, KeyError):
 
 class NoRow(TokenizerError, IndexError):
     """A row that an encoding does not have."""
-
-
-class RustEncoding(Protocol):
-    """The part of `tokenizers.Encoding` that is used here."""
-
-    ids: list[int]
-    type_ids: list[int]
-    tokens: list[str]
-    offsets: list[tuple[int, int]]
-    special_tokens_mask: list[int]
-    word_ids: list[int | None]
-    sequence_ids: list[int | None]
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,31 +108,36 @@ class Padding:
     length: int
     side: Side
     pad_id: int
-    pad_type_id: int
-    pad_token: str
+    pad_type_id: int = 0
+    pad_token: str = ""
 
-    def fill(self, values: list[Any], filler: Any) -> list[Any]:
+    def fill(self, values: list[T], filler: T) -> list[T]:
         missing = self.length - len(values)
         if missing <= 0:
             return values
         return values + [filler] * missing if self.side == "right" else [filler] * missing + values
 
+    def fill_columns(self, columns: Mapping[str, list[Any]], ids_name: str = "input_ids") -> dict[str, list[Any]]:
+        """Pad the columns a tokenizer makes; any other column passes through."""
+        fillers: dict[str, int | tuple[int, int]] = {
+            ids_name: self.pad_id,
+            "token_type_ids": self.pad_type_id,
+            "attention_mask": 0,
+            "special_tokens_mask": 1,
+            "offset_mapping": (0, 0),
+        }
+        return {
+            name: [self.fill(row, fillers[name]) for row in column] if name in fillers else column
+            for name, column in columns.items()
+        }
+
 
 class Trace:
-    """Where each row came from: `samples[i]` is its text's index, `cuts[i]` the slices kept of the whole row."""
+    """Where each row came from: `whole()` are all texts' whole rows, with offsets and words."""
 
-    def __init__(
-        self,
-        encodings: Callable[[], Sequence[RustEncoding]],
-        *,
-        samples: Sequence[int],
-        cuts: Sequence[Cut | None],
-        padding: Padding | None,
-    ) -> None:
-        self.samples = samples
-        self._encodings = encodings
-        self.cuts = cuts
-        self._padding = padding
+    def __init__(self, rows: Rows, whole: Callable[[], Sequence[WholeRow]], padding: Padding | None = None) -> None:
+        self.samples, self.cuts = rows.samples, rows.cuts
+        self._all, self._padding = whole, padding
         # The rows of one long text are asked for one after another: its lists are made once, not for every row.
         self._latest: tuple[int, EncodedRow] | None = None
 
@@ -152,29 +145,21 @@ class Trace:
         row = self._whole(self.samples[index])
         cut, padding = self.cuts[index], self._padding
         if cut is not None:
-            row = EncodedRow(*(take(getattr(row, name), cut) for name in EncodedRow.__slots__))
+            row = EncodedRow(*(take(getattr(row, field.name), cut) for field in fields(row)))
         if padding is not None and len(row.ids) < padding.length:
             fillers = (padding.pad_id, padding.pad_type_id, padding.pad_token, (0, 0), 0, 1, None, None)
-            row = EncodedRow(
-                *(padding.fill(getattr(row, n), f) for n, f in zip(EncodedRow.__slots__, fillers, strict=True))
-            )
+            row = EncodedRow(*map(padding.fill, (getattr(row, field.name) for field in fields(row)), fillers))
         return row
 
     def _whole(self, sample: int) -> EncodedRow:
         latest = self._latest
         if latest is None or latest[0] != sample:
-            rust = self._encodings()[sample]
-            row = EncodedRow(
-                ids=rust.ids,
-                type_ids=rust.type_ids,
-                tokens=rust.tokens,
-                offsets=rust.offsets,
-                attention_mask=getattr(rust, "attention_mask", None) or [1] * len(rust.ids),
-                special_tokens_mask=rust.special_tokens_mask,
-                word_ids=rust.word_ids,
-                sequence_ids=rust.sequence_ids,
-            )
-            latest = self._latest = (sample, row)
+            row = self._all()[sample]
+            mask = getattr(row, "attention_mask", None) or [1] * len(row.ids)  # only rows of Rust's have one
+            read = {
+                field.name: getattr(row, field.name) for field in fields(EncodedRow) if field.name != "attention_mask"
+            }
+            latest = self._latest = sample, EncodedRow(attention_mask=mask, **read)
         return latest[1]
 
 
@@ -188,7 +173,7 @@ class BatchEncoding(UserDict[str, Any]):
     def __init__(
         self,
         data: Mapping[str, Any] | None = None,
-        encoding: Any = None,
+        encoding: WholeRow | list[WholeRow] | tuple[WholeRow, ...] | None = None,
         tensor_type: str | None = None,
         prepend_batch_axis: bool = False,
         n_sequences: int | None = None,
@@ -198,19 +183,26 @@ class BatchEncoding(UserDict[str, Any]):
         """`encoding` is one `tokenizers.Encoding`, or a list of them: the rows behind columns made elsewhere."""
         super().__init__(data or {})
         if encoding is not None:
-            found = list(encoding) if isinstance(encoding, (list, tuple)) else [encoding]
-            trace = Trace(lambda: found, samples=range(len(found)), cuts=[None] * len(found), padding=None)
+            found: Sequence[WholeRow] = encoding if isinstance(encoding, (list, tuple)) else [encoding]
+            trace = Trace(Rows(found, None), lambda: found)
         self._trace = trace
         self._rows: dict[int, EncodedRow] = {}
         self._n_sequences = n_sequences
         self.convert_to_tensors(tensor_type, prepend_batch_axis)
 
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, str):
-            return self.data[key]
-        if isinstance(key, slice):
-            rows = self.encodings
-            return {name: column[key] for name, column in self.data.items()} if rows is None else rows[key]
+    @overload
+    def __getitem__(self, key: str) -> Any: ...
+    @overload
+    def __getitem__(self, key: int) -> EncodedRow: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[EncodedRow] | dict[str, Any]: ...
+    def __getitem__(self, key: str | int | slice) -> object:
+        match key:
+            case str():
+                return self.data[key]
+            case slice():
+                rows = self.encodings
+                return {name: column[key] for name, column in self.data.items()} if rows is None else rows[key]
         return self._row(key)
 
     def __getattr__(self, name: str) -> Any:
@@ -227,7 +219,7 @@ class BatchEncoding(UserDict[str, Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         rows = state["rows"]
-        self.__init__(state["data"], encoding=rows, n_sequences=state["n_sequences"])  # type: ignore[misc]
+        BatchEncoding.__init__(self, state["data"], encoding=rows, n_sequences=state["n_sequences"])
         self._rows = dict(enumerate(rows or ()))
 
     @property
@@ -267,7 +259,8 @@ class BatchEncoding(UserDict[str, Any]):
         if self._trace is None:
             raise NoRows(
                 "This encoding has only its columns: no tokenizer call made it, but pad(), or a dict.",
-                "Ask what the tokenizer returned, or for return_offsets_mapping=True there.",
+                "Ask what the tokenizer returned, or for {return_offsets_mapping} there.",
+                return_offsets_mapping=True,
             )
         if not 0 <= index < len(self._trace.samples):
             raise NoRow(f"There is no row {index}: the encoding has {len(self._trace.samples)}.")
@@ -292,59 +285,59 @@ class BatchEncoding(UserDict[str, Any]):
 
     def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
         """0 or 1: the text a token is from."""
-        row, index = self._locate(batch_or_token_index, token_index)
-        return row.token_to_sequence(index)
+        row, at = self._locate(batch_or_token_index, token_index)
+        return row.token_to_sequence(at)
 
     def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
         """The number of a token's word."""
-        row, index = self._locate(batch_or_token_index, token_index)
-        return row.token_to_word(index)
+        row, at = self._locate(batch_or_token_index, token_index)
+        return row.token_to_word(at)
 
     def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
         """The characters a token was made of; None for a special token."""
-        row, index = self._locate(batch_or_token_index, token_index)
-        return row.token_to_chars(index)
+        row, at = self._locate(batch_or_token_index, token_index)
+        return row.token_to_chars(at)
 
     def char_to_token(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
         """The token that a character became part of; None for whitespace and other characters that left no trace."""
-        row, char = self._locate(batch_or_char_index, char_index)
-        return row.char_to_token(char, sequence_index)
+        row, at = self._locate(batch_or_char_index, char_index)
+        return row.char_to_token(at, sequence_index)
 
     def char_to_word(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
         """The number of the word that a character belongs to."""
-        row, char = self._locate(batch_or_char_index, char_index)
-        return row.char_to_word(char, sequence_index)
+        row, at = self._locate(batch_or_char_index, char_index)
+        return row.char_to_word(at, sequence_index)
 
     def word_to_tokens(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> TokenSpan | None:
         """The tokens of a word."""
-        row, word = self._locate(batch_or_word_index, word_index)
-        return row.word_to_tokens(word, sequence_index)
+        row, at = self._locate(batch_or_word_index, word_index)
+        return row.word_to_tokens(at, sequence_index)
 
     def word_to_chars(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> CharSpan | None:
         """The characters of a word."""
-        row, word = self._locate(batch_or_word_index, word_index)
-        return row.word_to_chars(word, sequence_index)
+        row, at = self._locate(batch_or_word_index, word_index)
+        return row.word_to_chars(at, sequence_index)
 
     def _locate(self, first: int, second: int | None) -> tuple[EncodedRow, int]:
         """The hub's two ways of asking: (index in the first row), or (row, index in it)."""
         return (self._row(0), first) if second is None else (self._row(first), second)
 
-    def convert_to_tensors(self, tensor_type: str | None = None, prepend_batch_axis: bool = False) -> BatchEncoding:
+    def convert_to_tensors(self, tensor_type: str | None = None, prepend_batch_axis: bool = False) -> Self:
         """Turn the columns into "pt" or "np" arrays, in place."""
         if tensor_type is not None:
             for name, column in self.data.items():
                 self.data[name] = to_array(column, tensor_type, name=name, add_axis=prepend_batch_axis)
         return self
 
-    def to(self, device: Any, *, non_blocking: bool = False) -> BatchEncoding:
+    def to(self, device: object, *, non_blocking: bool = False) -> Self:
         """Move tensor columns to a device, in place."""
         for name, column in self.data.items():
             if callable(getattr(column, "to", None)):
@@ -358,15 +351,22 @@ def to_array(column: Any, tensor_type: str, *, name: str, add_axis: bool = False
     PyTorch's usual float32 is what fractions become in "pt".
     """
     if tensor_type not in ("np", "pt"):
-        raise TokenizerError(f"return_tensors={tensor_type!r} is not known.", "Use 'pt', 'np' or None.")
-    if type(column).__module__.partition(".")[0] in ("numpy", "torch") and not add_axis:
+        raise TokenizerError(
+            "{return_tensors} is not known.",
+            "Use 'pt', 'np' or None.",
+            accepted=("pt", "np"),
+            return_tensors=tensor_type,
+        )
+    if _array_type(column) is not None and not add_axis:
         return column
     import numpy as np
 
     if column and isinstance(column[0], list) and len(lengths := {len(row) for row in column}) > 1:
         raise TokenizerError(
             f"The rows of {name!r} have different lengths ({min(lengths)} to {max(lengths)}): they make no tensor.",
-            "Pass padding=True, and truncation=True if some are too long.",
+            "Pass {padding}, and {truncation} if some are too long.",
+            padding=True,
+            truncation=True,
         )
     try:
         # Saying the type halves the time; only columns of the tokenizer's own are known to hold nothing else.
@@ -376,8 +376,10 @@ def to_array(column: Any, tensor_type: str, *, name: str, add_axis: bool = False
     if array.dtype.kind in "iu" or array.size == 0:
         array = array.astype(np.int64, copy=False)
     elif array.dtype.kind not in "bf":
+        while isinstance(column, (list, tuple)) and column:
+            column = column[0]
         raise TokenizerError(
-            f"{name!r} makes no tensor: it holds {_first(column)!r}, which is no number.",
+            f"{name!r} makes no tensor: it holds {column!r}, which is no number.",
             f"Take the column out before, or convert it: {name!r} as numbers.",
         )
     if tensor_type == "np":
@@ -390,7 +392,54 @@ def to_array(column: Any, tensor_type: str, *, name: str, add_axis: bool = False
     return tensor.to(torch.get_default_dtype()) if array.dtype.kind == "f" else tensor
 
 
-def _first(column: Any) -> Any:
-    while isinstance(column, (list, tuple)) and column:
-        column = column[0]
-    return column
+def pad_columns(
+    encoded: Mapping[str, Any] | Iterable[Mapping[str, Any]],
+    padding: Callable[[int], Padding | None],
+    *,
+    attention_mask: bool = True,
+    ids_name: str = "input_ids",
+    tensor_type: str | None = None,
+) -> BatchEncoding:
+    """A dict of columns, or a list of dicts that have the same keys, padded as `padding` says for the longest row.
+
+    One row alone (a flat list of ids) stays one. Padded are ids, type ids, attention and special-token masks; other
+    columns pass through as they are. Where the ids came as tensors or arrays, and no type is asked for, all columns go
+    back as such.
+    """
+    if not isinstance(encoded, Mapping):
+        given = list(encoded)
+        if not given:
+            return BatchEncoding()
+        encoded = {name: [row[name] for row in given] for name in given[0]}
+    if ids_name not in encoded:
+        raise TokenizerError(f"There are no {ids_name} to pad; there are {', '.join(encoded) or 'no columns'}.")
+    match encoded[ids_name]:
+        case [first, *_] | first:
+            tensor_type = tensor_type or _array_type(first)
+    columns = {name: _as_lists(column) for name, column in encoded.items()}
+    single = bool(columns[ids_name]) and isinstance(columns[ids_name][0], int)
+    if single:
+        columns = {name: [column] for name, column in columns.items()}
+    rows = len(columns[ids_name])
+    uneven = {name: len(column) for name, column in columns.items() if len(column) != rows}
+    if uneven:
+        raise TokenizerError(f"{ids_name} has {rows} rows, but {uneven} other columns have other numbers of them.")
+    lengths = [len(row) for row in columns[ids_name]]
+    if attention_mask and "attention_mask" not in columns:
+        columns["attention_mask"] = [[1] * length for length in lengths]
+    if (pad := padding(max(lengths, default=0))) is not None:
+        columns = pad.fill_columns(columns, ids_name)
+    if single:
+        columns = {name: column[0] for name, column in columns.items()}
+    return BatchEncoding(columns, tensor_type=tensor_type)
+
+
+def _array_type(value: object) -> str | None:
+    """ "pt" for tensors, "np" for arrays and their numbers."""
+    return {"torch": "pt", "numpy": "np"}.get(type(value).__module__.partition(".")[0])
+
+
+def _as_lists(column: Any) -> Any:
+    if hasattr(column, "tolist"):
+        return column.tolist()
+    return [_as_lists(entry) for entry in column] if isinstance(column, (list, tuple)) else column

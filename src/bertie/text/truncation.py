@@ -1,4 +1,4 @@
-"""Which tokens of an encoded row stay when it is too long, and which go to further rows.
+"""Whole rows, and which of their tokens stay when they are too long: the rest is dropped or goes to further rows.
 
 The Rust tokenizer can truncate by itself, but its settings are state shared by every caller. Here a row is encoded
 whole and cut afterwards, so two threads with different settings cannot disturb each other, and one long document is
@@ -15,9 +15,9 @@ everything else that runs along the row are cut by the same slices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, Protocol, TypeVar
 
 from bertie.errors import TokenizerError
 
@@ -27,11 +27,24 @@ Cut = tuple[tuple[int, int], ...]
 T = TypeVar("T")
 
 
-def check_side(side: Any, name: str) -> Side:
-    """A misspelt side would otherwise be taken for the left one."""
-    if side == "left" or side == "right":
-        return side  # type: ignore[no-any-return]
-    raise TokenizerError(f"{name} is {side!r}; wanted 'left' or 'right'.")
+class WholeRow(Protocol):
+    """A text or pair as it was encoded: the part of `tokenizers.Encoding` that is used here."""
+
+    @property
+    def ids(self) -> list[int]: ...
+    @property
+    def type_ids(self) -> list[int]: ...
+    @property
+    def tokens(self) -> list[str]: ...
+    @property
+    def offsets(self) -> list[tuple[int, int]]: ...
+    @property
+    def special_tokens_mask(self) -> list[int]: ...
+    @property
+    def word_ids(self) -> list[int | None]: ...
+    @property
+    def sequence_ids(self) -> list[int | None]: ...
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,16 @@ class Layout:
     def num_special(self) -> int:
         return self.length - (self.a_end - self.a_start) - (self.b_end - self.b_start)
 
+    def cut(self, a: tuple[int, int], b: tuple[int, int]) -> Cut:
+        """The row with tokens a[0] to a[1] of A and b[0] to b[1] of B, and all that is special."""
+        return (
+            (0, self.a_start),
+            (self.a_start + a[0], self.a_start + a[1]),
+            (self.a_end, self.b_start),
+            (self.b_start + b[0], self.b_start + b[1]),
+            (self.b_end, self.length),
+        )
+
 
 def take(values: Sequence[T], cut: Cut) -> list[T]:
     """The values that a cut keeps, in order."""
@@ -95,17 +118,7 @@ def cut_row(layout: Layout, truncation: Truncation, *, overflow: bool = False) -
     if overflow:
         pairs += [(a, b) for a in parts_a[1:] for b in parts_b]
         pairs += [(parts_a[0], b) for b in parts_b[1:]]
-    return [_cut(layout, a, b) for a, b in pairs]
-
-
-def _cut(layout: Layout, a: tuple[int, int], b: tuple[int, int]) -> Cut:
-    return (
-        (0, layout.a_start),
-        (layout.a_start + a[0], layout.a_start + a[1]),
-        (layout.a_end, layout.b_start),
-        (layout.b_start + b[0], layout.b_start + b[1]),
-        (layout.b_end, layout.length),
-    )
+    return [layout.cut(a, b) for a, b in pairs]
 
 
 def _sizes_kept(layout: Layout, truncation: Truncation) -> tuple[int, int]:
@@ -114,8 +127,10 @@ def _sizes_kept(layout: Layout, truncation: Truncation) -> tuple[int, int]:
     room = truncation.max_length - layout.num_special
     if room < 0:
         raise TokenizerError(
-            f"max_length={truncation.max_length} leaves no room: the special tokens alone are {layout.num_special}.",
-            f"Use max_length of at least {layout.num_special + 1}, or add_special_tokens=False.",
+            f"{{max_length}} leaves no room: the special tokens alone are {layout.num_special}.",
+            f"Use max_length of at least {layout.num_special + 1}, or {{add_special_tokens}}.",
+            max_length=truncation.max_length,
+            add_special_tokens=False,
         )
     if truncation.strategy == "longest_first":
         return _share_room(room, size_a, size_b)
@@ -127,9 +142,11 @@ def _sizes_kept(layout: Layout, truncation: Truncation) -> tuple[int, int]:
     if target <= excess:
         which, other = ("first", "second") if truncation.strategy == "only_first" else ("second", "first")
         raise TokenizerError(
-            f"truncation='{truncation.strategy}' cannot make a row of {layout.length} tokens fit max_length="
-            f"{truncation.max_length}: the {which} sequence has only {target} tokens and {excess} must go.",
+            f"{{truncation}} cannot make a row of {layout.length} tokens fit {{max_length}}: "
+            f"the {which} sequence has only {target} tokens and {excess} must go.",
             f"Raise max_length, shorten the {other} sequence, or use truncation='longest_first'.",
+            truncation=truncation.strategy,
+            max_length=truncation.max_length,
         )
     return (size_a - excess, size_b) if truncation.strategy == "only_first" else (size_a, size_b - excess)
 
@@ -153,9 +170,10 @@ def _parts(size: int, limit: int, truncation: Truncation) -> list[tuple[int, int
         return [(0, 0), (0, size)]
     if truncation.stride >= limit:
         raise TokenizerError(
-            f"stride={truncation.stride} is not smaller than the {limit} tokens that a row keeps of the sequence: "
+            f"{{stride}} is not smaller than the {limit} tokens that a row keeps of the sequence: "
             "the rows would never advance.",
             "Use a smaller stride or a larger max_length.",
+            stride=truncation.stride,
         )
     step = limit - truncation.stride
     starts = range(0, size - truncation.stride, step)
@@ -165,36 +183,38 @@ def _parts(size: int, limit: int, truncation: Truncation) -> list[tuple[int, int
     return [(size - end, size - start) for start, end in parts]
 
 
-def shorten_ids(
-    ids: list[int], pair_ids: list[int] | None, excess: int, strategy: str, *, stride: int, side: Side
-) -> tuple[list[int], list[int] | None, list[int]]:
-    """Remove `excess` ids as the hub's `truncate_sequences` does; third, what was removed and `stride` ids before it.
+class Rows:
+    """The rows of an answer. `samples[i]` is the index of row i's text; `cuts[i]` how that text's whole row is cut."""
 
-    Of a pair under "longest_first" nothing is given back. Its two sides get an odd id the other way round than in rows
-    that Rust makes (`_share_room`): that is the hub's difference too, between `prepare_for_model` and a call.
-    """
-    if excess <= 0 or strategy == "do_not_truncate":
-        return ids, pair_ids, []
-    if strategy not in get_args(Strategy):
-        raise TokenizerError(f"truncation_strategy={strategy!r} is not known.", f"Use one of {get_args(Strategy)}.")
-    if strategy == "longest_first" and pair_ids is not None:
-        from_longer = min(abs(len(ids) - len(pair_ids)), excess)
-        rest = excess - from_longer
-        from_a, from_b = rest // 2, rest - rest // 2
-        from_a, from_b = (from_a + from_longer, from_b) if len(ids) > len(pair_ids) else (from_a, from_b + from_longer)
-        return _shortened(ids, from_a, side), _shortened(pair_ids, from_b, side), []
-    target = pair_ids if strategy == "only_second" else ids
-    if target is None or len(target) <= excess:
-        size = 0 if target is None else len(target)
-        raise TokenizerError(
-            f"truncation='{strategy}' cannot remove {excess} tokens: the sequence has {size}.",
-            "Raise max_length, or use truncation='longest_first'.",
-        )
-    window = min(len(target), stride + excess)
-    removed = target[:window] if side == "left" else target[-window:]
-    kept = _shortened(target, excess, side)
-    return (ids, kept, removed) if strategy == "only_second" else (kept, pair_ids, removed)
+    def __init__(self, whole: Sequence[WholeRow], truncation: Truncation | None, *, overflow: bool = False) -> None:
+        self.whole = whole
+        self.samples: Sequence[int] = range(len(whole))
+        self.cuts: list[Cut | None] = [None] * len(whole)
+        self._is_cut = truncation is not None and any(len(row) > truncation.max_length for row in whole)
+        if self._is_cut and truncation is not None:
+            samples: list[int] = []
+            cuts: list[Cut | None] = []
+            for index, row in enumerate(whole):
+                fits = len(row) <= truncation.max_length
+                found = [None] if fits else cut_row(Layout.of(row.sequence_ids), truncation, overflow=overflow)
+                samples.extend([index] * len(found))
+                cuts.extend(found)
+            self.samples, self.cuts = samples, cuts
 
+    def read(self, read: Callable[[WholeRow], list[T]]) -> list[list[T]]:
+        """One list to a row. Reading a list out of Rust copies it, so a text cut to many rows is read once."""
+        if not self._is_cut:
+            return [read(row) for row in self.whole]
+        column: list[list[T]] = []
+        latest, values = -1, list[T]()
+        for sample, cut in zip(self.samples, self.cuts, strict=True):
+            if sample != latest:
+                latest, values = sample, read(self.whole[sample])
+            column.append(values if cut is None else take(values, cut))
+        return column
 
-def _shortened(ids: list[int], count: int, side: Side) -> list[int]:
-    return ids[count:] if side == "left" else ids[: len(ids) - count]
+    def ids(self) -> list[list[int]]:
+        return self.read(lambda row: row.ids)
+
+    def type_ids(self) -> list[list[int]]:
+        return self.read(lambda row: row.type_ids)

@@ -19,10 +19,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bertie.errors import TokenizerError
-from bertie.text.truncation import Layout
+from bertie.text.truncation import Layout, WholeRow
 
 if TYPE_CHECKING:
-    from bertie.text.encoding import RustEncoding
     from bertie.text.tokenizer import BertTokenizer
 
 DEFAULT_STRIDE = 128
@@ -107,8 +106,10 @@ def split_document(
     between words wherever a word is not longer than the window itself.
     """
     questions = None if question is None else [question]
-    settings = {"max_length": max_length, "stride": stride, "keep_words": keep_words}
-    return next(split_documents(tokenizer, [text], questions=questions, **settings))  # type: ignore[arg-type]
+    documents = split_documents(
+        tokenizer, [text], questions=questions, max_length=max_length, stride=stride, keep_words=keep_words
+    )
+    return next(documents)
 
 
 def split_documents(
@@ -124,7 +125,7 @@ def split_documents(
     if max_length is None:
         max_length = min(tokenizer.model_max_length, _LONGEST_WINDOW)
     if stride < 0:
-        raise TokenizerError(f"stride={stride} should not be negative.")
+        raise TokenizerError("{stride} should not be negative.", stride=stride)
     rows = tokenizer.encode_whole(texts) if questions is None else tokenizer.encode_whole(questions, texts)
     for number, (text, row) in enumerate(zip(texts, rows, strict=True)):
         question = None if questions is None else questions[number]
@@ -132,7 +133,7 @@ def split_documents(
 
 
 def _document(
-    row: RustEncoding, text: str, question: str | None, max_length: int, stride: int, keep_words: bool
+    row: WholeRow, text: str, question: str | None, max_length: int, stride: int, keep_words: bool
 ) -> WindowedDocument:
     layout = Layout.of(row.sequence_ids)
     start, end = (layout.a_start, layout.a_end) if question is None else (layout.b_start, layout.b_end)
@@ -142,9 +143,10 @@ def _document(
     if room < 1:
         taken = layout.length - (end - start)
         raise TokenizerError(
-            f"max_length={max_length} leaves no room for the document: special tokens"
+            "{max_length} leaves no room for the document: special tokens"
             f"{'' if question is None else ' and question'} take {taken}.",
             "Use a larger max_length." if question is None else "Shorten the question, or use a larger max_length.",
+            max_length=max_length,
         )
     words = tuple(word if word is not None else 0 for word in row.word_ids[start:end])
     spans = [(0, end - start)]
@@ -184,7 +186,9 @@ def window_spans(num_tokens: int, room: int, stride: int, words: Sequence[int] |
     [(0, 5), (3, 8), (6, 10)]
     """
     if not 0 <= stride < room:
-        raise TokenizerError(f"stride={stride} should be at least 0 and less than the {room} tokens of a window.")
+        raise TokenizerError(
+            f"{{stride}} should be at least 0 and less than the {room} tokens of a window.", stride=stride
+        )
 
     def end_of(start: int) -> int:
         end = min(start + room, num_tokens)

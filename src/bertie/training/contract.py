@@ -1,22 +1,35 @@
-"""What the training loop needs to know about a task: examples, batches, losses.
+"""What the training loop asks of a task, and what it gives back.
 
 A task brings two things. `Examples` are its data as a numbered list that never depends on what was read before:
 `(seed, epoch, index)` decide everything, so that a resumed run sees the same data. An `Objective` turns examples into
-packed batches, batches into a loss, and a model into metrics. The loop knows nothing else about it.
+packed batches, batches into a loss, and a model into metrics. The loop knows nothing else about it. Both are protocols
+with defaults: a class of your own inherits from them and leaves out what the defaults say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from bertie.errors import BertieError, DataError
+from bertie.training.token_rows import TokenRows, fingerprint
+
 if TYPE_CHECKING:
     from bertie.model.pretrained import BertPreTrainedModel
+
+Numbers = npt.NDArray[np.int64]
+# What JSON holds; a checkpoint's state is compared and passed on, never looked into by type.
+Json = Mapping[str, object]
+Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
+Item_contra = TypeVar("Item_contra", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class Batch:
 
 
 @runtime_checkable
-class Examples(Protocol):
+class Examples(Protocol[Item_co]):
     """Map-style and deterministic."""
 
     def __len__(self) -> int: ...
@@ -51,7 +64,7 @@ class Examples(Protocol):
         """Tokens of an example, or an upper bound: batches are filled by it."""
         ...
 
-    def get(self, index: int, epoch: int) -> Any:
+    def get(self, index: int, epoch: int) -> Item_co:
         """One example, dynamic masking included, seeded by (seed, epoch, index)."""
         ...
 
@@ -59,30 +72,77 @@ class Examples(Protocol):
         """A hash that changes when the data or the settings change; run checkpoints keep it."""
         ...
 
+    def lengths(self) -> Numbers:
+        """The lengths of all; millions of sequences have theirs in an array."""
+        return np.fromiter((self.length(index) for index in range(len(self))), dtype=np.int64, count=len(self))
+
+    def groups(self) -> Sequence[Hashable] | None:
+        """For each thing the examples are made of (a sentence, a question, a pair) what it belongs to: equal ones are
+        held out together, because they know too much of each other. None: every example is a thing of its own.
+        """
+        return None
+
+    def take(self, things: Numbers) -> Examples[Item_co]:
+        """The examples of these things alone."""
+        return Subset(self, things)
+
+
+class Subset(Examples[Item_co]):
+    """Some of another set's examples, by index."""
+
+    def __init__(self, examples: Examples[Item_co], indices: Numbers) -> None:
+        self.examples = examples
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def length(self, index: int) -> int:
+        return self.examples.length(int(self.indices[index]))
+
+    def lengths(self) -> Numbers:
+        return self.examples.lengths()[self.indices]
+
+    def get(self, index: int, epoch: int) -> Item_co:
+        return self.examples.get(int(self.indices[index]), epoch)
+
+    def fingerprint(self) -> str:
+        return fingerprint(self.examples.fingerprint(), self.indices)
+
+
+@dataclass(frozen=True)
+class RowExamples(Examples[Item_co]):
+    """Examples that are one row of tokens each."""
+
+    rows: TokenRows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def length(self, index: int) -> int:
+        return self.rows.length(index)
+
+    def lengths(self) -> Numbers:
+        return self.rows.lengths()
+
 
 @runtime_checkable
-class Objective(Protocol):
+class Objective(Protocol[Item_contra]):
     """What is trained, and how well it does."""
 
-    @property
-    def name(self) -> str:
-        """classify, pretrain, …"""
-        ...
+    name: str  # classify, pretrain, …
+    model: BertPreTrainedModel  # what is trained
+    best_metric: str  # the one of `evaluate`'s figures by which the best model is chosen
+    greater_is_better: bool
+    whole_batches: bool = False  # does the loss compare a batch's examples? Then it is not cut to fit into memory
+    evaluates_like_training: bool = False  # in the precision of training, and not in float32
 
     @property
-    def best_metric(self) -> str:
-        """The one of `evaluate`'s figures by which the best model is chosen."""
-        ...
+    def deciding(self) -> Json:
+        """What decides a run's numbers besides its data and settings (a teacher, say), as JSON has it."""
+        return {}
 
-    @property
-    def greater_is_better(self) -> bool: ...
-
-    @property
-    def model(self) -> BertPreTrainedModel:
-        """What is trained."""
-        ...
-
-    def collate(self, examples: Sequence[Any]) -> Batch: ...
+    def collate(self, examples: Sequence[Item_contra]) -> Batch: ...
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """The SUM over the batch's units (a scalar; the mean is sum/units), and extra numbers to log.
@@ -92,9 +152,77 @@ class Objective(Protocol):
         ...
 
     def evaluate(
-        self, model: nn.Module, examples: Examples, *, token_budget: int, device: torch.device | str
+        self, model: nn.Module, examples: Examples[Item_contra], *, token_budget: int, device: torch.device | str
     ) -> dict[str, float]: ...
+
+    def metric_names(self, dev: Examples[Item_contra]) -> tuple[str, ...]:
+        """The figures of `evaluate` with this data that a run can be judged by."""
+        return (self.best_metric,)
 
     def save_extras(self, folder: Path) -> None:
         """Tokenizer files and the like, beside the model; labels are in its config already."""
         ...
+
+
+# -- what comes of a run -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run."""
+
+    output: Path
+    steps: int
+    metrics: dict[str, float]  # of the model that was kept, on the dev data; empty without any
+    best_step: int | None
+    stopped_early: bool
+    skipped: int
+    seconds: float  # of training alone, without evaluating and saving
+    tokens: int
+    flops: float
+    oom_halvings: int = 0
+
+
+class Interrupted(BertieError):
+    """The run was stopped from outside.
+
+    `began`: there is a checkpoint of it to resume from. `kept`: there is that, or at least what was made for it.
+    """
+
+    def __init__(
+        self, cause: str, remedy: str | None = None, /, *, began: bool = True, kept: bool = True, **settings: object
+    ) -> None:
+        super().__init__(cause, remedy, **settings)
+        self.began, self.kept = began, kept
+
+
+class Diverged(BertieError):
+    """Gradients stopped being numbers; the last good state is saved."""
+
+
+# -- parts of the data -------------------------------------------------------------------------------------------------
+
+
+def hold_out(examples: Examples[Item], share: float, *, seed: int = 0) -> tuple[Examples[Item], Examples[Item]]:
+    """(the rest, about this share at random): a development set where none was given. Groups are held out whole."""
+    groups, chance = examples.groups(), np.random.Generator(np.random.PCG64(seed))
+    if groups is None:
+        order = chance.permutation(len(examples))
+        number = min(max(1, round(len(examples) * share)), len(examples) - 1)
+        return examples.take(np.sort(order[number:])), examples.take(np.sort(order[:number]))
+    members: dict[Hashable, list[int]] = {}
+    for thing, group in enumerate(groups):
+        members.setdefault(group, []).append(thing)
+    if len(members) < 2:
+        raise DataError(
+            "The training data is all one piece, of which nothing can be held out for development.",
+            "Give a file of development data.",
+        )
+    kept = list(members.values())
+    chosen: list[int] = []
+    for place in chance.permutation(len(kept))[: len(kept) - 1]:
+        if chosen and len(chosen) >= share * len(groups):
+            break
+        chosen += kept[place]
+    held = np.sort(np.asarray(chosen, dtype=np.int64))
+    return examples.take(np.setdiff1d(np.arange(len(groups)), held)), examples.take(held)

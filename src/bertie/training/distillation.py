@@ -1,6 +1,6 @@
 """A small model learns from a large one: an objective around another, with a teacher beside the student.
 
-    objective = Distillation(prepared.objective, teacher, weights=Weights(task=0.5, logits=0.5, hidden=1.0))
+    objective = Distillation(task.objective, teacher, weights=Weights(task=0.5, logits=0.5, hidden=1.0))
 
 The teacher reads the same batch, without dropout and gradients, and the student is pulled towards
 
@@ -23,23 +23,26 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertie.checkpoint.report import NewlyInitialized
+from bertie.arguments import number, one_of
+from bertie.checkpoint.report import LoadingReport, NewlyInitialized
 from bertie.errors import CheckpointNotFound, ConfigError, InputError
 from bertie.model import BertModel
 from bertie.model.losses import IGNORED
+from bertie.model.outputs import ModelOutput
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.text import BertTokenizer
-from bertie.training.contract import Batch, Examples, Objective
+from bertie.training.contract import Batch, Examples, Item, Json, Objective
+from bertie.training.run.distributed import World
 
 AttentionLoss = Literal["maps", "relations"]
 Model = TypeVar("Model", bound=BertPreTrainedModel)
@@ -59,17 +62,17 @@ class Weights:
     def __post_init__(self) -> None:
         values = list(vars(self).values())
         if any(not value >= 0 for value in values) or not any(values):
-            raise ConfigError(f"distillation is {values}; its weights take 0 and more, and not all 0.")
+            raise ConfigError("{distillation:is} its weights take 0 and more, and not all 0.", distillation=values)
 
 
-class Distillation:
+class Distillation(Objective[Item]):
     """`layers[i]` is the teacher's layer (from 1; 0 is the embeddings) that student layer i + 1 is pulled towards; by
     default they are spread evenly and the last goes to the last.
     """
 
     def __init__(
         self,
-        objective: Objective,
+        objective: Objective[Item],
         teacher: BertPreTrainedModel,
         *,
         weights: Weights | None = None,
@@ -78,7 +81,11 @@ class Distillation:
         attention: AttentionLoss = "maps",
         seed: int = 0,
     ) -> None:
-        student = objective.model
+        # What the loop asks of an objective is the inner one's.
+        self.name, self.best_metric = objective.name, objective.best_metric
+        self.greater_is_better, self.whole_batches = objective.greater_is_better, objective.whole_batches
+        self.evaluates_like_training = objective.evaluates_like_training
+        self.model = student = objective.model
         self.objective = objective
         self.teacher = teacher.eval().requires_grad_(False)
         self.weights = weights or Weights()
@@ -94,41 +101,22 @@ class Distillation:
             )
         self.projection = _projection(teacher.config.hidden_size, student.config.hidden_size, seed)
 
-    # What the loop asks of an objective is the inner one's.
-    @property
-    def name(self) -> str:
-        return self.objective.name
-
-    @property
-    def best_metric(self) -> str:
-        return self.objective.best_metric
-
-    @property
-    def greater_is_better(self) -> bool:
-        return self.objective.greater_is_better
-
-    @property
-    def model(self) -> BertPreTrainedModel:
-        return self.objective.model
-
-    @property
-    def whole_batches(self) -> bool:
-        return bool(getattr(self.objective, "whole_batches", False))
-
-    def collate(self, examples: Sequence[Any]) -> Batch:
+    def collate(self, examples: Sequence[Item]) -> Batch:
         return self.objective.collate(examples)
 
     def evaluate(
-        self, model: nn.Module, examples: Examples, *, token_budget: int, device: torch.device | str
+        self, model: nn.Module, examples: Examples[Item], *, token_budget: int, device: torch.device | str
     ) -> dict[str, float]:
         return self.objective.evaluate(model, examples, token_budget=token_budget, device=device)
+
+    def metric_names(self, dev: Examples[Item]) -> tuple[str, ...]:
+        return self.objective.metric_names(dev)
 
     def save_extras(self, folder: Path) -> None:
         self.objective.save_extras(folder)
 
     @cached_property
-    def deciding(self) -> dict[str, Any]:
-        """What decides a run's numbers besides its data and settings, as JSON has it: checkpoints remember it."""
+    def deciding(self) -> Json:
         return {
             "teacher": _model_hash(self.teacher),
             "distillation weights": asdict(self.weights),
@@ -139,18 +127,18 @@ class Distillation:
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         weights = self.weights
-        options: dict[str, Any] = {}
-        if weights.hidden or (weights.attention and self.attention == "relations"):
-            options["output_hidden_states"] = True
-        if weights.attention and self.attention == "maps":
-            options["output_attentions"] = True
+        options = {
+            "output_hidden_states": bool(weights.hidden or (weights.attention and self.attention == "relations")),
+            "output_attentions": bool(weights.attention and self.attention == "maps"),
+        }
+        options = {name: True for name, wanted in options.items() if wanted}
         recorded = _Recorded(model, options)
-        task, extras = self.objective.loss(cast(nn.Module, recorded), batch)
+        task, extras = self.objective.loss(recorded, batch)
         ids = batch.tensors["input_ids"]
         if self.teacher.device != ids.device:
             self.teacher.to(ids.device)
         with torch.no_grad():
-            target = self.teacher(*recorded.inputs, **recorded.options)
+            target: ModelOutput = self.teacher(*recorded.inputs, **recorded.options)
         output = recorded.output
         total = weights.task * task
         if weights.logits:
@@ -161,7 +149,7 @@ class Distillation:
             total = total + weights.attention * batch.units * self._attention_loss(output, target, batch)
         return total, extras
 
-    def _logit_loss(self, output: Any, target: Any, batch: Batch) -> Tensor:
+    def _logit_loss(self, output: ModelOutput, target: ModelOutput, batch: Batch) -> Tensor:
         if "start_logits" in output:
             segments, number = batch.tensors["text_ids"], len(batch.tensors["cu_seqlens"]) - 1
             parts = [
@@ -171,10 +159,10 @@ class Distillation:
             return (parts[0] + parts[1]) / 2
         problem = self.model.config.problem_type
         if "prediction_logits" in output:
-            words = _divergence(output.prediction_logits, target.prediction_logits, self.temperature)
-            pairs = _divergence(output.seq_relationship_logits, target.seq_relationship_logits, self.temperature)
+            words = _divergence(output["prediction_logits"], target["prediction_logits"], self.temperature)
+            pairs = _divergence(output["seq_relationship_logits"], target["seq_relationship_logits"], self.temperature)
             return words + pairs
-        ours, theirs = output.logits.float(), target.logits.float()
+        ours, theirs = output["logits"].float(), target["logits"].float()
         if problem == "regression":
             return F.mse_loss(ours, theirs)
         if problem == "multi_label_classification":
@@ -185,30 +173,30 @@ class Distillation:
             ours, theirs = ours[kept], theirs[kept]
         return _divergence(ours, theirs, self.temperature)
 
-    def _hidden_loss(self, output: Any, target: Any) -> Tensor:
+    def _hidden_loss(self, output: ModelOutput, target: ModelOutput) -> Tensor:
         """The mean over the embeddings and all layers of mean squared differences."""
         pairs = [(0, 0), *((place, layer) for place, layer in enumerate(self.layers, start=1))]
         losses = []
         for ours, theirs in pairs:
-            wanted = target.hidden_states[theirs].float()
+            wanted = target["hidden_states"][theirs].float()
             if self.projection is not None:
                 with torch.autocast(wanted.device.type, enabled=False):
                     wanted = wanted @ self.projection.to(wanted.device)
-            losses.append(F.mse_loss(output.hidden_states[ours].float(), wanted))
+            losses.append(F.mse_loss(output["hidden_states"][ours].float(), wanted))
         return torch.stack(losses).mean()
 
-    def _attention_loss(self, output: Any, target: Any, batch: Batch) -> Tensor:
+    def _attention_loss(self, output: ModelOutput, target: ModelOutput, batch: Batch) -> Tensor:
         sizes = batch.tensors["cu_seqlens"].diff().tolist()
         if self.attention == "relations":
-            ours = torch.split(output.hidden_states[-1].float(), sizes)
-            theirs = torch.split(target.hidden_states[self.layers[-1]].float(), sizes)
+            ours = torch.split(output["hidden_states"][-1].float(), sizes)
+            theirs = torch.split(target["hidden_states"][self.layers[-1]].float(), sizes)
             pairs = [(_relations(a), _relations(b).exp()) for a, b in zip(ours, theirs, strict=True)]
         else:
             pairs = []
             for place, layer in enumerate(self.layers):
                 if layer == 0:
                     continue  # embeddings attend to nothing
-                for a, b in zip(output.attentions[place], target.attentions[layer - 1], strict=True):
+                for a, b in zip(output["attentions"][place], target["attentions"][layer - 1], strict=True):
                     same = a.shape[0] == b.shape[0]
                     a, b = (a.float(), b.float()) if same else (a.float().mean(dim=0), b.float().mean(dim=0))
                     pairs.append((a.clamp_min(1e-9).log(), b))
@@ -219,19 +207,19 @@ class Distillation:
         return torch.stack(losses).mean()
 
 
-class _Recorded:
+class _Recorded(nn.Module):
     """A model that remembers what it was given and what it answered, and gives more than it was asked for."""
 
-    def __init__(self, model: nn.Module, options: dict[str, Any]) -> None:
-        self.model = model
-        self.more = options
-        self.inputs: tuple[Any, ...] = ()
-        self.options: dict[str, Any] = {}
-        self.output: Any = None
+    def __init__(self, model: nn.Module, more: Mapping[str, object]) -> None:
+        super().__init__()
+        self.call, self.more = model.__call__, more  # not the model itself, whose mode is its own
+        self.inputs: tuple[object, ...] = ()
+        self.options: dict[str, object] = {}
+        self.output = ModelOutput()
 
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
-        self.inputs, self.options = inputs, options | self.more
-        self.output = self.model(*inputs, **self.options)
+    def forward(self, *inputs: object, **options: object) -> ModelOutput:
+        self.inputs, self.options = inputs, {**options, **self.more}
+        self.output = self.call(*inputs, **self.options)
         return self.output
 
 
@@ -250,10 +238,10 @@ def make_student(teacher: Model, *, layers: Sequence[int] | None = None, num_lay
     if (layers is None) == (num_layers is None):
         raise ConfigError("A student takes either layers or num_layers.", "Say one of them.")
     if num_layers is not None and not 1 <= num_layers <= depth:
-        raise ConfigError(f"num_layers is {num_layers}; the teacher has {depth} layers.")
+        raise ConfigError(f"{{num_layers:is}} the teacher has {depth} layers.", num_layers=num_layers)
     chosen = tuple(layers) if layers is not None else even_layers(num_layers or 1, depth)
     if not chosen or not all(1 <= layer <= depth for layer in chosen):
-        raise ConfigError(f"layers is {list(chosen)}; it takes numbers from 1 to {depth}.")
+        raise ConfigError(f"{{layers:is}} it takes numbers from 1 to {depth}.", layers=list(chosen))
     pruned = {
         place: teacher.config.pruned_heads[layer - 1]
         for place, layer in enumerate(chosen)
@@ -275,21 +263,22 @@ def make_student(teacher: Model, *, layers: Sequence[int] | None = None, num_lay
     return student.to(teacher.device).train(teacher.training)
 
 
-def load_teacher(source: str | os.PathLike[str], objective: Objective) -> BertPreTrainedModel:
+def load_teacher(source: str | os.PathLike[str], objective: Objective[Item]) -> BertPreTrainedModel:
     """A teacher for this objective from files; refused where the checkpoint lacks the task's head."""
     kind = type(objective.model)
     options: dict[str, Any] = {"add_pooling_layer": False} if kind is BertModel else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NewlyInitialized)
         made: Any = kind.from_pretrained(source, output_loading_info=True, **options)
-    teacher, report = made
+    teacher: BertPreTrainedModel = made[0]
+    report: LoadingReport = made[1]
     if report.newly_initialised:
         raise InputError(
             f"The teacher {os.fspath(source)} has no weights for {', '.join(sorted(report.newly_initialised)[:2])} "
             f"of a {kind.__name__}.",
             "Fine-tune it for the task first, or learn from its hidden states with a teacher of another kind.",
         )
-    return cast(BertPreTrainedModel, teacher)
+    return teacher
 
 
 def _model_hash(model: BertPreTrainedModel) -> str:
@@ -301,33 +290,88 @@ def _model_hash(model: BertPreTrainedModel) -> str:
     return digest.hexdigest()[:32]
 
 
-def check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise ConfigError(f"temperature is {temperature}; it must be above 0.")
+@dataclass(frozen=True)
+class Teaching:
+    """What a person says about learning from a larger model: `student_layers` begins with so many of its layers."""
+
+    teacher: str | os.PathLike[str] | None
+    weights: Weights | None = None
+    temperature: float = TEMPERATURE
+    student_layers: int | None = None
+
+    def check_student(self, model: object | None) -> None:
+        """Refuse `student_layers` where there is no teacher to take them from, or a student already."""
+        if self.student_layers is None:
+            return
+        if self.teacher is None:
+            raise InputError(
+                "{student_layers:is} there is no teacher to take them from.",
+                _NAME_IT,
+                student_layers=self.student_layers,
+            )
+        if model is not None:
+            raise InputError(
+                "Both {model} and {student_layers} were given.",
+                "The student is either a model of its own or some layers of the teacher: leave one of them out.",
+                model=...,
+                student_layers=...,
+            )
+
+    def check(self) -> None:
+        """Refuse a temperature that is none, and what says how to learn from a teacher where there is none."""
+        number("temperature", self.temperature, above=0, finite=False, error=ConfigError)
+        if self.teacher is not None:
+            return
+        said: dict[str, object] = {}
+        if self.weights is not None and self.weights != Weights():
+            said = {"distillation": list(vars(self.weights).values())}
+        if self.temperature != TEMPERATURE:
+            said = {"temperature": self.temperature}
+        for name in said:
+            raise InputError(f"{{{name}:is}} there is no teacher to learn from.", _NAME_IT, **said)
+
+    def check_vocabulary(self, tokenizer: BertTokenizer) -> None:
+        """Refuse a teacher to which the same ids are other words. One that comes without its vocabulary is believed."""
+        if self.teacher is None:
+            return
+        teacher = os.fspath(self.teacher)
+        try:
+            theirs = BertTokenizer.from_pretrained(teacher).get_vocab()
+        except CheckpointNotFound:
+            if not os.path.isdir(teacher):
+                raise
+            return
+        ours = tokenizer.get_vocab()
+        if ours == theirs:
+            return
+        remedy = "Both read the same ids: use a student with the teacher's vocabulary."
+        if len(ours) != len(theirs):
+            sizes = f"{len(theirs)} tokens, the student's {len(ours)}"
+            raise InputError(f"The vocabulary of the teacher {teacher} has {sizes}.", remedy)
+        token = min(ours.items() - theirs.items(), key=lambda item: item[1])[0]
+        there = f"token {theirs[token]} of" if token in theirs else "not in"
+        raise InputError(
+            f"The teacher {teacher} has another vocabulary than the student: {token!r} is token {ours[token]} "
+            f"of the student's and {there} the teacher's.",
+            remedy,
+        )
+
+    def around(self, objective: Objective[Item], here: World) -> Objective[Item]:
+        """The objective itself, or distillation around it."""
+        if self.teacher is None:
+            return objective
+        teacher = load_teacher(self.teacher, objective).to(here.device)
+        return Distillation(objective, teacher, weights=self.weights, temperature=self.temperature)
+
+    def reported(self) -> dict[str, object]:
+        """What the report says of a teacher, where there is one."""
+        if self.teacher is None:
+            return {}
+        weights = vars(self.weights or Weights())
+        return {"teacher": os.fspath(self.teacher), "distillation": weights, "temperature": self.temperature}
 
 
-def check_vocabulary(teacher: str | os.PathLike[str], tokenizer: BertTokenizer) -> None:
-    """Refuse a teacher to which the same ids are other words. One that comes without its vocabulary is believed."""
-    try:
-        theirs = BertTokenizer.from_pretrained(os.fspath(teacher)).get_vocab()
-    except CheckpointNotFound:
-        if not os.path.isdir(teacher):
-            raise
-        return
-    ours = tokenizer.get_vocab()
-    if ours == theirs:
-        return
-    remedy = "Both read the same ids: use a student with the teacher's vocabulary."
-    if len(ours) != len(theirs):
-        sizes = f"{len(theirs)} tokens, the student's {len(ours)}"
-        raise InputError(f"The vocabulary of the teacher {os.fspath(teacher)} has {sizes}.", remedy)
-    token = min(ours.items() - theirs.items(), key=lambda item: item[1])[0]
-    there = f"token {theirs[token]} of" if token in theirs else "not in"
-    raise InputError(
-        f"The teacher {os.fspath(teacher)} has another vocabulary than the student: {token!r} is token {ours[token]} "
-        f"of the student's and {there} the teacher's.",
-        remedy,
-    )
+_NAME_IT = "Name a teacher: --teacher ./my-large-bert."
 
 
 def _check(
@@ -337,9 +381,8 @@ def _check(
     temperature: float,
     attention: AttentionLoss,
 ) -> None:
-    check_temperature(temperature)
-    if attention not in ("maps", "relations"):
-        raise ConfigError(f"attention is {attention!r}.", "It takes 'maps' or 'relations'.")
+    number("temperature", temperature, above=0, finite=False, error=ConfigError)
+    one_of("attention", attention, get_args(AttentionLoss), ConfigError)
     ours, theirs = student.config, teacher.config
     if ours.vocab_size != theirs.vocab_size:
         raise InputError(
@@ -349,12 +392,17 @@ def _check(
     if not weights.logits:
         return
     if isinstance(student, BertModel):
-        raise InputError("A model without a head has no logits to learn.", "Use Weights(logits=0, hidden=1).")
+        raise InputError(
+            "A model without a head has no logits to learn.",
+            "Use {distillation}.",
+            distillation=Weights(logits=0, hidden=1),
+        )
     if type(student) is not type(teacher) or ours.id2label != theirs.id2label:
         raise InputError(
             f"The student is a {type(student).__name__} with the labels {list(ours.id2label.values())[:5]}, "
             f"the teacher a {type(teacher).__name__} with {list(theirs.id2label.values())[:5]}.",
-            "Train the teacher on the same task and labels, or use Weights(logits=0).",
+            "Train the teacher on the same task and labels, or use {distillation}.",
+            distillation=Weights(logits=0),
         )
 
 

@@ -19,32 +19,27 @@ from typing import Any
 
 from torch import nn
 
+from bertie.arguments import number
 from bertie.defaults import default_embedding_model
 from bertie.errors import CheckpointError, InputError
 from bertie.model.bert import BertSelfAttention
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.text import BertTokenizer
-from bertie.training.batches import needs_whole_batches
-from bertie.training.contract import Examples, Objective
-from bertie.training.distillation import (
-    TEMPERATURE,
-    Distillation,
-    Weights,
-    check_temperature,
-    check_vocabulary,
-    load_teacher,
-)
-from bertie.training.distributed import World, world
-from bertie.training.examples_embed import EmbedExamples
-from bertie.training.judging import check_metric
-from bertie.training.loop import Result
-from bertie.training.loop import train as train_loop
-from bertie.training.prepare import TASKS, Prepared, TaskOptions, prepare
-from bertie.training.progress import check_tensorboard
-from bertie.training.report import Subject, write_report
-from bertie.training.run_checkpoint import check_output, seed_everything
+from bertie.training.contract import Examples, Item, Objective, Result
+from bertie.training.distillation import TEMPERATURE, Teaching, Weights
+from bertie.training.registry import find_task, load_task
+from bertie.training.run.checkpoint import check_output, seed_everything
+from bertie.training.run.distributed import World, world
+from bertie.training.run.journal import check_tensorboard
+from bertie.training.run.loop import train as train_loop
+from bertie.training.run.report import Subject, write_report
+from bertie.training.run.stopping import explained
 from bertie.training.settings import Settings
-from bertie.training.stopping import explained
+from bertie.training.task import TaskOptions, object_or_path
+
+# Of a task's options those that decide its numbers and do not show in the data's fingerprint.
+_DECIDING = ("best_metric", "label_smoothing", "class_weights", "max_answer_tokens", "loss", "scale", "pooling")
+_WITH_DEFAULT = ("label_smoothing", "max_answer_tokens", "scale")  # of them; tasks say which concern them
 
 
 def finetune(
@@ -79,82 +74,73 @@ def finetune(
     for the same task, `model` learns from its answers too, as `distillation` weighs them. Instead of a `model`,
     `student_layers` begins with so many of the teacher's own layers.
     """
-    if task not in TASKS:
-        raise InputError(f"There is no task {task!r} to train.", f"There are: {', '.join(TASKS)}.")
-    made = _settings(settings, epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, seed=seed)
+    found = find_task(task)
+    given: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size, "seed": seed}
+    made = replace(settings or Settings(), **{name: value for name, value in given.items() if value is not None})
     chosen = replace(options or TaskOptions(), seed=made.seed)
-    check_student(student_layers, teacher, model)
-    check_metric(task, chosen.best_metric)
+    teaching = Teaching(teacher, distillation, temperature, student_layers)
+    teaching.check_student(model)
+    found.check_metric(chosen.best_metric)
     check_dropout(dropout, attention_dropout)
-    check_temperature(temperature)
-    check_teacher(teacher, distillation, temperature)
+    teaching.check()
     if dev is None and not chosen.dev_share:
         for name, value in (("best_metric", chosen.best_metric), ("patience", made.patience)):
             if value is not None:
                 raise InputError(
-                    f"{name} is {value!r}, and there is no development data to judge by.",
-                    "Name a file of it: dev=, or hold a share of the training data out: dev_share=.",
+                    f"{{{name}:is}} there is no development data to judge by.",
+                    "Name a file of it: {dev}, or hold a share of the training data out: {dev_share}.",
+                    **{name: value, "dev": ..., "dev_share": ...},
                 )
     if made.tensorboard:
         check_tensorboard()
     check_output(output, resume=resume)
-    source = (teacher if student_layers else default_embedding_model()) if model is None else model
-    assert source is not None
+    source = model if model is not None else teacher if student_layers and teacher else default_embedding_model()
     with explained(Path(output)), world(device=device, shard=made.shard) as here:
         seed_everything(made.seed)  # a fresh head is the same for the same seed
-        if tokenizer is None and not isinstance(source, BertPreTrainedModel):
-            tokenizer = BertTokenizer.from_pretrained(os.fspath(source))
-        if teacher is not None and tokenizer is not None:
-            check_vocabulary(teacher, tokenizer)
-        prepared = prepare(
+        network, name = object_or_path(source)
+        if tokenizer is None and network is None:
+            tokenizer = BertTokenizer.from_pretrained(name)
+        if tokenizer is not None:
+            teaching.check_vocabulary(tokenizer)
+        loaded = load_task(
             task, model=source, train=train, dev=dev, tokenizer=tokenizer, options=chosen, num_layers=student_layers
         )
-        _check_batch(prepared.objective, prepared.train, made)
-        set_dropout(prepared.objective.model, hidden=dropout, attention=attention_dropout)
-        objective = with_teacher(prepared.objective, teacher, distillation, temperature, here)
-        name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
-        if student_layers is not None:
-            name = f"{student_layers} layers of {name}"
+        if made.batch_tokens is None and made.batch_size < loaded.smallest_batch:
+            raise InputError(
+                "{batch_size:is} rows of a batch are compared with each other, two at least.",
+                "Larger batches teach more: 64, say.",
+                batch_size=made.batch_size,
+            )
+        set_dropout(loaded.objective.model, hidden=dropout, attention=attention_dropout)
+        decided, config = deciding(chosen, _DECIDING), loaded.objective.model.config
+        concerned = {*_DECIDING} - {*_WITH_DEFAULT} | {*found.reported}
+        reported: dict[str, object] = {
+            "max_length": loaded.max_length,
+            "dropout": config.hidden_dropout_prob,
+            "attention_dropout": config.attention_probs_dropout_prob,
+            **{key: value for key, value in decided.items() if value is not None and key in concerned},
+        }
+        if loaded.dev is None:
+            reported.pop("best_metric", None)
         return run(
-            objective, prepared.train, prepared.dev, made, output,
-            here=here, resume=resume, show=show, model_name=name, notes=prepared.notes,
+            teaching.around(loaded.objective, here), loaded.train, loaded.dev, made, output,
+            here=here, resume=resume, show=show, notes=loaded.notes,
+            model_name=name if student_layers is None else f"{student_layers} layers of {name}",
             command=command or f"bertie.training.finetune({task!r}, …) from Python",
-            options=deciding(chosen, _DECIDING) | {"dropout": dropout, "attention_dropout": attention_dropout},
-            told=_told(task, chosen, prepared) | told_of_teacher(teacher, distillation, temperature),
+            options=decided | {"dropout": dropout, "attention_dropout": attention_dropout},
+            reported=reported | teaching.reported(),
         )  # fmt: skip
 
 
-def _told(task: str, options: TaskOptions, prepared: Prepared) -> dict[str, Any]:
-    """What the report says besides the settings: what is in force, of what concerns the task."""
-    config = prepared.objective.model.config
-    found = deciding(options, _DECIDING) | {"best_metric": None if prepared.dev is None else options.best_metric}
-    return {
-        "max_length": prepared.max_length,
-        "dropout": config.hidden_dropout_prob,
-        "attention_dropout": config.attention_probs_dropout_prob,
-        **{name: value for name, value in found.items() if value is not None and task in _CONCERNED.get(name, TASKS)},
-    }
-
-
-# Of a task's options those that decide its numbers and do not show in the data's fingerprint.
-_DECIDING = ("best_metric", "label_smoothing", "class_weights", "max_answer_tokens", "loss", "scale", "pooling")
-
-_CONCERNED = {
-    "label_smoothing": ("classify", "pairs", "tag", "choice"),
-    "max_answer_tokens": ("answer",),
-    "scale": ("embed",),
-}
-
-
-def deciding(options: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def deciding(options: object, names: tuple[str, ...]) -> dict[str, object]:
     """These of the options, as JSON gives them back."""
     return dict(json.loads(json.dumps({name: getattr(options, name) for name in names}, default=str)))
 
 
 def run(
-    objective: Objective,
-    examples: Examples,
-    dev: Examples | None,
+    objective: Objective[Item],
+    examples: Examples[Item],
+    dev: Examples[Item] | None,
     settings: Settings,
     output: str | os.PathLike[str],
     *,
@@ -164,10 +150,10 @@ def run(
     model_name: str,
     notes: tuple[str, ...],
     command: str,
-    options: dict[str, Any] | None = None,
-    told: dict[str, Any] | None = None,
+    options: dict[str, object] | None = None,
+    reported: dict[str, object] | None = None,
 ) -> Result:
-    """Train and, on the main process, write the report, which lists what is `told` beside the settings."""
+    """Train and, on the main process, write the report, which lists what is `reported` beside the settings."""
     num_parameters = objective.model.num_parameters()
     result = train_loop(
         objective, examples, dev, settings, output, world=here, resume=resume, show=show, notes=notes, options=options
@@ -182,85 +168,24 @@ def run(
             best_metric=objective.best_metric,
             command=command,
             notes=notes,
-            options=told or {},
+            options=reported or {},
         )
         try:
             write_report(result, subject, settings, here)
         except OSError as error:
             raise CheckpointError(
                 f"The report could not be written in {result.output}: {error.strerror or error}.",
-                "The model itself is there and whole. Make room, and resume=True writes the report.",
+                "The model itself is there and whole. Make room, and {resume} writes the report.",
+                resume=True,
             ) from error
     return result
-
-
-def _check_batch(objective: Objective, examples: Examples, settings: Settings) -> None:
-    """Refuse batches in which nothing can be compared."""
-    alone = isinstance(examples, EmbedExamples) and examples.table.shape[1] == 2
-    if settings.batch_size < 2 and settings.batch_tokens is None and alone and needs_whole_batches(objective):
-        raise InputError(
-            f"batch_size is {settings.batch_size}; rows of a batch are compared with each other, two at least.",
-            "Larger batches teach more: 64, say.",
-        )
-
-
-def with_teacher(
-    objective: Objective,
-    teacher: str | os.PathLike[str] | None,
-    weights: Weights | None,
-    temperature: float,
-    here: World,
-) -> Objective:
-    """The objective itself, or distillation around it."""
-    if teacher is None:
-        return objective
-    loaded = load_teacher(teacher, objective).to(here.device)
-    return Distillation(objective, loaded, weights=weights, temperature=temperature)
-
-
-def check_student(layers: int | None, teacher: object | None, model: object | None) -> None:
-    """Refuse `student_layers` where there is no teacher to take them from, or a student already."""
-    if layers is None:
-        return
-    if teacher is None:
-        raise InputError(
-            f"student_layers is {layers}, and there is no teacher to take them from.",
-            "Name a teacher: --teacher ./my-large-bert.",
-        )
-    if model is not None:
-        raise InputError(
-            "Both model and student_layers were given.",
-            "The student is either a model of its own or some layers of the teacher: leave one of them out.",
-        )
-
-
-def check_teacher(teacher: object | None, weights: Weights | None, temperature: float) -> None:
-    """Refuse what says how to learn from a teacher where there is none."""
-    if teacher is not None:
-        return
-    said = None if weights is None or weights == Weights() else f"distillation is {list(vars(weights).values())}"
-    if temperature != TEMPERATURE:
-        said = f"temperature is {temperature}"
-    if said is not None:
-        raise InputError(
-            f"{said}, and there is no teacher to learn from.", "Name a teacher: --teacher ./my-large-bert."
-        )
-
-
-def told_of_teacher(
-    teacher: str | os.PathLike[str] | None, weights: Weights | None, temperature: float
-) -> dict[str, Any]:
-    """What the report says of a teacher, where there is one."""
-    if teacher is None:
-        return {}
-    return {"teacher": os.fspath(teacher), "distillation": vars(weights or Weights()), "temperature": temperature}
 
 
 def check_dropout(hidden: float | None, attention: float | None) -> None:
     """Refuse what is no probability."""
     for name, value in (("dropout", hidden), ("attention_dropout", attention)):
-        if value is not None and not 0 <= value < 1:
-            raise InputError(f"{name} is {value}; it takes 0 up to (not with) 1.")
+        if value is not None:
+            number(name, value, least=0, below=1)
 
 
 def set_dropout(model: BertPreTrainedModel, *, hidden: float | None = None, attention: float | None = None) -> None:
@@ -276,10 +201,3 @@ def set_dropout(model: BertPreTrainedModel, *, hidden: float | None = None, atte
     if attention is not None:
         model.config.attention_probs_dropout_prob = attention
         model.set_attention_backend("auto")
-
-
-def _settings(given: Settings | None, **changes: Any) -> Settings:
-    return replace(given or Settings(), **{name: value for name, value in changes.items() if value is not None})
-
-
-__all__ = ["check_student", "check_teacher", "finetune", "run", "set_dropout", "told_of_teacher", "with_teacher"]

@@ -1,8 +1,8 @@
 """The figures a trained model is judged by, over numpy arrays: classes, scores, rankings, masked words.
 
 Every one is compared with an independent implementation (scikit-learn, scipy) in the tests. Where a figure is 0/0 it is
-0, as in scikit-learn's `zero_division=0`; a correlation with something constant is 0 as well. Entities have a file of
-their own (entity_metrics.py), and SQuAD's rules are in tasks/squad_scoring.py.
+0, as in scikit-learn's `zero_division=0`; a correlation with something constant is 0 as well. Entities are in
+tasks/tag.py, and SQuAD's rules in data/squad_scoring.py.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def perplexity(total_loss: float, num_tokens: float) -> float:
     return math.exp(mean) if mean < 700 else math.inf
 
 
-def retrieval(scores: npt.ArrayLike, relevant: Sequence[Sequence[int]], *, at: Sequence[int] = (1, 5, 10)) -> Any:
+def retrieval(
+    scores: npt.ArrayLike, relevant: Sequence[Sequence[int]], *, at: Sequence[int] = (1, 5, 10)
+) -> dict[str, float]:
     """`{"recall@1": …, "mrr": …}` of scores `[queries, candidates]`, higher is better, and the right candidates.
 
     recall@k is the share of a query's right candidates among its k best, averaged over the queries; the reciprocal

@@ -19,43 +19,35 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
+from bertie.arguments import number, one_of
 from bertie.checkpoint.report import NewlyInitialized
 from bertie.config import PRESETS, BertConfig
 from bertie.errors import ConfigError, DataError, InputError
+from bertie.files import sha256
 from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer, train_vocabulary
-from bertie.text.documents import text_size
-from bertie.text.processes import num_processes
-from bertie.text.sentence_pairs import PairRules
-from bertie.training.array_folder import locked
-from bertie.training.contract import Examples
-from bertie.training.corpus import LARGE, Lines, TokenizedCorpus, file_hash, tokenize_corpus
-from bertie.training.distillation import TEMPERATURE, Weights, check_temperature, check_vocabulary, make_student
-from bertie.training.distributed import world
-from bertie.training.finetune import (
-    check_student,
-    check_teacher,
-    deciding,
-    run,
-    set_dropout,
-    told_of_teacher,
-    with_teacher,
-)
-from bertie.training.loop import Result
-from bertie.training.masking import MaskRules
-from bertie.training.objectives.pretrain import Pretraining, average_predictions
-from bertie.training.preparation import Preparation
-from bertie.training.pretraining_data import Masking, PairExamples, SequenceExamples, make_pairs
-from bertie.training.progress import check_tensorboard
-from bertie.training.rows import held_out
-from bertie.training.run_checkpoint import check_output, seed_everything
-from bertie.training.settings import Settings, at_least, below_one, one_of
-from bertie.training.stopping import explained
+from bertie.text.corpus.documents import text_size
+from bertie.text.corpus.processes import num_processes
+from bertie.text.corpus.sentence_pairs import PairRules
+from bertie.training.contract import Examples, Json, Result, hold_out
+from bertie.training.distillation import TEMPERATURE, Teaching, Weights, make_student
+from bertie.training.finetune import deciding, run, set_dropout
+from bertie.training.pretraining.array_folder import locked, read_object
+from bertie.training.pretraining.corpus import LARGE, Lines, TokenizedCorpus, tokenize_corpus
+from bertie.training.pretraining.masking import MaskRules
+from bertie.training.pretraining.objective import Pretraining, average_predictions
+from bertie.training.pretraining.pairs import Masking, PairExamples, PretrainingExample, SequenceExamples, make_pairs
+from bertie.training.run.checkpoint import check_output, seed_everything
+from bertie.training.run.distributed import world
+from bertie.training.run.journal import Phase, check_tensorboard, phase
+from bertie.training.run.stopping import explained
+from bertie.training.settings import Settings, refuse_changes
 
 PathLike = str | os.PathLike[str]
 
@@ -83,7 +75,7 @@ class PretrainOptions:
     lines: Lines = "auto"  # is a line of the corpus a sentence or a paragraph?
     encoding: str = "utf-8"
     skip_bad: bool = False
-    processes: int | None = None  # that prepare the text; by default one for a core, eight at most, for large corpora
+    processes: int | None = None  # that read the text; by default one for a core, eight at most, for large corpora
     mask_probability: float = 0.15
     max_predictions: int | None = None
     whole_words: bool = False
@@ -97,20 +89,17 @@ class PretrainOptions:
     attention_dropout: float = 0.0  # as recent recipes have it; packed attention on GPUs has none
 
     def __post_init__(self) -> None:
-        one_of("size", self.size, tuple(PRESETS))
-        one_of("lines", self.lines, get_args(Lines))
-        if self.masking is not None:
-            one_of("masking", self.masking, get_args(Masking))
-        at_least("max_length", self.max_length, 8)
+        one_of("size", self.size, PRESETS, ConfigError)
+        one_of("lines", self.lines, get_args(Lines), ConfigError)
+        one_of("masking", self.masking, (*get_args(Masking), None), ConfigError)
+        number("max_length", self.max_length, least=8, error=ConfigError)
         for name in ("vocab_size", "dupe_factor", "processes", "max_predictions"):
             if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
+                number(name, getattr(self, name), least=1, error=ConfigError)
         for name in ("dev_share", "dropout", "attention_dropout"):
-            below_one(name, getattr(self, name))
-        if not 0 < self.mask_probability < 1:
-            raise ConfigError(f"mask_probability is {self.mask_probability}; it takes a number between 0 and 1.")
-        if not 0 <= self.short_seq_prob <= 1:
-            raise ConfigError(f"short_seq_prob is {self.short_seq_prob}; it takes a number from 0 to 1.")
+            number(name, getattr(self, name), least=0, below=1, error=ConfigError)
+        number("mask_probability", self.mask_probability, above=0, below=1, error=ConfigError)
+        number("short_seq_prob", self.short_seq_prob, least=0, most=1, error=ConfigError)
 
 
 def pretrain(
@@ -138,10 +127,10 @@ def pretrain(
     if size is not None or chosen.size != PretrainOptions.size:
         _check_size(model, student_layers)
     size = size or chosen.size
-    one_of("size", size, tuple(PRESETS))
-    check_student(student_layers, teacher, model)
-    check_temperature(chosen.temperature)
-    check_teacher(teacher, chosen.distillation, chosen.temperature)
+    one_of("size", size, PRESETS, ConfigError)
+    teaching = Teaching(teacher, chosen.distillation, chosen.temperature, student_layers)
+    teaching.check_student(model)
+    teaching.check()
     files, folder = _files(corpus), Path(output)
     held_files = None if dev is None else _files(dev)
     if made.tensorboard:
@@ -149,10 +138,9 @@ def pretrain(
     check_output(folder, resume=resume)
     with explained(folder), world(device=device, shard=made.shard) as here:
         seed_everything(made.seed)
-        seen = Preparation(show=show, is_main=here.is_main)
-        tokenizer = _tokenizer(files, folder, model or teacher, chosen, seen, resume=resume)
-        if teacher is not None:
-            check_vocabulary(teacher, tokenizer)
+        data = _Data(folder / "data", chosen, made.seed, show, here.is_main)
+        tokenizer = data.tokenizer(files, model or teacher, resume=resume)
+        teaching.check_vocabulary(tokenizer)
         if student_layers is None:
             network, new = _network(tokenizer, model, size, chosen)
         else:
@@ -164,39 +152,37 @@ def pretrain(
             max_predictions=chosen.max_predictions,
             whole_words=chosen.whole_words,
         )
-        text, notes = _corpus(files, tokenizer, folder / "data", chosen, seen, name="train")
+        text, notes = data.corpus(files, tokenizer, "train")
         notes = (*new, *notes)
-        held: Examples | None = None
+        held: Examples[PretrainingExample] | None = None
         if chosen.nsp and dev is None and chosen.dev_share > 0 and text.num_documents >= 4:
             # Pairs of one text overlap (it is gone through dupe_factor times), so whole documents are held out.
             text, rest = text.split(chosen.dev_share)
-            held = _examples(rest, tokenizer, folder / "data", chosen, made.seed, seen, name="dev")
+            held = data.examples(rest, tokenizer, "dev")
             notes += (f"{rest.num_documents:,} documents are held out for evaluation",)
-        examples = _examples(text, tokenizer, folder / "data", chosen, made.seed, seen, name="train")
+        examples = data.examples(text, tokenizer, "train")
         notes += (f"{len(examples):,} sequences to train on",)
         words_per_pair = average_predictions(examples.lengths(), rules) if chosen.nsp else None
-        train: Examples = examples
+        train: Examples[PretrainingExample] = examples
         if held_files is not None:
-            other, more = _corpus(held_files, tokenizer, folder / "data", chosen, seen, name="dev")
-            held = _examples(other, tokenizer, folder / "data", chosen, made.seed, seen, name="dev")
+            other, more = data.corpus(held_files, tokenizer, "dev")
+            held = data.examples(other, tokenizer, "dev")
             notes += more
         elif chosen.nsp and held is None and chosen.dev_share > 0:
             notes += ("fewer than four documents: none is held out, and the last model is kept",)
         elif not chosen.nsp and chosen.dev_share > 0 and len(examples) > 1:
             share = min(chosen.dev_share, _MOST_HELD_OUT / len(examples))
-            train, held = held_out(examples, share, seed=made.seed)
+            train, held = hold_out(examples, share, seed=made.seed)
             notes += (f"{len(held)} of {len(examples)} sequences are held out for evaluation",)
         set_dropout(network, hidden=chosen.dropout, attention=chosen.attention_dropout)
         plain = Pretraining(network, tokenizer, rules=rules, words_per_pair=words_per_pair)
-        objective = with_teacher(plain, teacher, chosen.distillation, chosen.temperature, here)
         return run(
-            objective, train, held, made, folder,
+            teaching.around(plain, here), train, held, made, folder,
             here=here, resume=resume, show=show, notes=notes,
             model_name=_model_name(size, model, teacher, student_layers),
             command=command or "bertie.training.pretrain(…) from Python",
             options=deciding(chosen, _DECIDING),
-            told={"max_length": chosen.max_length, **deciding(chosen, _DECIDING)}
-            | told_of_teacher(teacher, chosen.distillation, chosen.temperature),
+            reported={"max_length": chosen.max_length, **deciding(chosen, _DECIDING)} | teaching.reported(),
         )  # fmt: skip
 
 
@@ -206,8 +192,9 @@ def _check_size(model: PathLike | None, student_layers: int | None) -> None:
         return
     given = "model" if model is not None else "student_layers"
     raise InputError(
-        f"Both {given} and size were given.",
+        f"Both {{{given}}} and {{size}} were given.",
         "A size is for a new model; one that is trained further, or cut out of its teacher, has its own.",
+        **{given: ..., "size": ...},
     )
 
 
@@ -220,7 +207,7 @@ def _model_name(size: str, model: PathLike | None, teacher: PathLike | None, stu
 def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
     files = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not files:
-        raise InputError("No corpus was given.", "Name one text file or more: corpus=[…].")
+        raise InputError("No corpus was given.", "Name one text file or more: {corpus=}.")
     paths = [Path(file) for file in files]
     for path in paths:
         if not path.is_file():
@@ -229,86 +216,109 @@ def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
     return paths
 
 
-def _tokenizer(
-    files: list[Path],
-    folder: Path,
-    model: PathLike | None,
-    options: PretrainOptions,
-    seen: Preparation,
-    *,
-    resume: bool,
-) -> BertTokenizer:
-    """The model's own, the one that was named, or one learned from the corpus (once, whoever comes first)."""
-    if model is not None:
-        if options.vocab is not None:
-            raise InputError(
-                "Both model and vocab were given.", "A model that is trained further keeps its vocabulary."
+@dataclass(frozen=True)
+class _Data:
+    """Makes vocabulary, ids and examples in a folder, or finds there what an earlier run has made."""
+
+    folder: Path
+    options: PretrainOptions
+    seed: int
+    show: bool | None
+    is_main: bool
+
+    def phase(self, what: str, done: str, made: str, *, size: int = 0) -> AbstractContextManager[Phase]:
+        return phase(what, done, made, size=size, show=self.show, is_main=self.is_main)
+
+    def tokenizer(self, files: list[Path], model: PathLike | None, *, resume: bool) -> BertTokenizer:
+        """The model's own, the one that was named, or one learned from the corpus (once, whoever comes first)."""
+        options = self.options
+        if model is not None and options.vocab is not None:
+            keeps = "A model that is trained further keeps its vocabulary."
+            raise InputError("Both {model} and {vocab} were given.", keeps, model=..., vocab=...)
+        own = model or options.vocab
+        if own is not None:
+            return BertTokenizer.from_pretrained(os.fspath(own))
+        place = self.folder / "vocabulary"
+        names = ("vocab_size", "lowercase", "encoding", "max_length", "skip_bad")
+        with locked(place):
+            key = {"files": [sha256(path) for path in files]} | {name: getattr(options, name) for name in names}
+            before = read_object(place / _MADE_OF)
+            if before is None or not (place / "vocab.txt").exists():
+                before = {}
+            if resume and (place / "vocab.txt").exists():
+                checked = ("vocab_size", "lowercase", "max_length", "skip_bad")
+                refuse_changes("options", before, {name: key[name] for name in checked})
+                if before.get("files", key["files"]) != key["files"]:
+                    raise ConfigError(
+                        "The run was started with another corpus; its vocabulary is of that.",
+                        "Resume with the same files, or start a new run in another folder.",
+                    )
+            elif before != key:
+                self._learn(files, place, key)
+        return BertTokenizer.from_pretrained(os.fspath(place))
+
+    def _learn(self, files: list[Path], place: Path, key: Json) -> None:
+        """A vocabulary into `place`, with what it is made of beside it, instead of one that was there."""
+        options, size = self.options, sum(map(text_size, files))
+        with self.phase("vocabulary", "", "", size=size) as shown:
+            learned = train_vocabulary(
+                files,
+                encoding=options.encoding,
+                vocab_size=options.vocab_size,
+                lowercase=options.lowercase,
+                model_max_length=options.max_length,
+                skip_bad=options.skip_bad,
+                progress=shown.read,
+                processes=num_processes(options.processes, worth_it=size >= LARGE),
             )
-        return BertTokenizer.from_pretrained(os.fspath(model))
-    if options.vocab is not None:
-        return BertTokenizer.from_pretrained(os.fspath(options.vocab))
-    place = folder / "data" / "vocabulary"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with locked(place):
-        key = {
-            "files": [file_hash(path) for path in files],
-            "vocab_size": options.vocab_size,
-            "lowercase": options.lowercase,
-            "encoding": options.encoding,
-            "max_length": options.max_length,
-            "skip_bad": options.skip_bad,
-        }
-        if resume and (place / "vocab.txt").exists():
-            _refuse_another_vocabulary(_made_of(place), key)
-        elif _made_of(place) != key:
-            _learn(files, place, key, options, seen)
-    return BertTokenizer.from_pretrained(os.fspath(place))
+            shown.end(f"{len(learned):,} tokens")
+        beside = place.with_name(f".{place.name}.saving")
+        shutil.rmtree(beside, ignore_errors=True)  # left by a kill
+        learned.save_pretrained(beside)
+        (beside / _MADE_OF).write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(beside, place)
 
-
-def _learn(files: list[Path], place: Path, key: dict[str, Any], options: PretrainOptions, seen: Preparation) -> None:
-    """A vocabulary into `place`, with what it is made of beside it, instead of one that was there."""
-    size = sum(map(text_size, files))
-    with seen.phase("vocabulary", "", "", size=size) as phase:
-        learned = train_vocabulary(
-            files,
-            encoding=options.encoding,
-            vocab_size=options.vocab_size,
-            lowercase=options.lowercase,
-            model_max_length=options.max_length,
-            skip_bad=options.skip_bad,
-            progress=phase.read,
-            processes=num_processes(options.processes, worth_it=size >= LARGE),
-        )
-        phase.end(f"{len(learned):,} tokens")
-    beside = place.with_name(f".{place.name}.saving")
-    shutil.rmtree(beside, ignore_errors=True)  # left by a kill
-    learned.save_pretrained(beside)
-    (beside / _MADE_OF).write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(place, ignore_errors=True)
-    os.replace(beside, place)
-
-
-def _made_of(place: Path) -> dict[str, Any]:
-    """What the vocabulary there was made of; empty where there is none, or none that says so."""
-    try:
-        key = json.loads((place / _MADE_OF).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return key if isinstance(key, dict) and (place / "vocab.txt").exists() else {}
-
-
-def _refuse_another_vocabulary(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name in ("vocab_size", "lowercase", "max_length", "skip_bad"):
-        if name in before and before[name] != now[name]:
-            raise ConfigError(
-                f"The run was started with {name}={before[name]!r}; now it is {now[name]!r}.",
-                "Resume with the same options, or start a new run in another folder.",
+    def corpus(self, files: list[Path], tokenizer: BertTokenizer, name: str) -> tuple[TokenizedCorpus, tuple[str, ...]]:
+        options = self.options
+        with self.phase(f"tokenizing ({name})", "documents", "tokens") as shown:
+            corpus = tokenize_corpus(
+                files,
+                tokenizer,
+                self.folder / f"{name}-ids",
+                lines=options.lines,
+                encoding=options.encoding,
+                skip_bad=options.skip_bad,
+                progress=shown.at,
+                processes=options.processes,
             )
-    if "files" in before and before["files"] != now["files"]:
-        raise ConfigError(
-            "The run was started with another corpus; its vocabulary is of that.",
-            "Resume with the same files, or start a new run in another folder.",
+        note = f"{name}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens"
+        return corpus, (note, *([corpus.skipped] if corpus.skipped else []))
+
+    def examples(self, corpus: TokenizedCorpus, tokenizer: BertTokenizer, name: str) -> PairExamples | SequenceExamples:
+        options = self.options
+        if not options.nsp:
+            masking = options.masking or "dynamic"
+            return SequenceExamples.of(
+                corpus, tokenizer, max_length=options.max_length, seed=self.seed, masking=masking
+            )
+        times = options.dupe_factor if name == "train" else 1
+        rules = PairRules(
+            max_length=options.max_length,
+            short_seq_prob=options.short_seq_prob,
+            dupe_factor=times,
+            seed=self.seed,
         )
+        with self.phase(f"making pairs ({name})", "documents", "pairs") as shown:
+            return make_pairs(
+                corpus,
+                tokenizer,
+                self.folder / f"{name}-pairs",
+                rules=rules,
+                masking=options.masking or "static",
+                progress=shown.at,
+                processes=options.processes,
+            )
 
 
 def _network(
@@ -317,71 +327,16 @@ def _network(
     """The model, and what is new about it although it was loaded."""
     kind: type[BertForMaskedLM] | type[BertForPreTraining] = BertForPreTraining if options.nsp else BertForMaskedLM
     if model is not None:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             loaded = kind.from_pretrained(model)
-        fresh = tuple(str(one.message) for one in told if issubclass(one.category, NewlyInitialized))
-        for one in told:  # a head made anew is what training is for, and a note says so; the rest are warnings
+        fresh = tuple(str(one.message) for one in caught if issubclass(one.category, NewlyInitialized))
+        for one in caught:  # a head made anew is what training is for, and a note says so; the rest are warnings
             if not issubclass(one.category, NewlyInitialized):
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         if options.max_length > loaded.config.max_position_embeddings:
-            raise ConfigError(
-                f"max_length is {options.max_length}; {os.fspath(model)} takes at most "
-                f"{loaded.config.max_position_embeddings}."
-            )
+            most = f"{os.fspath(model)} takes at most {loaded.config.max_position_embeddings}."
+            raise ConfigError(f"{{max_length:is}} {most}", max_length=options.max_length)
         return loaded, fresh
     config = BertConfig.preset(size, vocab_size=len(tokenizer), max_position_embeddings=max(512, options.max_length))
     return kind(config), ()
-
-
-def _corpus(
-    files: list[Path], tokenizer: BertTokenizer, folder: Path, options: PretrainOptions, seen: Preparation, *, name: str
-) -> tuple[TokenizedCorpus, tuple[str, ...]]:
-    with seen.phase(f"tokenizing ({name})", "documents", "tokens") as phase:
-        corpus = tokenize_corpus(
-            files,
-            tokenizer,
-            folder / f"{name}-ids",
-            lines=options.lines,
-            encoding=options.encoding,
-            skip_bad=options.skip_bad,
-            progress=phase.at,
-            processes=options.processes,
-        )
-    note = f"{name}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} tokens"
-    return corpus, (note, *([corpus.skipped] if corpus.skipped else []))
-
-
-def _examples(
-    corpus: TokenizedCorpus,
-    tokenizer: BertTokenizer,
-    folder: Path,
-    options: PretrainOptions,
-    seed: int,
-    seen: Preparation,
-    *,
-    name: str,
-) -> PairExamples | SequenceExamples:
-    if not options.nsp:
-        return SequenceExamples.of(
-            corpus, tokenizer, max_length=options.max_length, seed=seed, masking=options.masking or "dynamic"
-        )
-    rules = PairRules(
-        max_length=options.max_length,
-        short_seq_prob=options.short_seq_prob,
-        dupe_factor=options.dupe_factor if name == "train" else 1,
-        seed=seed,
-    )
-    with seen.phase(f"making pairs ({name})", "documents", "pairs") as phase:
-        return make_pairs(
-            corpus,
-            tokenizer,
-            folder / f"{name}-pairs",
-            rules=rules,
-            masking=options.masking or "static",
-            progress=phase.at,
-            processes=options.processes,
-        )
-
-
-__all__ = ["PRETRAINING", "PretrainOptions", "pretrain"]

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
-from bertie.checkpoint.shards import inside, read_json_file
+from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.errors import CheckpointError
-from bertie.tasks.pooling import Pooling
-from bertie.tasks.sentence import find_sentence_folder
+from bertie.running.pooling import Pooling
+from bertie.running.sentence_folder import find_sentence_folder
 
 _PREFIX = "sentence_transformers.models."
 
@@ -28,7 +27,7 @@ def write_sentence_folder(
         _write_plain(folder, hidden_size, pooling)
     else:
         _copy_modules(origin, folder)
-    settings: dict[str, Any] = {"do_lower_case": False}
+    settings: dict[str, object] = {"do_lower_case": False}
     if source is not None and (source / "sentence_bert_config.json").is_file():
         settings |= read_json_file(source / "sentence_bert_config.json")
     if max_length is not None:
@@ -79,6 +78,6 @@ def _copy_modules(origin: Path, folder: Path) -> None:
         _write(folder / shared.name, read_json_file(shared))
 
 
-def _write(path: Path, value: Any) -> None:
+def _write(path: Path, value: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -6,19 +6,16 @@ second half would not belong to its first. The rest (how often to log, how much 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Literal, TypedDict, get_args
 
+from bertie.arguments import number, one_of
 from bertie.errors import ConfigError
 
 OptimizerName = Literal["adamw", "adam-weight-decay", "lamb"]
 ScheduleName = Literal["linear", "polynomial", "cosine", "constant"]
 Precision = Literal["auto", "float32", "bfloat16"]
-
-OPTIMIZERS = ("adamw", "adam-weight-decay", "lamb")
-SCHEDULES = ("linear", "polynomial", "cosine", "constant")
-PRECISIONS = ("auto", "float32", "bfloat16")
-MOST_SEED = 2**63 - 1  # torch takes 64 bits, and processes add to it
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class Settings:
     compile_layers: bool = False  # torch.compile instead of them
     gradient_checkpointing: bool = False
     shard: bool = False  # FSDP2: parameters and optimizer are split over the processes
-    workers: int = 0  # processes that prepare batches; 0 prepares them in a thread
+    workers: int = 0  # processes that make batches; 0 makes them in a thread
     # what is kept and shown
     ema: float = 0.0  # decay of the averaged weights; 0 is off
     evaluate_every: int | None = None  # steps; None is once an epoch
@@ -63,44 +60,20 @@ class Settings:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        one_of("optimizer", self.optimizer, OPTIMIZERS)
-        one_of("schedule", self.schedule, SCHEDULES)
-        one_of("precision", self.precision, PRECISIONS)
-        for name in ("batch_size", "micro_batch_tokens", "keep", "log_every"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("max_steps", "batch_tokens", "evaluate_every", "save_every", "patience"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
-        for name in ("weight_decay", "clip", "warmup", "final_learning_rate", "workers", "seed"):
-            at_least(name, getattr(self, name), 0)
-        for name in ("weight_decay", "warmup", "final_learning_rate"):
-            if getattr(self, name) == float("inf"):
-                raise ConfigError(f"{name} is inf; it takes a number that is finite.")
-        if self.seed > MOST_SEED:
-            raise ConfigError(f"seed is {self.seed}; it takes at most {MOST_SEED}.")
-        for name in ("epochs", "learning_rate", "power", "layer_decay"):
-            above_zero(name, getattr(self, name))
-        for name in ("beta1", "beta2", "ema"):
-            below_one(name, getattr(self, name))
-        if self.layer_decay > 1:
-            raise ConfigError(f"layer_decay is {self.layer_decay}; it takes at most 1, which is no decay.")
+        for name, known in (("optimizer", OptimizerName), ("schedule", ScheduleName), ("precision", Precision)):
+            one_of(name, getattr(self, name), get_args(known), ConfigError)
+        for names, bounds in _BOUNDS.items():
+            for name in names.split():
+                if getattr(self, name) is not None:
+                    number(name, getattr(self, name), error=ConfigError, **bounds)
 
     @property
     def eps(self) -> float:
         return self.epsilon if self.epsilon is not None else (1e-8 if self.optimizer == "adamw" else 1e-6)
 
-    def deciding(self) -> dict[str, Any]:
+    def deciding(self) -> dict[str, object]:
         """The settings that decide the numbers of a run, as JSON has them."""
         return {name: value for name, value in asdict(self).items() if name in DECIDING}
-
-    def refuse_others(self, saved: dict[str, Any]) -> None:
-        """Refuse to go on with a run that was started with other deciding settings."""
-        for name, value in self.deciding().items():
-            if name in saved and saved[name] != value:
-                raise ConfigError(
-                    f"The run was started with {name}={saved[name]!r}; now it is {value!r}.",
-                    "Resume with the same settings, or start a new run in another folder.",
-                )
 
 
 DECIDING = frozenset(field.name for field in fields(Settings)) - {
@@ -109,22 +82,32 @@ DECIDING = frozenset(field.name for field in fields(Settings)) - {
 }  # fmt: skip
 
 
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name} is {value!r}.", f"It takes one of: {', '.join(allowed)}.")
+class _Bounds(TypedDict, total=False):
+    least: float
+    above: float
+    most: float
+    below: float
+    finite: bool
 
 
-def above_zero(name: str, value: float) -> None:
-    if not value > 0 or value == float("inf"):
-        raise ConfigError(f"{name} is {value}; it must be above 0.")
+_BOUNDS: dict[str, _Bounds] = {
+    "batch_size micro_batch_tokens keep log_every": {"least": 1},
+    "max_steps batch_tokens evaluate_every save_every patience": {"least": 1},
+    "weight_decay warmup final_learning_rate workers": {"least": 0},
+    "clip": {"least": 0, "finite": False},
+    "seed": {"least": 0, "most": 2**63 - 1},  # torch takes 64 bits, and processes add to it
+    "epochs learning_rate power": {"above": 0},
+    "layer_decay": {"above": 0, "most": 1},
+    "beta1 beta2 ema": {"least": 0, "below": 1},
+}
 
 
-def below_one(name: str, value: float) -> None:
-    """Refuse what is no share or probability."""
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name} is {value}; it takes 0 up to (not with) 1.")
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    if not value >= least:
-        raise ConfigError(f"{name} is {value}; it takes at least {least}.")
+def refuse_changes(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
+    """Refuse to go on with a run that was started with other deciding settings. Older runs know fewer of them."""
+    for name, value in now.items():
+        if name in before and before[name] != value:
+            raise ConfigError(
+                f"The run was started with {{{name}}}; now it is {value!r}.",
+                f"Resume with the same {what}, or start a new run in another folder.",
+                **{name: before[name]},
+            )

@@ -1,29 +1,26 @@
-"""Where training data comes from: files of every format, or rows a program holds, as labelled texts with their places.
+"""Where training data comes from: files of every format or rows a program holds, and the labels in them.
 
 Everything keeps the place it was found at (`train.csv, line 17`), so that a label that turns out wrong much later is
-still told by file and line. `BadRows` counts what `skip_bad` leaves out; strict reading raises at the first.
+still named by file and line. `BadRows` counts what `skip_bad` leaves out; strict reading raises at the first.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
 
-from bertie.data import BadRows, GlueTask, RowReader, as_rows, choose_label, choose_pair, choose_text, glue_task
-from bertie.data.columns import PAIR_COLUMNS, label_of, text_of
-from bertie.data.glue import GLUE_TASKS, read_glue
+from bertie.config import BertConfig
+from bertie.data import GlueTask, RowReader, as_rows, glue_task
+from bertie.data.glue import GLUE_TASKS
 from bertie.data.reading import SKIP_REMEDY
-from bertie.data.rows import Row, read_rows
+from bertie.data.rows import read_rows
 from bertie.errors import DataError
 
-Kind = Literal["class", "several", "score"]
-Choice = TypeVar("Choice")
-_LOOKED_AT = 100  # rows, to tell which columns hold what
+_PREFIX_ORDER = {prefix: place for place, prefix in enumerate("BIMELSU")}
 
 
 @dataclass(frozen=True)
@@ -45,153 +42,108 @@ class Columns:
     delimiter: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """A text or pair with its label: a name, several names, or a number."""
+@dataclass(frozen=True)
+class Source:
+    """One file (`path`), or rows of whatever else `as_rows` takes."""
 
-    text_a: str
-    text_b: str | None
-    label: str | tuple[str, ...] | float
-    where: str
+    given: object
+    path: str | None
+    columns: Columns
 
+    @property
+    def name(self) -> str:
+        return self.path if self.path is not None else f"the {type(self.given).__name__} given"
 
-def open_rows(given: object, *, skip_bad: bool, columns: Columns | None = None) -> RowReader:
-    """The rows of a file (a path as text or `Path`), or of whatever else `as_rows` takes."""
-    if isinstance(given, str | os.PathLike):
-        how = columns or Columns()
-        return read_rows(given, format=how.format, encoding=how.encoding, skip_bad=skip_bad, delimiter=how.delimiter)
-    return as_rows(given, skip_bad=skip_bad)
-
-
-def source_label(given: object) -> str:
-    return os.fspath(given) if isinstance(given, str | os.PathLike) else f"the {type(given).__name__} given"
-
-
-def read_labelled(
-    given: object, *, kind: Kind, paired: bool | None, columns: Columns, bad: BadRows
-) -> Iterator[Labelled]:
-    """Labelled texts, or pairs. `paired=None` takes pairs where the columns are plainly those of one."""
-    task = glue_of(given, columns)
-    if task is not None:
-        if kind == "several" or (kind == "score") != (task.labels is None):
-            wanted = "a number" if task.labels is None else "one label"
-            raise DataError(
-                f"{task.name} has {wanted} to a text, which is not what was asked for.",
-                "Use regress for STS-B, and classify or pairs for the others.",
-            )
-        for example in read_glue(task.name, os.fspath(given), encoding=columns.encoding).reading(bad):  # type: ignore[call-overload]
-            where = f"{source_label(given)}, example {example.guid}"
-            if example.label is None:
-                bad.report(DataError(f"{where}: has no label.", "Test files have none: use train.tsv and dev.tsv."))
-                continue
-            yield Labelled(example.text_a, example.text_b, example.label, where)
-        return
-    yield from _from_rows(open_rows(given, skip_bad=bad.skip, columns=columns), kind, paired, columns, bad)
-
-
-def glue_of(given: object, columns: Columns) -> GlueTask | None:
-    """The GLUE task a file belongs to, by what was said or by the folder it is in."""
-    if not isinstance(given, str | os.PathLike):
-        return None
-    if columns.glue is not None:
-        return glue_task(columns.glue)
-    path = Path(given)
-    own_columns = columns.text or columns.pair or columns.label or columns.format or columns.delimiter
-    if path.suffix.lower() != ".tsv" or own_columns or path.parent.name not in GLUE_TASKS:
-        return None
-    return GLUE_TASKS[path.parent.name]
-
-
-def _from_rows(
-    reader: RowReader, kind: Kind, paired: bool | None, columns: Columns, bad: BadRows
-) -> Iterator[Labelled]:
-    rows = reader.reading(bad)
-    head = list(islice(rows, _LOOKED_AT))
-    if not head:
-        return
-    first, second, label = _most_choose(head, lambda names: _choose(names, paired, columns, reader.name))
-    for row in chain(head, rows):
-        try:
-            text_b = None if second is None else text_of(row, second)
-            found = Labelled(text_of(row, first), text_b, _label(row, label, kind, columns), row.where)
-        except DataError as error:
-            bad.report(error)
-            continue
-        yield found
-
-
-def _most_choose(rows: Sequence[Row], choose: Callable[[Sequence[str]], Choice]) -> Choice:
-    """The columns that most rows would choose, so that one odd row does not decide for the others."""
-    choices: Counter[Choice] = Counter()
-    failure: DataError | None = None
-    for row in rows:
-        try:
-            choices[choose(list(row.values))] += 1
-        except DataError as error:
-            failure = failure or error
-    if not choices and failure is not None:
-        raise failure
-    return choices.most_common(1)[0][0]
-
-
-def _label_column(names: Sequence[str], columns: Columns, source: str) -> str:
-    if len(names) == 1 and columns.label is None:
-        raise DataError(
-            f"{source}: there is only one column, {names[0]!r}; training needs a label beside every text.",
-            "Give a csv, tsv or jsonl file with both.",
+    def open(self, *, skip_bad: bool) -> RowReader:
+        if self.path is None:
+            return as_rows(self.given, skip_bad=skip_bad)
+        how = self.columns
+        return read_rows(
+            self.path, format=how.format, encoding=how.encoding, skip_bad=skip_bad, delimiter=how.delimiter
         )
-    return choose_label(names, given=columns.label, source=source)
+
+    @property
+    def glue(self) -> GlueTask | None:
+        """The GLUE task a file belongs to, by what was said or by the folder it is in."""
+        how = self.columns
+        if self.path is None:
+            return None
+        if how.glue is not None:
+            return glue_task(how.glue)
+        path = Path(self.path)
+        own_columns = how.text or how.pair or how.label or how.format or how.delimiter
+        if path.suffix.lower() != ".tsv" or own_columns or path.parent.name not in GLUE_TASKS:
+            return None
+        return GLUE_TASKS[path.parent.name]
 
 
-def _choose(names: Sequence[str], paired: bool | None, columns: Columns, source: str) -> tuple[str, str | None, str]:
-    label = _label_column(names, columns, source)
-    if paired is None:
-        known = {name.strip().lower() for name in names}
-        looks_paired = any(first in known and second in known for first, second in PAIR_COLUMNS)
-        paired = columns.pair is not None or (columns.text is None and looks_paired)
-    if paired:
-        first, second = choose_pair(names, given=columns.pair, source=source)
-        return first, second, label
-    return choose_text([n for n in names if n != label], given=columns.text, source=source), None, label
-
-
-def _label(row: Row, column: str, kind: Kind, columns: Columns) -> str | tuple[str, ...] | float:
-    if kind != "several":
-        value = row.values.get(column)
-        if isinstance(value, bool):  # JSON's true and false are classes like others
-            return float(value) if kind == "score" else str(value).lower()
-        return label_of(row, column, scored=kind == "score")
-    value = cast(Any, row.values.get(column))
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(columns.separator) if part.strip()]
-    if value is None:
-        raise DataError(
-            f"{row.where}: the column {column!r} should be a list of labels, and holds nothing.",
-            f"Where no label applies, the list is empty: []. {SKIP_REMEDY}",
-        )
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str | int) for each in value):
-        raise DataError(f"{row.where}: the column {column!r} should be a list of labels: {value!r:.60}.", SKIP_REMEDY)
-    return tuple(map(str, value))
-
-
-def holds_lists(given: object, columns: Columns) -> bool:
-    """Whether the first label there is is a list, so that several labels may apply to a text."""
-    first = next(iter(several(given)))
-    if isinstance(first, Iterator) or glue_of(first, columns) is not None:
-        return False
-    reader = open_rows(first, skip_bad=True, columns=columns)
-    head = [] if reader.once else list(islice(reader, _LOOKED_AT))
-    if not head:
-        return False
-    column = _most_choose(head, lambda names: _label_column(names, columns, reader.name))
-    labels: Iterator[Any] = (row.values.get(column) for row in head)
-    value: Any = next((label for label in labels if label is not None), None)
-    return isinstance(value.tolist() if hasattr(value, "tolist") else value, list | tuple)
-
-
-def several(given: object) -> Iterable[object]:
+def sources_of(given: object, columns: Columns | None = None) -> list[Source]:
     """One source, or a list of paths one after the other."""
+    how = columns or Columns()
+    if isinstance(given, str | os.PathLike):
+        return [Source(given, os.fspath(given), how)]
     if isinstance(given, list | tuple) and given and all(isinstance(each, str | os.PathLike) for each in given):
-        return list(given)
-    return [given]
+        return [Source(each, os.fspath(each), how) for each in given]
+    return [Source(given, None, how)]
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelNumbers:
+    """Labels with their numbers; `source` is where they were learned."""
+
+    names: tuple[str, ...]
+    source: str = "the training data"
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def id2label(self) -> dict[int, str]:
+        return dict(enumerate(self.names))
+
+    def number(self, label: str, where: str) -> int:
+        """The number of a label, or a `DataError` that names the place and the labels there are."""
+        if label in self._numbers:
+            return self._numbers[label]
+        shown = ", ".join(map(repr, self.names[:10])) + (" …" if len(self.names) > 10 else "")
+        raise DataError(f"{where}: the label {label!r} is not one of {self.source}'s: {shown}.", SKIP_REMEDY)
+
+
+def label_numbers(
+    labels: Iterable[str], *, config: BertConfig | None = None, tags: bool = False, source: str = "the training data"
+) -> LabelNumbers:
+    """The labels that occur, numbered: numbers in the order of numbers, names in the alphabet's, tags with O first and
+    then by type (B-LOC, I-LOC, B-PER …). A checkpoint that has labels of its own which cover the data's keeps them, so
+    that its head stays right; LABEL_0, LABEL_1 … are what every config has that was given none.
+
+    >>> label_numbers(["10", "9", "9"]).names, label_numbers(["I-X", "O", "B-X"], tags=True).names
+    (('9', '10'), ('O', 'B-X', 'I-X'))
+    """
+    found = set(labels)
+    if not found:
+        raise DataError(f"{source}: there are no rows in it with labels.", "Give a file with texts and their labels.")
+    if config is not None and any(name != f"LABEL_{number}" for number, name in config.id2label.items()):
+        own = tuple(config.id2label[number] for number in range(config.num_labels))
+        if found <= set(own):
+            return LabelNumbers(own, "the checkpoint")
+    if tags:
+        names = sorted(found, key=_tag_key)
+    elif all(re.fullmatch(r"0|-?[1-9][0-9]*", label) for label in found):
+        names = sorted(found, key=int)
+    else:
+        names = sorted(found)
+    return LabelNumbers(tuple(names), source)
+
+
+def _tag_key(tag: str) -> tuple[bool, str, int, str]:
+    prefix, dash, kind = tag.partition("-")
+    if not dash or prefix not in _PREFIX_ORDER:
+        return tag != "O", tag, 0, tag
+    return True, kind, _PREFIX_ORDER[prefix], tag

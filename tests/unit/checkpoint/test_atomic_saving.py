@@ -19,8 +19,8 @@ import torch
 
 import bertie
 from bertie import BertConfig
-from bertie.checkpoint import atomic
 from bertie.errors import CheckpointError, ConfigError
+from bertie.files import new_files, read_whole
 from bertie.loading import load
 
 # Three models of different shapes and layouts: any mixture of two of them does not load, or loads as none of them.
@@ -117,7 +117,7 @@ def is_model(name: str) -> bool:
 
 
 def put(folder: Path, files: dict[str, str]) -> None:
-    with atomic.new_files(folder, obsolete=is_model) as place:
+    with new_files(folder, obsolete=is_model) as place:
         for name, text in files.items():
             (place / name).write_text(text)
 
@@ -193,7 +193,7 @@ def at_each_step(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], object]) ->
 
 
 def seen_whole(folder: Path) -> dict[str, str]:
-    found = atomic.read_whole(folder, lambda: contents(folder))
+    found = read_whole(folder, lambda: contents(folder))
     return {name: text for name, text in found.items() if not name.startswith(".")}
 
 
@@ -305,10 +305,10 @@ def test_a_link_is_no_journal(tmp_path: Path) -> None:
 SAVERS = """
 import os, sys
 from pathlib import Path
-from bertie.checkpoint import atomic
+from bertie.files import new_files, read_whole
 folder, number = Path(sys.argv[1]), sys.argv[2]
 for turn in range(int(sys.argv[3])):
-    with atomic.new_files(folder, obsolete=lambda name: name.startswith(("model", "config"))) as place:
+    with new_files(folder, obsolete=lambda name: name.startswith(("model", "config"))) as place:
         for name in ("config.json", "model-a.safetensors", f"model-{number}.safetensors"):
             (place / name).write_text(f"{number} {turn}")
 """
@@ -329,7 +329,7 @@ def test_three_savers_and_a_reader_see_one_save_at_a_time(tmp_path: Path) -> Non
         return found | {path.name: path.read_text() for path in sorted(folder.glob("model-*"))}
 
     while any(saver.poll() is None for saver in savers):
-        found = atomic.read_whole(folder, read)
+        found = read_whole(folder, read)
         if found:
             assert len(set(found.values())) == 1, f"parts of several saves: {found}"
             assert len(found) == 3, f"not a whole set: {found}"
@@ -338,7 +338,7 @@ def test_three_savers_and_a_reader_see_one_save_at_a_time(tmp_path: Path) -> Non
     errors = [saver.communicate()[1].decode() for saver in savers]
     assert [saver.returncode for saver in savers] == [0, 0, 0], errors
     assert len(seen) > 1
-    assert len(atomic.read_whole(folder, read)) == 3
+    assert len(read_whole(folder, read)) == 3
     assert sorted(path.name for path in tmp_path.rglob(".*")) == []
 
 
@@ -355,7 +355,7 @@ def test_leftovers_go_and_running_saves_stay(tmp_path: Path) -> None:
     (dead / "model").write_text("half")
     other = tmp_path / ".n.saving-other"  # of another folder: not ours to judge
     other.mkdir()
-    with atomic.new_files(tmp_path / "m", obsolete=is_model) as running:
+    with new_files(tmp_path / "m", obsolete=is_model) as running:
         put(tmp_path / "m", {"model": "second"})  # a second save while the first is at work
         assert running.is_dir()
         assert not dead.exists()

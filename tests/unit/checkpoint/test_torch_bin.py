@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from bertie.checkpoint.headers import open_weights
+from bertie.checkpoint.dtypes import ITEM_BYTES
+from bertie.checkpoint.hostile.paths import open_weights
+from bertie.checkpoint.hostile.torch_file import read_torch_headers
 from bertie.checkpoint.torch_bin import read_bin
-from bertie.checkpoint.torch_headers import read_torch_headers
-from bertie.checkpoint.torch_pickle import ITEM_BYTES
 from bertie.errors import CheckpointError
 
 BASE = torch.arange(240, dtype=torch.float32)

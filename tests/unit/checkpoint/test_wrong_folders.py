@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from bertie import BertConfig, BertForMaskedLM, BertModel
-from bertie.checkpoint.safe import SafeFile
-from bertie.checkpoint.shards import inside
+from bertie.checkpoint.hostile.paths import inside
+from bertie.checkpoint.safetensors import SafeFile
 from bertie.checkpoint.torch_bin import read_bin
 from bertie.errors import BertieError, CheckpointError, CheckpointNotFound, CorruptCheckpoint, WeightsMismatch
 from bertie.loading import load

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
@@ -21,8 +21,9 @@ import pytest
 
 pytest.importorskip("httpx", reason="the client needs httpx (extra: serve)")
 
-from bertie.client import AsyncClient, Client, Retrying, ServerError, answers, calls
-from bertie.client.retrying import refusal, retry_after
+from bertie import answers
+from bertie.client import AsyncClient, Client, Retrying, ServerError
+from bertie.client.requests import refusal, retry_after
 from bertie.errors import InputError, TruncationWarning
 
 Reply = tuple[int, dict[str, str], Any]
@@ -96,8 +97,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         taken.append(seconds)
         await real(0)
 
-    monkeypatch.setattr("bertie.client.blocking.time.sleep", taken.append)
-    monkeypatch.setattr("bertie.client.awaiting.asyncio.sleep", skip)
+    monkeypatch.setattr("bertie.client.synchronous.time.sleep", taken.append)
+    monkeypatch.setattr("bertie.client.asynchronous.asyncio.sleep", skip)
     return taken
 
 
@@ -357,28 +358,25 @@ def test_the_words_of_every_kind_of_server_are_found(payload: Any) -> None:
     assert refusal(422, payload, url="http://x").cause == "Too long."
 
 
-def test_answers_have_the_fields_of_the_tasks_own() -> None:
-    from bertie.tasks import answer, classify, entities, features, fill, next_sentence, rerank
+def test_answers_are_the_tasks_own_types() -> None:
+    from bertie.search import index
+    from bertie.tasks import answer, classify, features, fill, generate, next_sentence, rerank, tag
 
     pairs = [
-        (classify, "Classification"), (entities, "Entity"), (answer, "FoundAnswer"), (answer, "AnswerResult"),
-        (fill, "Candidate"), (fill, "Filling"), (fill, "Filled"), (next_sentence, "NextSentence"),
-        (rerank, "Ranked"), (features, "TokenFeatures"), (features, "Features"),
+        (classify, "Classification"), (tag, "Entity"), (tag, "WordTag"), (answer, "FoundAnswer"),
+        (answer, "AnswerResult"), (fill, "Candidate"), (fill, "Filling"), (fill, "Filled"), (generate, "Generated"),
+        (next_sentence, "NextSentence"), (rerank, "Ranked"), (features, "TokenFeatures"), (features, "Features"),
+        (index, "Hit"),
     ]  # fmt: skip
     for module, name in pairs:
-        theirs: Any = getattr(module, name)
-        ours: Any = getattr(answers, name)
-        # A server counts the texts that it cut for a whole request, and the client warns of them.
-        assert [one.name for one in fields(ours)] == [o.name for o in fields(theirs) if o.name != "truncated"], name
-        public = {one for one in dir(theirs) if not one.startswith("_")} - {"truncated"}
-        assert public <= set(dir(ours)), name
+        assert getattr(module, name) is getattr(answers, name), name
 
 
-def test_texts_that_the_server_cut_are_told() -> None:
+def test_texts_that_the_server_cut_are_told(stub: Stub) -> None:
     payload = {"results": [[{"label": "a", "score": 1.0}]], "usage": {"truncated_texts": 1}}
-    with pytest.warns(TruncationWarning, match="The server cut 1 texts"):
-        (found,) = calls.classify(["a long text"]).answer(payload)
-    assert found.label == "a"
+    stub.reply = lambda path, body: (200, {}, payload)
+    with Client(stub.url) as client, pytest.warns(TruncationWarning, match="The server cut 1 texts"):
+        assert client.classify("a long text").label == "a"
 
 
 def test_a_client_does_not_import_torch() -> None:

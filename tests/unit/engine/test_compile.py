@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from torch import Tensor
 import bertie
 from bertie.engine import FastBert
 from bertie.engine import compile as compile_model
-from bertie.engine.compile import Refused, dtype_name, with_runner
+from bertie.engine.calibration import own_texts
+from bertie.engine.compile import dtype_name, with_runner
+from bertie.engine.cpu.library import instruction_set
+from bertie.engine.runner import ReferenceRunner, Refused
 from bertie.errors import InputError
 from bertie.ops.packing import Packing
 
@@ -27,24 +32,14 @@ HEADS = [
 ]
 
 
-class Reference:
+class Reference(ReferenceRunner):
     """A runner that is the reference itself, and counts."""
 
-    def __init__(self, model: Any) -> None:
-        self.model, self.calls = model, 0
+    calls = 0
 
-    def __call__(
-        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
-    ) -> list[Tensor]:
+    def __call__(self, *given: Any, **named: Any) -> list[Tensor]:
         self.calls += 1
-        output = self.model(
-            ids, token_type_ids=type_ids, position_ids=positions, cu_seqlens=packing.cu_seqlens,
-            output_hidden_states=True,
-        )  # fmt: skip
-        return list(output.hidden_states) if all_states else [output.last_hidden_state]
-
-    def describe(self) -> str:
-        return "reference"
+        return super().__call__(*given, **named)
 
 
 def pair(name: str = "BertModel", **config: Any) -> tuple[Any, Any, Reference]:
@@ -170,6 +165,34 @@ def test_refusals_name_what_is_not_there(config: dict[str, Any], named: str) -> 
     with pytest.raises(Refused, match=named):
         compile_model(model)
     assert compile_model(model, strict=False) is model
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_whatever_answers_keeps_the_contract_of_runners(compiled: bool) -> None:
+    if compiled and instruction_set() is None:
+        pytest.skip("the CPU kernels are not built")
+    model = tiny("BertModel").eval()
+    runner = compile_model(model).runner if compiled else ReferenceRunner(model)
+    ids, lengths = torch.arange(5, 25), [7, 1, 12]
+    with torch.no_grad():
+        last = runner(ids, None, None, Packing.of(lengths), all_states=False)
+        states = runner(ids, None, None, Packing.of(lengths), all_states=True)
+        alone = runner.last_state(ids, lengths)
+    assert len(last) == 1
+    assert len(states) == 1 + model.config.num_hidden_layers
+    assert torch.equal(last[0], alone)
+    assert torch.equal(states[-1], alone)
+    assert (alone.device, alone.dtype) == (runner.device, runner.dtype)
+    assert runner.token_budget == (4096 if compiled else 2048)
+    assert runner.outside is None
+    assert "float32" in runner.describe()
+
+
+def test_texts_that_eight_bits_are_fitted_on_are_installed() -> None:
+    assert len(own_texts("prose")) == 48
+    assert "" in own_texts("unusual"), "also no text at all"
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "engine/*.json" in project["tool"]["setuptools"]["package-data"]["bertie"]
 
 
 def test_no_runner_for_half_precision_on_a_cpu() -> None:

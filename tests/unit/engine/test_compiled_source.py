@@ -15,10 +15,9 @@ from tests.tiny_models import tiny, tokenizer
 from torch import Tensor, nn
 
 import bertie
-from bertie.engine.compile import Refused
 from bertie.engine.cpu import runner as cpu_runner
 from bertie.engine.cpu.library import instruction_set
-from bertie.engine.fast import ReferenceRunner
+from bertie.engine.runner import ReferenceRunner, Refused
 from bertie.errors import InputError
 from bertie.ops.packing import Packing
 

@@ -16,11 +16,11 @@ from tests.tiny_models import SENTENCES, TEXTS, tiny, tokenizer
 
 import bertie
 from bertie.engine import FastBert
-from bertie.engine.compile import Refused
 from bertie.engine.cpu import calibrate
 from bertie.engine.cpu import library as cpu_library
 from bertie.engine.cpu import runner as cpu_runner
 from bertie.engine.cpu.library import instruction_set
+from bertie.engine.runner import Refused
 from bertie.ops.packing import Packing
 
 pytestmark = pytest.mark.skipif(instruction_set() is None, reason="the kernels were not built: no C++ compiler")
@@ -250,7 +250,7 @@ def test_minilm_in_int8_on_real_text() -> None:
 
 def test_int8_is_fitted_to_other_scripts_too() -> None:
     from bertie.defaults import default_embedding_model
-    from bertie.engine.prose import CALIBRATION, UNUSUAL
+    from bertie.engine.calibration import own_texts
     from bertie.errors import BertieError
 
     try:
@@ -269,11 +269,11 @@ def test_int8_is_fitted_to_other_scripts_too() -> None:
         "4711 0815 1234567890 99.99 2024-03-01 10:45",
         "🍕🌍🤖❤️ 🎂🎂",
     ]
-    assert not set(foreign) & set(UNUSUAL)
+    assert not set(foreign) & set(own_texts("unusual"))
     rows = texts.encode_ids(foreign, max_length=128)
     wanted = calibrate._states(cpu_runner.CpuRunner(model), rows)
     found = {}
-    for name, calibration in (("prose", CALIBRATION), ("all", None)):
+    for name, calibration in (("prose", own_texts("prose")), ("all", None)):
         fast: Any = bertie.compile(model, dtype="int8", tokenizer=texts, calibration=calibration)
         found[name] = calibrate._compare(calibrate._states(fast.runner, rows), wanted, rows)
     assert found["all"][0] > found["prose"][0]
@@ -398,6 +398,14 @@ def test_tokens_of_zeros_are_not_wide() -> None:
     assert torch.cosine_similarity(found, model(ids, cu_seqlens=ends)[0]).min() > 0.99
     assert fast.runner.widest[0, 3] < 1e-6
     assert fast.runner.outside.texts == 0
+
+
+@pytest.mark.parametrize("name", ["embeddings", "encoder.layer.1.attention.output", "encoder.layer.0.output"])
+def test_a_norm_with_another_epsilon_is_refused_by_name(name: str) -> None:
+    model = tiny("BertModel")
+    model.get_submodule(f"{name}.LayerNorm").eps = 0.1
+    with pytest.raises(Refused, match=rf"^{name}.LayerNorm has eps=0.1; config.layer_norm_eps is 1e-12."):
+        bertie.compile(model)
 
 
 # -- without the library -----------------------------------------------------------------------------------------------

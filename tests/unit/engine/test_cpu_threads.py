@@ -46,16 +46,16 @@ def test_a_number_of_threads_out_of_range_is_refused(threads: Any) -> None:
 def test_a_team_has_no_more_threads_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = bertie.compile(tiny("BertModel"), threads=1024)
     runner: Any = fast.runner
-    assert runner._team == cores.usable_cores()
+    assert runner._team == cpu_runner.usable_cores()
     if hasattr(os, "sched_getaffinity"):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)))
-        monkeypatch.setattr(cores, "_own_quota", lambda: None)
+        monkeypatch.setattr(cpu_runner, "own_quota", lambda: None)
         assert runner._team == 7
-        monkeypatch.setattr(cores, "_own_quota", lambda: 3)
+        monkeypatch.setattr(cpu_runner, "own_quota", lambda: 3)
         assert runner._team == 3
     runner.threads = None
     torch.set_num_threads(2)
-    assert runner._team == min(2, cores.usable_cores())
+    assert runner._team == min(2, cpu_runner.usable_cores())
 
 
 def write(folder: Path, files: dict[str, str]) -> tuple[Path, Path]:

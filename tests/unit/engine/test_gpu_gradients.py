@@ -51,7 +51,7 @@ def near(got: Tensor, wanted: Tensor) -> None:
 
 @pytest.mark.parametrize(("tokens", "width"), [(1, 24), (37, 64), (70, 48), (5, 1100)])
 def test_norm_and_its_gradients(tokens: int, width: int) -> None:
-    from bertie.engine.gpu.gradients import RowSums, drop_add_norm, drop_add_norm_backward
+    from bertie.engine.gpu.training.gradients import RowSums, drop_add_norm, drop_add_norm_backward
 
     x, residual, grad = (random(tokens, width, seed=seed) for seed in range(3))
     gamma, beta = random(width, seed=3), random(width, seed=4)
@@ -74,7 +74,7 @@ def test_norm_and_its_gradients(tokens: int, width: int) -> None:
 
 
 def test_dropout_drops_its_share_and_the_same_both_ways() -> None:
-    from bertie.engine.gpu.gradients import Kept, RowSums, drop_add_norm, drop_add_norm_backward
+    from bertie.engine.gpu.training.gradients import Kept, RowSums, drop_add_norm, drop_add_norm_backward
 
     tokens, width = 64, 256
     tens, residual = torch.full((tokens, width), 10.0, device=DEVICE), 0.5 * random(tokens, width, seed=2)
@@ -108,7 +108,7 @@ def test_dropout_drops_its_share_and_the_same_both_ways() -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_gelu_backward(exact: bool) -> None:
-    from bertie.engine.gpu.gradients import RowSums, gelu_backward
+    from bertie.engine.gpu.training.gradients import RowSums, gelu_backward
 
     x, grad = 3 * random(45, 600), random(45, 600, seed=1)
     leaf = x.clone().requires_grad_()
@@ -121,7 +121,7 @@ def test_gelu_backward(exact: bool) -> None:
 
 
 def test_column_sums_of_rows_that_lie_apart() -> None:
-    from bertie.engine.gpu.gradients import RowSums, column_sums
+    from bertie.engine.gpu.training.gradients import RowSums, column_sums
 
     x = random(100, 70)
     sums = RowSums(100, [70, 65], DEVICE)
@@ -133,7 +133,7 @@ def test_column_sums_of_rows_that_lie_apart() -> None:
 
 @pytest.mark.parametrize("shapes", [[(1, 5)], [(64, 32), (1, 33)], [(200, 70), (65, 8), (3, 40)]])
 def test_totals(shapes: list[tuple[int, int]]) -> None:
-    from bertie.engine.gpu.gradients import totals
+    from bertie.engine.gpu.training.gradients import totals
 
     parts = [random(*shape, seed=seed) for seed, shape in enumerate(shapes)]
     near(totals(parts), torch.cat([part.sum(0) for part in parts]))
@@ -154,8 +154,8 @@ def attention_by_pytorch(qkv: Tensor, grad: Tensor, lengths: list[int]) -> tuple
 @pytest.mark.parametrize("head", [8, 16, 24])
 @pytest.mark.parametrize(("tile", "lengths"), [(16, [3, 16, 1, 5, 9]), (128, [70, 128, 1, 2, 57, 100])])
 def test_attention_backward(head: int, tile: int, lengths: list[int]) -> None:
-    from bertie.engine.gpu.gradients import attention_backward
-    from bertie.engine.gpu.schedule import schedule
+    from bertie.engine.gpu.attention_schedule import schedule
+    from bertie.engine.gpu.training.gradients import attention_backward
 
     qkv, grad = random(sum(lengths), 3 * 2 * head), random(sum(lengths), 2 * head, seed=1)
     _, wanted = attention_by_pytorch(qkv, grad, lengths)
@@ -172,7 +172,7 @@ def test_attention_backward(head: int, tile: int, lengths: list[int]) -> None:
     "lengths", [[70, 3, 60, 128, 1, 40], [300], [129, 5, 200, 1, 256, 64, 100], [130] * 3], ids=str
 )
 def test_attention_over_texts_of_all_lengths(lengths: list[int], filled: bool, head: int) -> None:
-    from bertie.engine.gpu.training_batch import Passage, TrainingBatch, rows_for
+    from bertie.engine.gpu.training.batch import Passage, TrainingBatch, rows_for
     from bertie.ops.packing import Packing
 
     tokens = sum(lengths)
@@ -193,7 +193,7 @@ def test_attention_over_texts_of_all_lengths(lengths: list[int], filled: bool, h
 
 @pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")  # in rows that are none
 def test_attention_over_a_long_text_whose_scores_are_all_far_below_zero() -> None:
-    from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+    from bertie.engine.gpu.training.batch import Passage, TrainingBatch
     from bertie.ops.packing import Packing
 
     lengths = [150]  # 42 keys of the last block are none
@@ -220,7 +220,7 @@ def kept_places(seed: int, head: int, places: NDArray[np.int64], dropout: float)
 
 @pytest.mark.parametrize("lengths", [[70, 3, 60, 128, 1, 40], [20, 64, 7], [150, 20, 290]])
 def test_attention_that_drops_and_its_gradient(lengths: list[int]) -> None:
-    from bertie.engine.gpu.training_batch import Passage, TrainingBatch
+    from bertie.engine.gpu.training.batch import Passage, TrainingBatch
     from bertie.ops.packing import Packing
 
     tokens, heads, head, dropout = sum(lengths), 2, 16, 0.25
@@ -259,7 +259,7 @@ def test_attention_that_drops_and_its_gradient(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("width", [10, 2048, 5000])
 def test_cross_entropy(width: int) -> None:
-    from bertie.engine.gpu.words import cross_entropy_sum
+    from bertie.engine.gpu.training.vocabulary_loss import cross_entropy_sum
 
     room = random(7, width + 6)
     labels = torch.tensor([0, width - 1, 3, -100, 5, 9, 1], device=DEVICE)
@@ -290,7 +290,8 @@ class Whole:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lengths: list[int], record: bool) -> None:
         from bertie import BertConfig, BertForMaskedLM
-        from bertie.engine.gpu import training, training_layer
+        from bertie.engine.gpu.training import fuse as training
+        from bertie.engine.gpu.training import layer as training_layer
 
         self.training, self.record = training, record
         self.recordings: list[Again] = []
@@ -462,7 +463,7 @@ def test_a_second_backward_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("lengths", [[1], [64, 64], [3, 100, 7], [200, 5], [60] * 50])
 def test_forms_of_batches(lengths: list[int], dropout: float) -> None:
-    from bertie.engine.gpu.training_batch import Passage, TrainingBatch, rows_for
+    from bertie.engine.gpu.training.batch import Passage, TrainingBatch, rows_for
     from bertie.ops.packing import Packing
 
     packing = Packing.of(lengths)
@@ -512,7 +513,7 @@ def test_what_cannot_be_recorded_is_launched(monkeypatch: pytest.MonkeyPatch, ca
 
 
 def test_when_memory_runs_out_recordings_give_theirs_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertie.engine.gpu.recorded import Stack
+    from bertie.engine.gpu.training.cuda_graphs import Stack
 
     whole = Whole(monkeypatch, [3, 40, 20], record=True)
     wanted = whole.run()
@@ -542,7 +543,7 @@ def test_when_memory_runs_out_recordings_give_theirs_back(monkeypatch: pytest.Mo
 
 
 def test_rows_of_batches() -> None:
-    from bertie.engine.gpu.training_batch import rows_for
+    from bertie.engine.gpu.training.batch import rows_for
 
     small, large = 10**6, 85 * 10**6
     for tokens in (1, 47, 48, 49, 64, 500, 1100, 5000, 17399, 17408, 32768, 65536):
@@ -560,8 +561,8 @@ def test_a_whole_run_with_recorded_passes_ends_where_one_without_does(
     from benchmarks.training import Case, MaskedWords, Texts
 
     from bertie import BertForMaskedLM
-    from bertie.training.distributed import World
-    from bertie.training.loop import Training
+    from bertie.training.run.distributed import World
+    from bertie.training.run.loop import Training
     from bertie.training.settings import Settings
 
     whole = Whole(monkeypatch, [5], record=True)  # for its small configuration, and what it exchanges
@@ -584,7 +585,7 @@ def test_a_whole_run_with_recorded_passes_ends_where_one_without_does(
             decoder.__dict__.pop("forward")  # it is bfloat16 alone
             decoder.forward = decoder.forward  # what is undone in the end
         run._forward_and_backward = counted(run)  # type: ignore[method-assign]
-        monkeypatch.setattr("bertie.training.loop.save_run", lambda training: None)
+        monkeypatch.setattr("bertie.training.run.loop.save_run", lambda training: None)
         monkeypatch.setattr(Training, "_finish", lambda self, early: None)
         run.run()
         return {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
@@ -627,7 +628,7 @@ def test_copies_of_weights_are_made_for_every_batch_unless_said_otherwise(monkey
 
 
 def test_adamw_is_pytorchs() -> None:
-    from bertie.engine.gpu.adamw import AdamW
+    from bertie.engine.gpu.training.adamw import AdamW
 
     shapes = [(3, 5), (2048,), (70, 100), (4096, 2), (1,)]
     ours = [
@@ -661,7 +662,7 @@ def test_adamw_is_pytorchs() -> None:
 
 
 def test_adamw_leaves_what_it_has_no_form_for() -> None:
-    from bertie.engine.gpu.adamw import AdamW
+    from bertie.engine.gpu.training.adamw import AdamW
 
     one, room = torch.ones((), device=DEVICE), torch.zeros(9, device=DEVICE)
     options = {"rate": 0.1, "betas": (0.9, 0.999), "decay": 0.0, "eps": 1e-6, "scale": one, "skip": one - 1}
@@ -682,7 +683,7 @@ def test_heads_that_a_gpu_has_no_room_for_are_not_fused(
     width: int, room: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertie import BertConfig, BertForMaskedLM
-    from bertie.engine.gpu.training import why_not
+    from bertie.engine.gpu.training.fuse import why_not
 
     config = BertConfig(
         vocab_size=30, hidden_size=2 * width, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16

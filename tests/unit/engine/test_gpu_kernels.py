@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from tests.tiny_models import tiny
 from torch import Tensor
 
-from bertie.engine.compile import Options
+from bertie.engine.runner import Options
 from bertie.ops.packing import Packing
 
 pytest.importorskip("triton", reason="the GPU engine's kernels are written in Triton")
@@ -50,7 +50,7 @@ def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("tile", [16, 64])
 def test_attention_keeps_every_text_to_itself(head: int, tile: int, dtype: torch.dtype) -> None:
     from bertie.engine.gpu.attention import attention
-    from bertie.engine.gpu.schedule import schedule
+    from bertie.engine.gpu.attention_schedule import schedule
 
     lengths = [length for length in LENGTHS if length <= 5 * tile]
     qkv = random(sum(lengths), 3 * 2 * head, dtype=dtype)
@@ -64,7 +64,7 @@ def test_attention_keeps_every_text_to_itself(head: int, tile: int, dtype: torch
 
 def test_attention_is_finite_on_scores_beyond_the_range_of_half_precision() -> None:
     from bertie.engine.gpu.attention import attention
-    from bertie.engine.gpu.schedule import schedule
+    from bertie.engine.gpu.attention_schedule import schedule
 
     qkv = 60.0 * random(40, 96, dtype=torch.float16)
     assert torch.isfinite(attention(qkv, 2, schedule([1, 39], DEVICE, 64))).all()
@@ -72,7 +72,7 @@ def test_attention_is_finite_on_scores_beyond_the_range_of_half_precision() -> N
 
 @pytest.mark.parametrize("parts", [0, 1, 3])
 def test_add_norm_is_layernorm_of_the_sum(parts: int, dtype: torch.dtype) -> None:
-    from bertie.engine.gpu.epilogues import add_norm
+    from bertie.engine.gpu.embed_norm_gelu import add_norm
 
     residual, gamma, beta, bias = (
         random(*s, dtype=dtype, seed=i) for i, s in enumerate([(7, 40), (40,), (40,), (40,)])
@@ -91,8 +91,8 @@ def test_add_norm_is_layernorm_of_the_sum(parts: int, dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("given", ["nothing", "types", "positions"])
 def test_embed_adds_three_tables(given: str, dtype: torch.dtype) -> None:
-    from bertie.engine.gpu.epilogues import embed
-    from bertie.engine.gpu.schedule import schedule
+    from bertie.engine.gpu.attention_schedule import schedule
+    from bertie.engine.gpu.embed_norm_gelu import embed
 
     words, places, types, gamma, beta = (
         random(*s, dtype=dtype, seed=i) for i, s in enumerate([(50, 24), (20, 24), (2, 24), (24,), (24,)])
@@ -111,7 +111,7 @@ def test_embed_adds_three_tables(given: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("exact", [True, False], ids=["erf", "tanh"])
 def test_gelu_is_gelu(exact: bool) -> None:
-    from bertie.engine.gpu.epilogues import gelu
+    from bertie.engine.gpu.embed_norm_gelu import gelu
 
     x = torch.linspace(-6, 6, 1001, device=DEVICE)
     wanted = F.gelu(x, approximate="none" if exact else "tanh")
@@ -120,18 +120,18 @@ def test_gelu_is_gelu(exact: bool) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 16, 33, 64])
 @pytest.mark.parametrize("shape", [(32, 48), (300, 24), (1024, 16)], ids=str)
-def test_narrow_is_the_product(tokens: int, shape: tuple[int, int], dtype: torch.dtype) -> None:
-    from bertie.engine.gpu.narrow import narrow
+def test_small_batch_linear_is_the_product(tokens: int, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    from bertie.engine.gpu.small_batch_product import small_batch_linear
 
     depth, width = shape
     x, bias = random(tokens, depth, dtype=dtype), random(width, dtype=dtype, seed=2)
     weight = random(width, depth, dtype=dtype, seed=1) / depth**0.5
     wanted = F.linear(x.float(), weight.float(), bias.float())
     tolerance = 4 * TOLERANCE[dtype]
-    assert float((narrow(x, weight, bias).float() - wanted).abs().max()) <= tolerance
-    bent = narrow(x, weight, bias, gelu="erf")
+    assert float((small_batch_linear(x, weight, bias).float() - wanted).abs().max()) <= tolerance
+    bent = small_batch_linear(x, weight, bias, gelu="erf")
     assert float((bent.float() - F.gelu(wanted)).abs().max()) <= tolerance
-    parts = narrow(x, weight, bias, in_parts=True)
+    parts = small_batch_linear(x, weight, bias, in_parts=True)
     assert parts.dtype == torch.float32
     assert float((parts.sum(0) + bias.float() - wanted).abs().max()) <= tolerance
 

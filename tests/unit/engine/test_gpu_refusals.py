@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.tiny_models import tiny
 
-from bertie.engine.compile import Options, Refused
 from bertie.engine.gpu.runner import GpuRunner
+from bertie.engine.runner import Options, Refused
 
 CUDA = torch.device("cuda")
 

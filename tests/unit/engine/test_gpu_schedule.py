@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertie.engine.gpu import runner
-from bertie.engine.gpu.schedule import TILE, host_tables, most_programs, schedule, tile_programs
+from bertie.engine.gpu.attention_schedule import TILE, host_tables, most_programs, schedule, tile_programs
 
 mixes = st.lists(st.integers(1, 600) | st.integers(1, 20), min_size=1, max_size=60)
 tiles = st.sampled_from([16, 32, 64, 128])

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.serve import bodies, wire
+from bertie.answers import Candidate, SentFeatures, SentLayer, SentToken
+from bertie.serve import bodies, schemas
 from bertie.serve.bodies import encode, encode_answer, encode_rows, read_body, shape
 from bertie.serve.failures import Refusal
 from bertie.serve.settings import Limits
+from bertie.serve.tasks import NUMBER_BYTES, AnswerRequest
 
 JSON = st.recursive(
     st.none() | st.integers() | st.text(alphabet='a",[{\\é\n', max_size=8),
@@ -47,10 +49,10 @@ def test_the_shape_of_a_body_is_that_of_what_is_in_it(value: Any, ascii_only: bo
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
-        (b'{"inputs":[' + b",".join([b'["a"]'] * 30_000) + b"]}", wire.ClassifyRequest),
-        (b'{"inputs":[' + b",".join([b'"a"'] * 30_000) + b"]}", wire.EmbedRequest),
-        (b'{"ids":[[' + b",".join([b"1"] * 2_000_000) + b"]]}", wire.DecodeRequest),
-        (b'{"ids":[[1],' + b",".join([b"1"] * 40_000) + b"]}", wire.DecodeRequest),
+        (b'{"inputs":[' + b",".join([b'["a"]'] * 30_000) + b"]}", schemas.ClassifyRequest),
+        (b'{"inputs":[' + b",".join([b'"a"'] * 30_000) + b"]}", schemas.EmbedRequest),
+        (b'{"ids":[[' + b",".join([b"1"] * 2_000_000) + b"]]}", schemas.DecodeRequest),
+        (b'{"ids":[[1],' + b",".join([b"1"] * 40_000) + b"]}", schemas.DecodeRequest),
     ],
     ids=["lists", "strings", "numbers", "numbers in one list"],
 )
@@ -62,18 +64,18 @@ def test_a_body_with_too_much_in_it_is_refused_before_it_is_decoded(body: bytes,
     never: Any = Never()
     with pytest.raises(Refusal) as refused:
         read_body(never, body, Limits())
-    assert refused.value.status == (422 if kind is wire.ClassifyRequest else 413)
+    assert refused.value.status == (422 if kind is schemas.ClassifyRequest else 413)
 
 
 def test_the_largest_legal_bodies_are_taken() -> None:
     limits = Limits()
     texts = json.dumps({"inputs": ['a, [text] "quoted" {x}, ' * 300] * limits.batch}).encode()
     assert len(texts) < limits.body_bytes
-    assert len(read_body(msgspec.json.Decoder(wire.EmbedRequest), texts, limits).inputs) == limits.batch
+    assert len(read_body(msgspec.json.Decoder(schemas.EmbedRequest), texts, limits).inputs) == limits.batch
     pairs = json.dumps({"inputs": [{"question": "a", "context": "b" * 100}] * limits.batch}).encode()
-    assert len(read_body(msgspec.json.Decoder(wire.AnswerRequest), pairs, limits).inputs) == limits.batch
+    assert len(read_body(msgspec.json.Decoder(AnswerRequest), pairs, limits).inputs) == limits.batch
     ids = json.dumps({"input": [[1] * 512] * limits.batch}).encode()
-    assert len(read_body(msgspec.json.Decoder(wire.EmbeddingsRequest), ids, limits).input) == limits.batch
+    assert len(read_body(msgspec.json.Decoder(schemas.EmbeddingsRequest), ids, limits).input) == limits.batch
 
 
 class Watched:
@@ -90,10 +92,10 @@ class Watched:
         return self._decoder.decode(given)
 
 
-@pytest.mark.parametrize("kind", [wire.DecodeRequest, wire.EmbedRequest, wire.EmbeddingsRequest])
+@pytest.mark.parametrize("kind", [schemas.DecodeRequest, schemas.EmbedRequest, schemas.EmbeddingsRequest])
 def test_no_single_call_decodes_a_million_ids(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else runs in such a call: it would take a tenth of a second, and more on a busy machine."""
-    name = {wire.DecodeRequest: "ids", wire.EmbedRequest: "inputs", wire.EmbeddingsRequest: "input"}[kind]
+    name = {schemas.DecodeRequest: "ids", schemas.EmbedRequest: "inputs", schemas.EmbeddingsRequest: "input"}[kind]
     rows = [[number, 7] * 500 for number in range(1000)]
     body = json.dumps({"model": "m", name: rows}).encode()
     most = [0]
@@ -111,12 +113,12 @@ def test_no_single_call_decodes_a_million_ids(kind: Any, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [
-        ("ids", [[1] * 500] * 90 + [[1, 2, "x"]], wire.DecodeRequest),
-        ("ids", [[1] * 500] * 90 + ["x"], wire.DecodeRequest),
-        ("ids", [[1] * 500] * 90 + [[-1]], wire.DecodeRequest),
-        ("inputs", ["a" * 500] * 200 + [None], wire.EmbedRequest),
-        ("inputs", {"a": "b" * 90_000}, wire.EmbedRequest),
-        ("inputs", ["a" * 500] * 200 + [["a", "b", "c"]], wire.ClassifyRequest),
+        ("ids", [[1] * 500] * 90 + [[1, 2, "x"]], schemas.DecodeRequest),
+        ("ids", [[1] * 500] * 90 + ["x"], schemas.DecodeRequest),
+        ("ids", [[1] * 500] * 90 + [[-1]], schemas.DecodeRequest),
+        ("inputs", ["a" * 500] * 200 + [None], schemas.EmbedRequest),
+        ("inputs", {"a": "b" * 90_000}, schemas.EmbedRequest),
+        ("inputs", ["a" * 500] * 200 + [["a", "b", "c"]], schemas.ClassifyRequest),
     ],
 )
 def test_an_error_in_a_large_body_is_named_as_in_a_small_one(name: str, value: Any, kind: Any) -> None:
@@ -132,22 +134,23 @@ def test_an_error_in_a_large_body_is_named_as_in_a_small_one(name: str, value: A
 def test_a_row_of_too_many_ids_is_refused_before_it_is_decoded() -> None:
     body = json.dumps({"ids": [[1], [1] * 100_000]}).encode()
     with pytest.raises(Refusal, match=r"`ids\[1\]` has more than 16448 elements") as refused:
-        read_body(msgspec.json.Decoder(wire.DecodeRequest), body, Limits())
+        read_body(msgspec.json.Decoder(schemas.DecodeRequest), body, Limits())
     assert refused.value.status == 413
 
 
 def test_answers_in_parts_are_the_same_json() -> None:
-    ranks = [wire.Rank(1, 0.5), wire.Rank(2, 0.25, "a text")] * 5
-    usage = wire.Usage(3, 3)
+    ranks = [schemas.Rank(1, 0.5), schemas.Rank(2, 0.25, "a text")] * 5
+    usage = schemas.Usage(3, 3)
     found: list[Any] = [
         ranks,
         [],
-        wire.CohereRerankAnswer("id", [], "m", usage, {"a": {"b": 1}}),
-        wire.FillAnswer("m", [wire.FilledOut("a", [[wire.CandidateOut("x", 0.5, "y", [1])]], [])] * 9, usage),
-        wire.SimilarityAnswer("m", [[1.0, 2.0]], usage),
+        schemas.CohereRerankAnswer("id", [], "m", usage, {"a": {"b": 1}}),
+        schemas.Answer("m", [schemas.FilledOut("a", ((Candidate("x", 0.5, "y", (1,)),),), ())] * 9, usage),
+        SentFeatures([SentToken("a", [SentLayer(0, [1.0, 2.0])] * 9)] * 9),
+        schemas.SimilarityAnswer("m", [[1.0, 2.0]], usage),
     ]
     for one in found:
         assert encode_answer(one) == encode(one)
     rows = np.random.default_rng(1).standard_normal((3, 4, 5)).astype(np.float32)
     assert encode_rows(rows) == encode(rows.tolist())
-    assert max(len(encode(float(value))) for value in (rows * np.float32(1e-5)).flat) < bodies.NUMBER_BYTES
+    assert max(len(encode(float(value))) for value in (rows * np.float32(1e-5)).flat) < NUMBER_BYTES

@@ -12,7 +12,7 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal
-from bertie.serve.lines import Job, Lane
+from bertie.serve.queues import Job, Lane
 from bertie.serve.scheduler import Device, Engine, Turns, device_failed
 
 

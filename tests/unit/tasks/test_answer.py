@@ -16,7 +16,7 @@ import torch
 from bertie.data.squad import read_squad
 from bertie.errors import BertieError, CheckpointError, InputError
 from bertie.tasks.answer import Answerer, AnswerResult, answer
-from unit.tasks.token_models import HARD_TEXTS, PROSE, answering, saved, small_model, small_tokenizer, tagging
+from token_models import HARD_TEXTS, PROSE, answering, saved, small_model, small_tokenizer, tagging
 
 MODEL = answering()
 QUESTION = "Who wrote it?"

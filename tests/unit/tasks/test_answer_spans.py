@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.tasks.spans import Decoded, SpanRules, find_spans
+from bertie.tasks.answer import Decoded, SpanRules, find_spans
 from bertie.text import WindowedDocument, split_document
-from unit.tasks.token_models import HARD_TEXTS, small_tokenizer
+from token_models import HARD_TEXTS, small_tokenizer
 
 Logits = list[tuple[np.ndarray, np.ndarray]]
 

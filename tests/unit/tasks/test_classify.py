@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError, TokenizerError
+from bertie.running.open import OpenModel
+from bertie.running.rows import split_text_or_pair
 from bertie.tasks.classify import Classification, Classifier, classify
-from bertie.tasks.loaded import Loaded
-from bertie.tasks.rows import split_text_or_pair
 from bertie.tasks.zero_shot import ZeroShotClassifier, zero_shot
 from bertie.text.windows import window_spans
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, random_batches, saved, tiny, tokenizer
@@ -21,15 +21,15 @@ NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return Loaded(tiny("BertForSequenceClassification", id2label=NLI), tokenizer())
+def loaded() -> OpenModel:
+    return OpenModel(tiny("BertForSequenceClassification", id2label=NLI), tokenizer())
 
 
 def values(answer: Classification) -> dict[str, float]:
     return dict(answer.labels)
 
 
-def test_one_text_a_list_and_a_stream_are_answered_alike(loaded: Loaded) -> None:
+def test_one_text_a_list_and_a_stream_are_answered_alike(loaded: OpenModel) -> None:
     one = classify(TEXTS[0], model=loaded)
     assert isinstance(one, Classification)
     assert one.labels == ((one.label, one.score),)
@@ -45,7 +45,7 @@ def test_one_text_a_list_and_a_stream_are_answered_alike(loaded: Loaded) -> None
     assert classify(dict.fromkeys(TEXTS[:2]).keys(), model=loaded) == classify(TEXTS[:2], model=loaded)
 
 
-def test_a_stream_is_read_a_little_ahead_only(loaded: Loaded) -> None:
+def test_a_stream_is_read_a_little_ahead_only(loaded: OpenModel) -> None:
     taken = 0
 
     def texts() -> Iterator[str]:
@@ -54,7 +54,7 @@ def test_a_stream_is_read_a_little_ahead_only(loaded: Loaded) -> None:
             taken += 1
             yield "the quick brown fox"
 
-    small = Loaded(loaded.model, loaded.tokenizer, budget=64)
+    small = OpenModel(loaded.model, loaded.tokenizer, budget=64)
     stream = classify(texts(), model=small)
     assert taken == 0
     for _ in range(100):
@@ -62,7 +62,7 @@ def test_a_stream_is_read_a_little_ahead_only(loaded: Loaded) -> None:
     assert taken <= 500
 
 
-def test_a_text_gets_the_same_alone_and_in_random_batches(loaded: Loaded) -> None:
+def test_a_text_gets_the_same_alone_and_in_random_batches(loaded: OpenModel) -> None:
     items: list[Any] = [*TEXTS, ("the dog", ""), (TEXTS[0], TEXTS[1]), (TEXTS[-1], TEXTS[-2])]
     for long in ("truncate", "windows"):
         alone = [values(classify(item, model=loaded, top_k=None, long=long)) for item in items]
@@ -72,7 +72,7 @@ def test_a_text_gets_the_same_alone_and_in_random_batches(loaded: Loaded) -> Non
                 assert values(answer) == pytest.approx(alone[index], abs=1e-5)
 
 
-def test_scores_are_softmax_sigmoid_or_the_number_itself(loaded: Loaded) -> None:
+def test_scores_are_softmax_sigmoid_or_the_number_itself(loaded: OpenModel) -> None:
     logits = values(classify(TEXTS[0], model=loaded, top_k=None, function="none"))
     plain = {name: torch.tensor(value, dtype=torch.float64) for name, value in logits.items()}
     total = sum(value.exp() for value in plain.values())
@@ -87,7 +87,7 @@ def test_scores_are_softmax_sigmoid_or_the_number_itself(loaded: Loaded) -> None
     assert len(classify(TEXTS[0], model=loaded, top_k=9).labels) == 3
 
 
-def test_windows_are_the_mean_of_their_logits_by_tokens(loaded: Loaded) -> None:
+def test_windows_are_the_mean_of_their_logits_by_tokens(loaded: OpenModel) -> None:
     text = " ".join(SENTENCES)
     ids = tokenizer().encode(text, add_special_tokens=False)
     spans = window_spans(len(ids), MAX_LENGTH - 2, 10)
@@ -124,7 +124,7 @@ def test_windows_of_a_pair_slide_over_its_longer_text(pair: tuple[str, str]) -> 
         assert row.type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
 
 
-def test_every_way_to_name_a_model_gives_the_same(tmp_path: Path, loaded: Loaded) -> None:
+def test_every_way_to_name_a_model_gives_the_same(tmp_path: Path, loaded: OpenModel) -> None:
     folder = saved(tmp_path, "BertForSequenceClassification", id2label=NLI)
     wanted = classify(TEXTS, model=loaded)
     for model, extra in ((folder, {}), (tmp_path, {}), (loaded.model, {"tokenizer": tokenizer()})):
@@ -136,7 +136,7 @@ def test_every_way_to_name_a_model_gives_the_same(tmp_path: Path, loaded: Loaded
     assert [answer.score for answer in half] == pytest.approx([answer.score for answer in wanted], abs=0.05)
 
 
-def test_zero_shot_is_the_softmax_of_entailment(loaded: Loaded) -> None:
+def test_zero_shot_is_the_softmax_of_entailment(loaded: OpenModel) -> None:
     topics = ["sports", "dogs", "prices"]
     pairs = [(TEXTS[0], f"About {topic}.") for topic in topics]
     logits = [values(classify(pair, model=loaded, top_k=None, function="none")) for pair in pairs]
@@ -153,7 +153,7 @@ def test_zero_shot_is_the_softmax_of_entailment(loaded: Loaded) -> None:
         )
 
 
-def test_zero_shot_streams_and_does_not_depend_on_the_batch(loaded: Loaded) -> None:
+def test_zero_shot_streams_and_does_not_depend_on_the_batch(loaded: OpenModel) -> None:
     task = ZeroShotClassifier("sports, dogs", loaded, long="windows", top_k=1)
     alone = [task(text) for text in TEXTS]
     stream = task(iter(TEXTS))
@@ -177,12 +177,12 @@ def test_zero_shot_streams_and_does_not_depend_on_the_batch(loaded: Loaded) -> N
         ({"text": "a"}, "The text is dict"),
     ],
 )
-def test_what_is_no_text_is_named_by_its_place(loaded: Loaded, texts: Any, message: str) -> None:
+def test_what_is_no_text_is_named_by_its_place(loaded: OpenModel, texts: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         classify(texts, model=loaded)
 
 
-def test_a_bad_text_in_a_stream_is_named_when_it_is_reached(loaded: Loaded) -> None:
+def test_a_bad_text_in_a_stream_is_named_when_it_is_reached(loaded: OpenModel) -> None:
     stream = classify(iter(["a", 7]), model=loaded)
     with pytest.raises(InputError, match="Text 1 is int 7"):
         list(stream)
@@ -199,7 +199,7 @@ def test_a_bad_text_in_a_stream_is_named_when_it_is_reached(loaded: Loaded) -> N
         ({"long": "windows", "stride": -1}, "stride is -1"),
     ],
 )
-def test_wrong_options_are_explained(loaded: Loaded, options: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_explained(loaded: OpenModel, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         classify("a " * 100, model=loaded, **options)
 
@@ -215,15 +215,15 @@ def test_wrong_options_are_explained(loaded: Loaded, options: dict[str, Any], me
         (7, "labels is int 7"),
     ],
 )
-def test_wrong_labels_are_explained(loaded: Loaded, labels: Any, message: str) -> None:
+def test_wrong_labels_are_explained(loaded: OpenModel, labels: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         zero_shot("a", labels, model=loaded)
 
 
-def test_a_model_that_cannot_is_refused(tmp_path: Path, loaded: Loaded) -> None:
+def test_a_model_that_cannot_is_refused(tmp_path: Path, loaded: OpenModel) -> None:
     with pytest.raises(InputError, match="hypothesis is 'About it'; it has no place for the label"):
         zero_shot("a", ["b"], model=loaded, hypothesis="About it")
-    plain = Loaded(tiny("BertForSequenceClassification", num_labels=3), tokenizer())
+    plain = OpenModel(tiny("BertForSequenceClassification", num_labels=3), tokenizer())
     with pytest.raises(InputError, match="labels are LABEL_0, LABEL_1, LABEL_2"):
         zero_shot("a", ["b"], model=plain)
     with pytest.raises(TokenizerError, match="only_first"):
@@ -231,7 +231,7 @@ def test_a_model_that_cannot_is_refused(tmp_path: Path, loaded: Loaded) -> None:
     with pytest.raises(InputError, match="classify needs a BertForSequenceClassification; it was given a BertModel"):
         classify("a", model=tiny("BertModel"), tokenizer=tokenizer())
     with pytest.raises(InputError, match=r"given a BertForMaskedLM\.\nIf the checkpoint has that head"):
-        classify("a", model=Loaded(tiny("BertForMaskedLM"), tokenizer()))
+        classify("a", model=OpenModel(tiny("BertForMaskedLM"), tokenizer()))
     with pytest.raises(InputError, match="without its tokenizer"):
         classify("a", model=tiny("BertForSequenceClassification"))
     with pytest.raises(CheckpointError, match="classify needs a text classifier"):

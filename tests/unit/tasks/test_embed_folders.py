@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from bertie.checkpoint.safe import write_safetensors
+from bertie.checkpoint.safetensors import write_safetensors
 from bertie.errors import BertieError, CheckpointError, InputError
+from bertie.running.sentence_folder import Dense, Normalize, find_sentence_folder, read_sentence_settings
 from bertie.tasks.embed import Embedder
-from bertie.tasks.sentence import Dense, Normalize, find_sentence_folder, read_sentence_settings
+from sentence_models import MODULE, tiny_sentence_model, write_json
 from tiny_models import SENTENCES
-from unit.tasks.sentence_models import MODULE, tiny_sentence_model, write_json
 
 
 def test_what_a_folder_says_is_read(tmp_path: Path) -> None:

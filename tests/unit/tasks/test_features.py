@@ -14,28 +14,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import InputError
+from bertie.running.open import OpenModel
 from bertie.tasks.features import FeatureExtractor, Features, features, google_pair_sizes, split_at_bars
-from bertie.tasks.loaded import Loaded
 from bertie.text import split_document
 from tiny_models import MAX_LENGTH, TEXTS, random_batches, saved, tiny, tokenizer
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return Loaded(tiny("BertModel"), tokenizer())
+def loaded() -> OpenModel:
+    return OpenModel(tiny("BertModel"), tokenizer())
 
 
 def matrix(found: Features, layer: int = -1) -> np.ndarray:
     return np.stack([token.vector(layer) for token in found.tokens])
 
 
-def states(loaded: Loaded, ids: Any, types: Any = None) -> Any:
+def states(loaded: OpenModel, ids: Any, types: Any = None) -> Any:
     with torch.no_grad():
         given = None if types is None else torch.tensor([types])
         return loaded.model(torch.tensor([ids]), token_type_ids=given, output_hidden_states=True).hidden_states
 
 
-def test_layers_are_counted_as_google_does(loaded: Loaded) -> None:
+def test_layers_are_counted_as_google_does(loaded: OpenModel) -> None:
     found = features(TEXTS[0], model=loaded, layers=(-1, 0, -3, 1))
     hidden = states(loaded, tokenizer().encode(TEXTS[0]))
     assert [index for index, _ in found.tokens[0].layers] == [-1, 0, -3, 1]
@@ -45,7 +45,7 @@ def test_layers_are_counted_as_google_does(loaded: Loaded) -> None:
     assert found.tokens[0].vector(-1).dtype == np.float32
 
 
-def test_json_is_that_of_extract_features(loaded: Loaded) -> None:
+def test_json_is_that_of_extract_features(loaded: OpenModel) -> None:
     first, second = features(["the dog", "who ||| the fox"], model=loaded, layers=[-1, -2])
     line = first.to_google_json()
     assert list(line) == ["linex_index", "features"]
@@ -59,7 +59,7 @@ def test_json_is_that_of_extract_features(loaded: Loaded) -> None:
     assert json.loads(json.dumps(line)) == line
 
 
-def test_a_pair_may_be_written_with_bars(loaded: Loaded) -> None:
+def test_a_pair_may_be_written_with_bars(loaded: OpenModel) -> None:
     bars, pair = features(["who ||| the fox", ("who", "the fox")], model=loaded, layers=(-1,))
     assert np.abs(matrix(bars) - matrix(pair)).max() <= 1e-5
     encoded = tokenizer()("who", "the fox")
@@ -78,7 +78,7 @@ def test_pairs_are_cut_as_google_cuts_them(num_a: int, num_b: int, room: int) ->
     assert google_pair_sizes(num_a, num_b, room) == (len(a), len(b))
 
 
-def test_long_texts_are_cut_or_read_in_windows(loaded: Loaded) -> None:
+def test_long_texts_are_cut_or_read_in_windows(loaded: OpenModel) -> None:
     text = TEXTS[-1]
     ids = tokenizer().encode(text)
     cut = features(text, model=loaded, layers=(-1,))
@@ -99,7 +99,7 @@ def test_long_texts_are_cut_or_read_in_windows(loaded: Loaded) -> None:
     assert [token.token for token in pair.tokens] == tokenizer().tokenize("the dog", text, add_special_tokens=True)
 
 
-def test_a_text_gets_the_same_alone_and_in_random_batches(loaded: Loaded) -> None:
+def test_a_text_gets_the_same_alone_and_in_random_batches(loaded: OpenModel) -> None:
     task = FeatureExtractor(loaded, layers=(-1, 0))
     alone = [task(text) for text in TEXTS]
     for batch in random_batches(TEXTS, count=15):
@@ -111,13 +111,13 @@ def test_a_text_gets_the_same_alone_and_in_random_batches(loaded: Loaded) -> Non
     assert [found.index for found in stream] == list(range(len(TEXTS)))
 
 
-def test_any_checkpoint_has_hidden_states(tmp_path: Path, loaded: Loaded) -> None:
+def test_any_checkpoint_has_hidden_states(tmp_path: Path, loaded: OpenModel) -> None:
     for name in ("BertForMaskedLM", "BertForTokenClassification", "BertModel"):
         folder = saved(tmp_path / name, name)
         found = features("dog", model=folder)
         assert [index for index, _ in found.tokens[0].layers] == [-1, -2, -3]  # there are three
         assert len(found.tokens) == 3
-    with_head = Loaded(tiny("BertForSequenceClassification"), tokenizer())
+    with_head = OpenModel(tiny("BertForSequenceClassification"), tokenizer())
     assert len(features("dog", model=with_head).tokens) == 3
 
 
@@ -129,18 +129,18 @@ def test_any_checkpoint_has_hidden_states(tmp_path: Path, loaded: Loaded) -> Non
         ({"layers": ()}, "layers is empty"),
         ({"layers": (True,)}, "Layer True does not exist"),
         ({"layers": -9}, "Layer -9 does not exist"),
-        ({"max_length": 500}, "max_length is 500; the model takes 48"),
+        ({"max_length": 500}, "max_length is 500; the model takes at most 48"),
         ({"max_length": 1}, "the special tokens alone do not fit"),
         ({"long": "all"}, "long='all' is not known"),
     ],
 )
-def test_mistakes_are_explained(loaded: Loaded, options: dict[str, Any], message: str) -> None:
+def test_mistakes_are_explained(loaded: OpenModel, options: dict[str, Any], message: str) -> None:
     options = {"layers": (-1,)} | options
     with pytest.raises(InputError, match=message):
         features("dog", model=loaded, **options)
 
 
-def test_a_layer_that_was_not_asked_for_is_named(loaded: Loaded) -> None:
+def test_a_layer_that_was_not_asked_for_is_named(loaded: OpenModel) -> None:
     with pytest.raises(InputError, match="Layer 0 was not asked for; there are -1, -2"):
         features("dog", model=loaded, layers=(-1, -2)).tokens[0].vector(0)
     with pytest.raises(InputError, match="Text 1 is int 4"):

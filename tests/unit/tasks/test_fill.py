@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError
+from bertie.running.open import OpenModel
 from bertie.tasks.fill import Candidate, Filled, MaskFiller, fill
-from bertie.tasks.loaded import Loaded
 from bertie.text import BertTokenizer
 from tiny_models import MAX_LENGTH, random_batches, saved, tiny, tokenizer
 
@@ -30,11 +30,11 @@ MASKED = [
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return Loaded(tiny("BertForMaskedLM"), tokenizer())
+def loaded() -> OpenModel:
+    return OpenModel(tiny("BertForMaskedLM"), tokenizer())
 
 
-def log_probs(loaded: Loaded, tokens: Sequence[int], place: int) -> torch.Tensor:
+def log_probs(loaded: OpenModel, tokens: Sequence[int], place: int) -> torch.Tensor:
     """Of every token of the vocabulary at a place of [CLS] tokens [SEP]: the plain way."""
     ids = [tokenizer().cls_token_id, *tokens, tokenizer().sep_token_id]
     with torch.no_grad():
@@ -46,7 +46,7 @@ def flat(answer: Filled) -> list[float]:
     return [math.log(score) for score in scores]
 
 
-def test_one_text_a_list_and_a_stream_are_answered_alike(loaded: Loaded) -> None:
+def test_one_text_a_list_and_a_stream_are_answered_alike(loaded: OpenModel) -> None:
     many = fill(MASKED, model=loaded, top_k=3)
     assert [type(answer) for answer in many] == [Filled] * len(MASKED)
     stream = fill(iter(MASKED), model=loaded, top_k=3)
@@ -60,7 +60,7 @@ def test_one_text_a_list_and_a_stream_are_answered_alike(loaded: Loaded) -> None
     assert one.candidates[0].id == one.candidates[0].ids[0]
 
 
-def test_a_text_gets_the_same_alone_and_in_random_batches(loaded: Loaded) -> None:
+def test_a_text_gets_the_same_alone_and_in_random_batches(loaded: OpenModel) -> None:
     alone = [fill(text, model=loaded, top_k=2, targets=["dog", "frogs", "fox"]) for text in MASKED]
     for batch in random_batches(MASKED, count=8):
         found = fill([MASKED[i] for i in batch], model=loaded, top_k=2, targets=["dog", "frogs", "fox"])
@@ -69,7 +69,7 @@ def test_a_text_gets_the_same_alone_and_in_random_batches(loaded: Loaded) -> Non
             assert [one.tokens for one in answer.fillings] == [one.tokens for one in alone[index].fillings]
 
 
-def test_candidates_are_the_softmax_at_their_mask(loaded: Loaded) -> None:
+def test_candidates_are_the_softmax_at_their_mask(loaded: OpenModel) -> None:
     answer = fill("the [MASK] of [MASK]", model=loaded, top_k=4)
     tokens = tokenizer().encode("the [MASK] of [MASK]", add_special_tokens=False)
     for mask, place in zip(answer.masks, (1, 3), strict=True):
@@ -79,7 +79,7 @@ def test_candidates_are_the_softmax_at_their_mask(loaded: Loaded) -> None:
         assert all(one.text.count("[MASK]") == 1 for one in mask)
 
 
-def test_beams_find_the_best_filling_of_all(loaded: Loaded) -> None:
+def test_beams_find_the_best_filling_of_all(loaded: OpenModel) -> None:
     """With as many beams as tokens the search is complete: it must equal trying everything."""
     vocabulary = len(tokenizer())
     text = "the [MASK] of [MASK]"
@@ -97,7 +97,7 @@ def test_beams_find_the_best_filling_of_all(loaded: Loaded) -> None:
     assert fill(text, model=loaded, joint=False).fillings == ()
 
 
-def test_targets_of_several_pieces_are_scored_by_all_of_them(loaded: Loaded) -> None:
+def test_targets_of_several_pieces_are_scored_by_all_of_them(loaded: OpenModel) -> None:
     words = ["dog", "frogs", "cats", "fox"]
     pieces = {word: tuple(tokenizer().encode(word, add_special_tokens=False)) for word in words}
     assert max(map(len, pieces.values())) > 2
@@ -124,14 +124,14 @@ def test_targets_of_several_pieces_are_scored_by_all_of_them(loaded: Loaded) -> 
     assert {one.tokens: math.log(one.score) for one in joint.fillings} == pytest.approx(pairs, abs=1e-3)
 
 
-def test_targets_are_looked_up_as_they_are_then_tokenized(loaded: Loaded) -> None:
+def test_targets_are_looked_up_as_they_are_then_tokenized(loaded: OpenModel) -> None:
     (piece,) = fill("[MASK]", model=loaded, targets="##s").candidates
     assert piece.id == tokenizer().convert_tokens_to_ids("##s")
     (lowered,) = fill("[MASK]", model=loaded, targets=["Dog", "dog"]).candidates
     assert lowered.token == "dog"
 
 
-def test_a_long_text_is_read_around_its_mask(loaded: Loaded) -> None:
+def test_a_long_text_is_read_around_its_mask(loaded: OpenModel) -> None:
     tokens = tokenizer().encode(LONG, add_special_tokens=False)
     place = tokens.index(tokenizer().mask_token_id)
     room = MAX_LENGTH - 2
@@ -145,7 +145,7 @@ def test_a_long_text_is_read_around_its_mask(loaded: Loaded) -> None:
         assert len(fill(at_the_edge, model=loaded, targets=["fox", "frogs"]).candidates) == 2
 
 
-def test_a_filling_may_hold_the_mask_token_itself(loaded: Loaded) -> None:
+def test_a_filling_may_hold_the_mask_token_itself(loaded: OpenModel) -> None:
     """A model can predict [MASK]; the next mask to fill is still the next one."""
     answer = fill("[MASK] the [MASK]", model=loaded, targets=["[MASK]", "dog"], top_k=4)
     assert sorted(one.tokens for one in answer.fillings) == sorted(itertools.product(("[MASK]", "dog"), repeat=2))
@@ -167,7 +167,7 @@ def test_a_filling_may_hold_the_mask_token_itself(loaded: Loaded) -> None:
         ("[MASK] " * 60, {"targets": ["x" * 60]}, "A target of 60 word pieces does not fit the model's 48 tokens"),
     ],
 )
-def test_mistakes_are_explained(loaded: Loaded, texts: Any, options: dict[str, Any], message: str) -> None:
+def test_mistakes_are_explained(loaded: OpenModel, texts: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         fill(texts, model=loaded, **options)
 
@@ -187,7 +187,7 @@ def test_the_tokenizers_own_mask_token_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 40, 300])
-def test_masks_with_the_same_window_share_a_row(loaded: Loaded, count: int) -> None:
+def test_masks_with_the_same_window_share_a_row(loaded: OpenModel, count: int) -> None:
     """Masks near either end of a long text have the same window, and all masks of a short one; each is as if alone."""
     text = "[MASK] " * count
     task = MaskFiller(loaded, top_k=2, joint=False)

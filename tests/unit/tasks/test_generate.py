@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError
+from bertie.running.open import OpenModel
 from bertie.tasks.generate import Generated, generate
-from bertie.tasks.loaded import Loaded
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, random_batches, saved, tiny, tokenizer
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -23,12 +23,12 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return Loaded(tiny("BertLMHeadModel", is_decoder=True), tokenizer())
+def loaded() -> OpenModel:
+    return OpenModel(tiny("BertLMHeadModel", is_decoder=True), tokenizer())
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_prompt_gets_the_same_alone_and_in_random_batches(loaded: Loaded, way: dict[str, Any]) -> None:
+def test_a_prompt_gets_the_same_alone_and_in_random_batches(loaded: OpenModel, way: dict[str, Any]) -> None:
     alone = [generate(text, model=loaded, max_new_tokens=6, **way) for text in TEXTS]
     assert all(isinstance(answer, Generated) for answer in alone)
     for batch in random_batches(TEXTS, count=6):
@@ -39,7 +39,7 @@ def test_a_prompt_gets_the_same_alone_and_in_random_batches(loaded: Loaded, way:
     assert list(stream) == alone
 
 
-def test_the_answer_is_what_the_model_writes(loaded: Loaded) -> None:
+def test_the_answer_is_what_the_model_writes(loaded: OpenModel) -> None:
     prompt = [tokenizer().cls_token_id, *tokenizer().encode(SENTENCES[0], add_special_tokens=False)]
     wanted = list(prompt)
     for _ in range(6):
@@ -58,14 +58,14 @@ def test_what_ends_a_text_is_not_part_of_it() -> None:
     model = tiny("BertLMHeadModel", is_decoder=True)
     with torch.no_grad():
         model.cls.predictions.bias[tokenizer().sep_token_id] = 50.0
-    loaded = Loaded(model, tokenizer())
+    loaded = OpenModel(model, tokenizer())
     assert generate("the dog", model=loaded).ids == ()
     assert generate("the dog", model=loaded).text == ""
     found = generate(["the dog", "a"], model=loaded, min_new_tokens=4, max_new_tokens=9)
     assert [len(answer.ids) for answer in found] == [4, 4]
 
 
-def test_a_long_prompt_loses_its_beginning(loaded: Loaded) -> None:
+def test_a_long_prompt_loses_its_beginning(loaded: OpenModel) -> None:
     ids = tokenizer().encode(TEXTS[-1], add_special_tokens=False)
     kept = ids[-(MAX_LENGTH - 6 - 1) :]
     prompt = torch.tensor([[tokenizer().cls_token_id, *kept]])
@@ -75,7 +75,7 @@ def test_a_long_prompt_loses_its_beginning(loaded: Loaded) -> None:
     assert len(found.ids) > 0
 
 
-def test_several_answers_to_a_prompt(loaded: Loaded) -> None:
+def test_several_answers_to_a_prompt(loaded: OpenModel) -> None:
     found = generate(SENTENCES, model=loaded, num_beams=4, num_return_sequences=3, max_new_tokens=5)
     assert all(len(answer.alternatives) == 2 for answer in found)
     best = generate(SENTENCES, model=loaded, num_beams=4, max_new_tokens=5)
@@ -84,7 +84,7 @@ def test_several_answers_to_a_prompt(loaded: Loaded) -> None:
     assert len({drawn.ids, *(other.ids for other in drawn.alternatives)}) > 1
 
 
-def test_seeds_repeat_and_differ(loaded: Loaded) -> None:
+def test_seeds_repeat_and_differ(loaded: OpenModel) -> None:
     def draw(seed: int) -> Any:
         return generate(SENTENCES, model=loaded, do_sample=True, seed=seed, top_k=0, max_new_tokens=8)
 
@@ -98,7 +98,7 @@ def test_an_encoder_is_refused_unless_forced(tmp_path: Path) -> None:
         generate("a", model=encoder)
     assert isinstance(generate("a", model=encoder, force=True), Generated)
     decoder = saved(tmp_path / "decoder", "BertLMHeadModel", is_decoder=True)
-    wanted = generate(SENTENCES, model=Loaded(tiny("BertLMHeadModel", is_decoder=True), tokenizer()))
+    wanted = generate(SENTENCES, model=OpenModel(tiny("BertLMHeadModel", is_decoder=True), tokenizer()))
     assert generate(SENTENCES, model=decoder) == wanted
     with pytest.raises(InputError, match="a decoder; the model it was given"):
         generate("a", model=tiny("BertLMHeadModel"), tokenizer=tokenizer())
@@ -120,6 +120,6 @@ def test_an_encoder_is_refused_unless_forced(tmp_path: Path) -> None:
         ("a", {"num_return_sequences": 3}, "3 texts of each prompt were asked for, and the beams are 1"),
     ],
 )
-def test_mistakes_are_explained(loaded: Loaded, prompts: Any, options: dict[str, Any], message: str) -> None:
+def test_mistakes_are_explained(loaded: OpenModel, prompts: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         generate(prompts, model=loaded, **options)

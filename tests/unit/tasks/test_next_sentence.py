@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError
-from bertie.tasks.loaded import Loaded
+from bertie.running.open import OpenModel
 from bertie.tasks.next_sentence import NextSentence, NextSentencePredictor, next_sentence
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, random_batches, saved, tiny, tokenizer
 
@@ -18,11 +18,11 @@ PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return Loaded(tiny("BertForNextSentencePrediction"), tokenizer())
+def loaded() -> OpenModel:
+    return OpenModel(tiny("BertForNextSentencePrediction"), tokenizer())
 
 
-def test_the_probability_is_class_0_of_the_head(loaded: Loaded) -> None:
+def test_the_probability_is_class_0_of_the_head(loaded: OpenModel) -> None:
     inputs = tokenizer()(SENTENCES[0], SENTENCES[1], return_tensors="pt")
     with torch.no_grad():
         wanted = loaded.model(**inputs).logits.softmax(-1)[0, 0].item()
@@ -33,7 +33,7 @@ def test_the_probability_is_class_0_of_the_head(loaded: Loaded) -> None:
     assert found.follows is (found.probability > 0.5)
 
 
-def test_texts_lists_streams_and_pairs_are_answered_alike(loaded: Loaded) -> None:
+def test_texts_lists_streams_and_pairs_are_answered_alike(loaded: OpenModel) -> None:
     firsts, seconds = [a for a, _ in PAIRS], [b for _, b in PAIRS]
     wanted = next_sentence(PAIRS, model=loaded)
     assert next_sentence(firsts, seconds, model=loaded) == wanted
@@ -45,7 +45,7 @@ def test_texts_lists_streams_and_pairs_are_answered_alike(loaded: Loaded) -> Non
     assert next_sentence([], [], model=loaded) == []
 
 
-def test_a_pair_gets_the_same_alone_and_in_random_batches(loaded: Loaded) -> None:
+def test_a_pair_gets_the_same_alone_and_in_random_batches(loaded: OpenModel) -> None:
     task = NextSentencePredictor(loaded)
     alone = [task(pair).probability for pair in PAIRS]
     for batch in random_batches(PAIRS, count=25):
@@ -53,7 +53,7 @@ def test_a_pair_gets_the_same_alone_and_in_random_batches(loaded: Loaded) -> Non
         assert found == pytest.approx([alone[i] for i in batch], abs=1e-5)
 
 
-def test_a_long_pair_loses_the_end_of_its_longer_text(loaded: Loaded) -> None:
+def test_a_long_pair_loses_the_end_of_its_longer_text(loaded: OpenModel) -> None:
     word = tokenizer().encode("dog", add_special_tokens=False)[0]
     cls, sep = tokenizer().cls_token_id, tokenizer().sep_token_id
     row = torch.tensor([[cls, *[word] * (MAX_LENGTH - 3 - 5), sep, *[word] * 5, sep]])
@@ -67,24 +67,24 @@ def test_a_long_pair_loses_the_end_of_its_longer_text(loaded: Loaded) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ("a", None, "The text is one string; next_sentence takes pairs"),
-        (["a", "b"], None, "Text 0 is one string"),
-        (["a"], ["b", "c"], "There are 1 first texts and 2 second ones"),
-        ("a", ["b"], "a pair is two strings"),
-        (5, ["b"], "first is int 5"),
-        (["a", 3], ["b", "c"], r"Text 1 is a tuple of 2 \(int, str\)"),
-        (("a", "b", "c"), None, "The text is a tuple of 3"),
+        ("a", None, "next_sentence was given a first text without a second text"),
+        (["a", "b"], None, r"Text 0 is str .a.; a pair \(first text, second text\) was wanted"),
+        (["a"], ["b", "c"], "next_sentence was given 1 first texts and 2 second texts"),
+        ("a", ["b"], "next_sentence was given one first text and several of the other"),
+        (5, ["b"], "The first texts are int 5"),
+        (["a", 3], ["b", "c"], "Text 1, the first text, is int 3"),
+        (("a", "b", "c"), None, r"The text is tuple .*; a pair \(first text, second text\) was wanted"),
     ],
 )
-def test_mistakes_are_explained(loaded: Loaded, first: Any, second: Any, message: str) -> None:
+def test_mistakes_are_explained(loaded: OpenModel, first: Any, second: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         next_sentence(first, second, model=loaded)
 
 
-def test_streams_of_different_length_are_noticed(loaded: Loaded) -> None:
-    with pytest.raises(InputError, match="no second text for text 1"):
+def test_streams_of_different_length_are_noticed(loaded: OpenModel) -> None:
+    with pytest.raises(InputError, match="There is a first text 1, and no second text for it"):
         list(next_sentence(iter(["a", "b"]), iter(["c"]), model=loaded))
-    with pytest.raises(InputError, match="1 first texts and more second ones"):
+    with pytest.raises(InputError, match="There is a second text 1, and no first text for it"):
         list(next_sentence(iter(["a"]), iter(["c", "d"]), model=loaded))
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from bertie.errors import CheckpointError, InputError
+from bertie.running.open import OpenModel
 from bertie.tasks.classify import classify
-from bertie.tasks.loaded import Loaded
 from bertie.tasks.rerank import Ranked, Reranker, rerank
 from bertie.text.windows import window_spans
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, saved, tiny, tokenizer
@@ -22,15 +22,15 @@ QUERY = "where does the dog sleep?"
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return Loaded(tiny("BertForSequenceClassification", num_labels=1), tokenizer())
+def loaded() -> OpenModel:
+    return OpenModel(tiny("BertForSequenceClassification", num_labels=1), tokenizer())
 
 
 def by_index(ranking: list[Ranked]) -> dict[int, float]:
     return {one.index: one.score for one in ranking}
 
 
-def test_documents_come_best_first_with_their_ids(loaded: Loaded) -> None:
+def test_documents_come_best_first_with_their_ids(loaded: OpenModel) -> None:
     found = rerank(QUERY, SENTENCES, model=loaded)
     assert sorted(one.index for one in found) == list(range(len(SENTENCES)))
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
@@ -42,13 +42,13 @@ def test_documents_come_best_first_with_their_ids(loaded: Loaded) -> None:
     assert rerank(QUERY, [], model=loaded) == []
 
 
-def test_a_list_of_queries_gives_a_list_of_rankings(loaded: Loaded) -> None:
+def test_a_list_of_queries_gives_a_list_of_rankings(loaded: OpenModel) -> None:
     both = rerank([QUERY, "prices"], iter(SENTENCES), model=loaded, top_k=3)
     assert both[0] == rerank(QUERY, SENTENCES, model=loaded, top_k=3)
     assert [one.index for one in both[1]] == [one.index for one in rerank("prices", SENTENCES, model=loaded, top_k=3)]
 
 
-def test_a_document_counts_as_its_best_window(loaded: Loaded) -> None:
+def test_a_document_counts_as_its_best_window(loaded: OpenModel) -> None:
     text = " ".join(SENTENCES)
     query_ids = tokenizer().encode(QUERY, add_special_tokens=False)
     ids = tokenizer().encode(text, add_special_tokens=False)
@@ -69,7 +69,7 @@ def test_a_document_counts_as_its_best_window(loaded: Loaded) -> None:
     assert 0 < long_query.score < 1
 
 
-def test_order_of_the_documents_does_not_change_scores(loaded: Loaded) -> None:
+def test_order_of_the_documents_does_not_change_scores(loaded: OpenModel) -> None:
     wanted = by_index(rerank(QUERY, TEXTS, model=loaded))
     chance = random.Random(1)
     for _ in range(20):
@@ -78,7 +78,7 @@ def test_order_of_the_documents_does_not_change_scores(loaded: Loaded) -> None:
         assert {order[index]: score for index, score in by_index(found).items()} == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_stream_of_documents_is_not_kept(loaded: Loaded) -> None:
+def test_a_stream_of_documents_is_not_kept(loaded: OpenModel) -> None:
     alive = 0
 
     class Document(str):
@@ -99,14 +99,14 @@ def test_a_stream_of_documents_is_not_kept(loaded: Loaded) -> None:
             most = max(most, alive)
             yield Document(f"the dog {number}")
 
-    found = rerank("dog", documents(), model=Loaded(loaded.model, loaded.tokenizer, budget=64), top_k=3)
+    found = rerank("dog", documents(), model=OpenModel(loaded.model, loaded.tokenizer, budget=64), top_k=3)
     assert len(found) == 3
     assert most < 600
 
 
 def test_several_labels_rank_by_the_one_that_means_relevant() -> None:
     labels = {0: "relevant", 1: "other", 2: "unknown"}
-    loaded = Loaded(tiny("BertForSequenceClassification", id2label=labels), tokenizer())
+    loaded = OpenModel(tiny("BertForSequenceClassification", id2label=labels), tokenizer())
 
     def probability(name: str) -> dict[int, float]:
         answers = classify([(QUERY, text) for text in SENTENCES], model=loaded, top_k=None)
@@ -119,7 +119,7 @@ def test_several_labels_rank_by_the_one_that_means_relevant() -> None:
 
 @pytest.mark.parametrize("labels", [{0: "negative", 1: "positive"}, {0: "LABEL_0", 1: "LABEL_1"}])
 def test_a_classifier_without_a_label_that_means_relevant_is_refused(labels: dict[int, str]) -> None:
-    model = Loaded(tiny("BertForSequenceClassification", id2label=labels), tokenizer())
+    model = OpenModel(tiny("BertForSequenceClassification", id2label=labels), tokenizer())
     shown = f"the labels '{labels[0]}', '{labels[1]}'; none of them means .*relevant='{labels[1]}'"
     with pytest.raises(InputError, match=re.compile(shown, re.DOTALL)):
         rerank(QUERY, SENTENCES, model=model)
@@ -172,7 +172,7 @@ def test_an_embedding_model_ranks_by_cosine(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_explained(
-    loaded: Loaded, query: Any, documents: Any, options: dict[str, Any], message: str
+    loaded: OpenModel, query: Any, documents: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         rerank(query, documents, model=loaded, **options)

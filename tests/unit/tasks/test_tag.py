@@ -17,11 +17,22 @@ from hypothesis import strategies as st
 
 from bertie.data.tags import tag_spans
 from bertie.errors import BertieError, CheckpointError, InputError
-from bertie.tasks.entities import AGGREGATIONS, WORD_AGGREGATIONS, Entity, LabelSet, find_entities, judge_words
-from bertie.tasks.loaded import Loaded
-from bertie.tasks.tag import Tagger, WordTag, WordTagger, tag, tag_words
+from bertie.running.open import OpenModel
+from bertie.tasks.tag import (
+    AGGREGATIONS,
+    WORD_AGGREGATIONS,
+    Entity,
+    LabelSet,
+    Tagger,
+    WordTag,
+    WordTagger,
+    find_entities,
+    judge_words,
+    tag,
+    tag_words,
+)
 from bertie.text import split_document
-from unit.tasks.token_models import (
+from token_models import (
     HARD_TEXTS,
     LABELS,
     PROSE,
@@ -178,7 +189,7 @@ class ByTokenAlone:
 
 @pytest.mark.parametrize("how", AGGREGATIONS)
 def test_no_entity_is_cut_or_doubled_at_a_seam(how: Any) -> None:
-    model = Loaded(ByTokenAlone(), small_tokenizer())
+    model = OpenModel(ByTokenAlone(), small_tokenizer())
     text = " ".join([PROSE, *HARD_TEXTS])
     document = split_document(small_tokenizer(), text)
     labels = LabelSet(dict(enumerate(LABELS)))

@@ -11,13 +11,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.text import BatchEncoding, BertTokenizer, WordPieceTokenizer, train_vocabulary
-from bertie.text.arguments import NO_LIMIT
+from bertie.text.settings import NO_LIMIT
+from bertie.text.truncation import Strategy
 
 WORDS = [
     "[PAD]",
@@ -55,11 +56,31 @@ def test_text_package_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("module", ["wordpiece", "tokenizer", "truncation", "vocabulary", "windows"])
+@pytest.mark.parametrize(
+    "module", ["wordpiece.reference", "tokenizer", "truncation", "wordpiece.vocabulary", "windows"]
+)
 def test_examples_in_docstrings_run(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"bertie.text.{module}"))
     assert result.failed == 0
     assert result.attempted > 0
+
+
+@pytest.mark.parametrize("much", [0, 10**9], ids=["C++", "Rust"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_rows_cut_for_a_model_equal_those_of_a_call(much: int, side: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertie.text.rust._MUCH", much)
+    tokenizer = BertTokenizer(WORDS, check_case=False, truncation_side=side)
+    texts = ["the cat sat, the cat sat.", "the cats, the cats, the cats!", "[MASK] cats, the \ud800 cat sat, sat!"]
+    for paired, items in ((False, texts), (True, list(zip(texts, texts[::-1], strict=True)))):
+        for strategy in get_args(Strategy)[: 3 if paired else 2]:
+            for length in (6 if strategy == "longest_first" else 16, 30):
+                settings: dict[str, Any] = {"max_length": length}
+                wanted = tokenizer(items, truncation=strategy, **settings)
+                found = tokenizer.encode_cut(items, paired=paired, strategy=strategy, **settings)
+                assert found.ids == wanted.input_ids
+                assert (found.type_ids or [[0] * len(row) for row in found.ids]) == wanted.token_type_ids
+                assert found.is_cut == wanted.truncated
+    assert tokenizer.encode_cut([*texts, ""], max_length=3).is_cut == [True, True, True, False]
 
 
 def test_words_pieces_and_offsets(tokenizer: BertTokenizer) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bertie.errors import TokenizerError
 from bertie.text import BertTokenizer, split_document, split_documents, train_vocabulary
 from bertie.text.windows import max_context_score, max_context_windows, window_spans
-from bertie.text.wordpiece import WordPieceTokenizer
+from bertie.text.wordpiece.reference import WordPieceTokenizer
 
 TEXT = (
     "Ännchen von Tharau ist's, die mir gefällt;\tsie ist mein Leben, mein Gut und mein Geld. 漢字 😀 the unaffable end"

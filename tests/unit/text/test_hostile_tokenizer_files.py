@@ -17,8 +17,8 @@ from tokenizers import AddedToken
 
 from bertie.errors import BertieError, TokenizerError
 from bertie.text import BertTokenizer, train_vocabulary
-from bertie.text.backend import encode_all, rust_errors
-from bertie.text.native import NativeTokenizer
+from bertie.text.rust import encode_all, rust_errors
+from bertie.text.wordpiece.native import NativeTokenizer
 
 TEXTS = [f"The cat sat on mat number {n}, and the dogs were unaffable." for n in range(30)]
 NASTY = [
@@ -76,7 +76,7 @@ def compare_native(tokenizer: BertTokenizer) -> None:
     form = NativeTokenizer.of(tokenizer._backend)
     if form is None:
         return
-    rust = partial(encode_all, tokenizer._backend, add_special_tokens=True, is_split_into_words=False, offsets=True)
+    rust = partial(encode_all, tokenizer._backend, offsets=True)
     texts = ["The cat [MASK] sat.", "unaffable, éa 中\x07 ##s", "", "x" * 300]
     both: list[list[Any]] = [texts, list(zip(texts, texts[1:] + texts[:1], strict=True))]
     for paired, inputs in enumerate(both):

@@ -17,9 +17,10 @@ import pytest
 from tokenizers import AddedToken, normalizers, pre_tokenizers, processors
 
 from bertie.errors import TokenizerError
-from bertie.text import BertTokenizer, WordPieceTokenizer, native
-from bertie.text.backend import encode_all
-from bertie.text.native import NativeTokenizer
+from bertie.text import BertTokenizer, WordPieceTokenizer
+from bertie.text.rust import encode_all
+from bertie.text.wordpiece import native
+from bertie.text.wordpiece.native import NativeTokenizer
 
 pytestmark = pytest.mark.skipif(native.load_library() is None, reason="the library was not built: no C++ compiler")
 
@@ -45,7 +46,7 @@ SETTINGS = [
 
 @pytest.fixture(autouse=True)
 def little_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertie.text.tokens._MUCH", 0)
+    monkeypatch.setattr("bertie.text.rust._MUCH", 0)
 
 
 def of(**settings: object) -> BertTokenizer:
@@ -54,7 +55,7 @@ def of(**settings: object) -> BertTokenizer:
 
 def encode(tokenizer: BertTokenizer, texts: list[str], max_length: int | None = None) -> tuple[list[list[int]], int]:
     """Rows by the library, and how many texts it left."""
-    form = tokenizer._native.of(tokenizer._backend, "")
+    form = tokenizer._encoders.native(tokenizer._backend, "")
     assert form is not None
     left = 0
 
@@ -72,12 +73,12 @@ def encode(tokenizer: BertTokenizer, texts: list[str], max_length: int | None = 
 
 def assert_rows_equal_rust(tokenizer: BertTokenizer, inputs: list[Any], *, framed: bool = True) -> None:
     """Everything about whole rows, offsets and words too."""
-    form = tokenizer._native.of(tokenizer._backend, "")
+    form = tokenizer._encoders.native(tokenizer._backend, "")
     assert form is not None
     paired = bool(inputs) and not isinstance(inputs[0], str)
 
     def rust(given: list[Any]) -> Any:
-        return encode_all(tokenizer._backend, given, add_special_tokens=framed, is_split_into_words=False, offsets=True)
+        return encode_all(tokenizer._backend, given, framed=framed, offsets=True)
 
     rows = form.encode_rows(inputs, paired=paired, framed=framed, offsets=True, others=rust)
     assert rows is not None
@@ -167,12 +168,12 @@ def test_calls_have_the_columns_they_have_through_rust(
     texts = [text for text in TEXTS if len(text) < 101]
     seconds = texts[5:] + texts[:5] if paired else None
     tokenizer = of()
-    assert tokenizer._native.of(tokenizer._backend, "") is not None
+    assert tokenizer._encoders.native(tokenizer._backend, "") is not None
     got = tokenizer(texts, seconds, **call)
     monkeypatch.setattr(native, "load_library", lambda: None)
     through_rust = of()
     wanted = through_rust(texts, seconds, **call)
-    assert through_rust._native.of(through_rust._backend, "") is None
+    assert through_rust._encoders.native(through_rust._backend, "") is None
     assert dict(got) == dict(wanted)
     assert [got.word_ids(row) for row in range(got.num_rows)] == [wanted.word_ids(row) for row in range(got.num_rows)]
     assert [got.tokens(row) for row in range(got.num_rows)] == [wanted.tokens(row) for row in range(got.num_rows)]
@@ -303,19 +304,19 @@ def test_copies_and_other_processes_make_their_own() -> None:
     wanted = tokenizer.encode_ids(TEXTS)
     for other in (copy.copy(tokenizer), copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
         assert other.encode_ids(TEXTS) == wanted
-        assert other._native.of(other._backend, "") is not None
+        assert other._encoders.native(other._backend, "") is not None
 
 
 def test_it_is_made_for_much_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertie.text.tokens._MUCH", 20)
+    monkeypatch.setattr("bertie.text.rust._MUCH", 20)
     tokenizer = of()
     assert tokenizer.encode_ids(["the", "b"]) == tokenizer._encode_rust(["the", "b"], max_length=None)
     assert tokenizer(["the"], ["bc"])["input_ids"] == [tokenizer.encode("the", "bc")]
     with pytest.raises(TokenizerError):
         tokenizer(["the", None, 5])
-    assert tokenizer._native.of(tokenizer._backend, ["a"]) is None, "nineteen characters so far"
+    assert tokenizer._encoders.native(tokenizer._backend, ["a"]) is None, "nineteen characters so far"
     tokenizer([("a", "the")])
-    assert tokenizer._native.of(tokenizer._backend, []) is not None, "once made it is for everyone"
+    assert tokenizer._encoders.native(tokenizer._backend, []) is not None, "once made it is for everyone"
 
 
 def test_many_threads_at_once() -> None:
@@ -329,5 +330,5 @@ def test_without_the_library_rust_answers(monkeypatch: pytest.MonkeyPatch) -> No
     wanted = of().encode_ids(TEXTS, max_length=9)
     monkeypatch.setattr(native, "load_library", lambda: None)
     tokenizer = of()
-    assert tokenizer._native.of(tokenizer._backend, "") is None
+    assert tokenizer._encoders.native(tokenizer._backend, "") is None
     assert tokenizer.encode_ids(TEXTS, max_length=9) == wanted

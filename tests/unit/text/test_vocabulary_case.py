@@ -8,7 +8,7 @@ import pytest
 
 from bertie.errors import TokenizerError
 from bertie.text import BertTokenizer
-from bertie.text.vocabulary import (
+from bertie.text.wordpiece.vocabulary import (
     check_case_matches,
     format_vocabulary,
     guess_lower_case,

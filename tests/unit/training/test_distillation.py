@@ -13,7 +13,7 @@ from fitting import BAD, GOOD, evaluated, fit
 from bertie.errors import ConfigError, InputError
 from bertie.ops.attention import AttentionPlan
 from bertie.training.distillation import Distillation, Weights, even_layers, load_teacher, make_student
-from bertie.training.prepare import prepare
+from bertie.training.registry import load_task
 from tiny_models import saved, tiny, tokenizer
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -25,7 +25,7 @@ def prepared(
     name: str = "BertForSequenceClassification", task: str = "classify", rows: Any = None, **config: Any
 ) -> Any:
     model = tiny(name, seed=1, **(NO_DROPOUT | LABELS | config))
-    return prepare(task, model=model, tokenizer=tokenizer(), train=ROWS if rows is None else rows)
+    return load_task(task, model=model, tokenizer=tokenizer(), train=ROWS if rows is None else rows)
 
 
 def teacher_of(name: str = "BertForSequenceClassification", **config: Any) -> Any:
@@ -169,13 +169,13 @@ def test_students_of_every_task_learn_their_teachers_logits(case: str) -> None:
 
 def test_a_student_becomes_as_good_as_its_teacher(tmp_path: Path) -> None:
     base = saved(tmp_path / "base", "BertModel", initializer_range=0.05, **NO_DROPOUT)
-    taught = prepare("classify", model=base, train=ROWS)
+    taught = load_task("classify", model=base, train=ROWS)
     fit(taught.objective, taught.train)
     taught.objective.model.save_pretrained(tmp_path / "teacher")
     ready = prepared()
     teacher = load_teacher(tmp_path / "teacher", ready.objective)
     student = make_student(teacher, num_layers=1)
-    student_ready = prepare("classify", model=student, tokenizer=tokenizer(), train=ROWS)
+    student_ready = load_task("classify", model=student, tokenizer=tokenizer(), train=ROWS)
     distillation = Distillation(
         student_ready.objective, teacher, weights=Weights(task=0.0, logits=1.0, hidden=0.1, attention=0.1)
     )

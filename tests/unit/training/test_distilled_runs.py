@@ -14,7 +14,7 @@ from bertie.errors import ConfigError, InputError
 from bertie.model import BertForMaskedLM, BertForSequenceClassification
 from bertie.training import PretrainOptions, Settings, TaskOptions, finetune, pretrain
 from bertie.training.distillation import Weights
-from bertie.training.prepare import prepare
+from bertie.training.registry import load_task
 from tiny_models import SENTENCES, saved
 
 ROWS = [{"text": text, "label": str(int(text in GOOD))} for text in GOOD + BAD]
@@ -75,7 +75,7 @@ def test_checkpoints_from_before_still_resume(models: Path, tmp_path: Path) -> N
 
 
 def test_a_student_begins_as_evenly_spaced_layers_of_its_teacher(models: Path) -> None:
-    ready = prepare("classify", model=models / "teacher", train=ROWS, num_layers=2)
+    ready = load_task("classify", model=models / "teacher", train=ROWS, num_layers=2)
     teacher = BertForSequenceClassification.from_pretrained(models / "teacher")
     student = ready.objective.model
     assert student.config.num_hidden_layers == 2

@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from bertie.data import BadRows, Sentence, read_squad
 from bertie.errors import DataError
 from bertie.text import BertTokenizer, split_document
-from bertie.training.contract import Examples
-from bertie.training.examples_answer import answer_examples, answer_tokens, position_in
-from bertie.training.examples_choice import choice_examples
-from bertie.training.examples_embed import embed_examples
-from bertie.training.examples_tag import TaggedSentences, _cuts, read_tagged
-from bertie.training.examples_text import TextExamples, read_texts
-from bertie.training.labels import label_numbers
-from bertie.training.prepare import TaskOptions, prepare
-from bertie.training.rows import TokenRows, held_out, pack
-from bertie.training.sources import Columns
+from bertie.training.contract import Examples, hold_out
+from bertie.training.registry import TaskOptions, load_task
+from bertie.training.sources import Columns, label_numbers
+from bertie.training.tasks.answer import answer_examples, answer_tokens, position_in
+from bertie.training.tasks.choice import choice_examples
+from bertie.training.tasks.classify import TextExamples, read_texts
+from bertie.training.tasks.embed import embed_examples
+from bertie.training.tasks.tag import TaggedSentences, _cuts, read_tagged
+from bertie.training.token_rows import TokenRows, pack
 from tiny_models import SENTENCES, saved, tokenizer
 
 ROWS = [("the dog", "good"), ("a quick fox", "bad"), ("stocks fell", "good"), ("", "bad")]
@@ -103,8 +102,8 @@ def test_unseen_labels_are_told_by_file_and_line(tmp_path: Path, given: str) -> 
     with pytest.raises(
         DataError, match=rf"{given}, {place}: the label 'worse' is not one of .*train.csv's: 'bad', 'good'"
     ):
-        prepare("classify", model=base, train=str(train), dev=str(dev))
-    prepared = prepare("classify", model=base, train=str(train), dev=str(dev), options=TaskOptions(skip_bad=True))
+        load_task("classify", model=base, train=str(train), dev=str(dev))
+    prepared = load_task("classify", model=base, train=str(train), dev=str(dev), options=TaskOptions(skip_bad=True))
     assert len(prepared.dev or ()) == 2
     assert any("1 bad row skipped" in note for note in prepared.notes)
 
@@ -151,7 +150,7 @@ def test_several_labels_that_are_missing_are_not_none_of_them(tmp_path: Path, ro
     with pytest.raises(DataError, match=r"t\.jsonl, line 2: the column 'labels'.* holds nothing[\s\S]*empty: \[\]"):
         read_texts(path, kind="several")
     texts = read_texts(path, kind="several", skip_bad=True)
-    assert (texts.bad.count, [item.label for item in texts.items]) == (1, [("x", "y"), ()])
+    assert (texts.bad.count, [item.names for item in texts.items]) == (1, [("x", "y"), ()])
 
 
 ODD_ROWS = [{"text": "odd"}, {"text": "odd", "labels": None}, {"labels": ["x"]}, {"labels": ["x"], "note": "odd"}]
@@ -163,18 +162,18 @@ def test_a_first_row_that_is_bad_does_not_decide_for_the_others(tmp_path: Path, 
     path = lines(tmp_path / "t.jsonl", rows)
     base = saved(tmp_path / "base", "BertModel")
     for source in (str(path), rows, iter(rows)):
-        prepared = prepare("classify", model=base, train=source, options=TaskOptions(skip_bad=True))
+        prepared = load_task("classify", model=base, train=source, options=TaskOptions(skip_bad=True))
         assert len(prepared.train) == len(ROWS)
         assert prepared.train.get(0, 0).label.shape == (3,)
         assert any("1 bad row skipped" in note for note in prepared.notes)
     with pytest.raises(DataError, match=r"t\.jsonl, line 1: "):
-        prepare("classify", model=base, train=str(path))
+        load_task("classify", model=base, train=str(path))
 
 
 def test_an_iterator_of_rows_may_hold_several_labels(tmp_path: Path) -> None:
     base = saved(tmp_path / "base", "BertModel")
     rows = ({"text": text, "labels": [label]} for text, label in ROWS)
-    prepared = prepare("classify", model=base, train=rows)
+    prepared = load_task("classify", model=base, train=rows)
     assert prepared.train.get(0, 0).label.tolist() == [0, 1]
 
 
@@ -182,7 +181,7 @@ def test_scores_must_be_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", rows=[("a", "1.5"), ("b", "high")], names=("text", "score"))
     with pytest.raises(DataError, match=r"t\.csv, line 3: the column 'score' should be a number, and holds 'high'"):
         read_texts(path, kind="score")
-    assert read_texts(path, kind="score", skip_bad=True).items[0].label == 1.5
+    assert read_texts(path, kind="score", skip_bad=True).items[0].score == 1.5
 
 
 def test_a_glue_file_is_known_by_its_folder(tmp_path: Path) -> None:
@@ -190,17 +189,17 @@ def test_a_glue_file_is_known_by_its_folder(tmp_path: Path) -> None:
     path = tmp_path / "CoLA" / "dev.tsv"
     path.write_text("gj04\t1\t\tThe dog sleeps.\ngj04\t0\t*\tThe sleeps dog.\n")
     texts = read_texts(path, kind="class")
-    assert [(item.text_a, item.label) for item in texts.items] == [("The dog sleeps.", "1"), ("The sleeps dog.", "0")]
+    assert [(item.text_a, *item.names) for item in texts.items] == [("The dog sleeps.", "1"), ("The sleeps dog.", "0")]
     with pytest.raises(DataError, match="CoLA has one label to a text"):
         read_texts(path, kind="score")
 
 
 def test_held_out_examples_are_not_trained_on() -> None:
     examples = encoded([{"text": text, "label": str(k % 2)} for k, text in enumerate(SENTENCES * 3)])
-    rest, held = held_out(examples, 0.2, seed=3)
+    rest, held = hold_out(examples, 0.2, seed=3)
     assert sorted([*rest.indices, *held.indices]) == list(range(21))
     assert len(held) == 4
-    assert held.fingerprint() != held_out(examples, 0.2, seed=4)[1].fingerprint()
+    assert held.fingerprint() != hold_out(examples, 0.2, seed=4)[1].fingerprint()
 
 
 def test_fingerprints_see_data_and_settings() -> None:
@@ -343,11 +342,11 @@ def test_the_format_of_questions_can_be_told(tmp_path: Path) -> None:
     row = {"id": "1", "question": "who sleeps", "context": "the dog sleeps", "answers": answer}
     path = lines(tmp_path / "questions.data", [row, row | {"id": "2"}])
     options = TaskOptions(columns=Columns(format="jsonl"))
-    assert len(prepare("answer", model=base, train=str(path), options=options).train) == 2
+    assert len(load_task("answer", model=base, train=str(path), options=options).train) == 2
     path = path.rename(tmp_path / "questions.txt")
-    assert len(prepare("answer", model=base, train=str(path), options=options).train) == 2
+    assert len(load_task("answer", model=base, train=str(path), options=options).train) == 2
     with pytest.raises(DataError, match="format='conll' is not known"):
-        prepare("answer", model=base, train=str(path), options=TaskOptions(columns=Columns(format="conll")))
+        load_task("answer", model=base, train=str(path), options=TaskOptions(columns=Columns(format="conll")))
 
 
 def test_choices_are_pairs_with_the_question() -> None:

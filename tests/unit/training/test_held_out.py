@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import ConfigError, DataError
-from bertie.training.prepare import TaskOptions, prepare
-from bertie.training.rows import TokenRows, held_out_groups
+from bertie.training.contract import Examples, hold_out
+from bertie.training.registry import TaskOptions, load_task
+from bertie.training.token_rows import TokenRows
 from tiny_models import SENTENCES, saved
 
 
@@ -22,8 +23,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def split(base: str, task: str, rows: Any, share: float = 0.3, **options: Any) -> Any:
-    made = prepare(task, model=base, train=rows, options=TaskOptions(dev_share=share, **options))
-    whole = prepare(task, model=base, train=rows, options=TaskOptions(**options))
+    made = load_task(task, model=base, train=rows, options=TaskOptions(dev_share=share, **options))
+    whole = load_task(task, model=base, train=rows, options=TaskOptions(**options))
     assert made.dev is not None
     assert whole.dev is None
     assert len(made.train) + len(made.dev) == len(whole.train)
@@ -74,7 +75,7 @@ def test_no_context_is_in_both_halves(base: str) -> None:
         assert set(part.owners.tolist()) == set(range(len(part.questions)))
         names = {question.id for question in part.questions}
         own = [row for row in rows if row["id"] in names]
-        again = prepare("answer", model=base, train=own, options=TaskOptions(max_length=18, stride=4)).train
+        again = load_task("answer", model=base, train=own, options=TaskOptions(max_length=18, stride=4)).train
         assert rows_of(part) == rows_of(again)
         assert part.spans.tolist() == again.spans.tolist()  # type: ignore[attr-defined]
 
@@ -102,35 +103,35 @@ def test_pairs_of_one_anchor_stay_together(base: str, scored: bool) -> None:
 def test_shares_that_cannot_be_held_out(base: str) -> None:
     row = {"question": "who?", "context": "the dog sleeps", "answers": [{"text": "dog", "answer_start": 4}]}
     with pytest.raises(DataError, match="all one piece"):
-        prepare("answer", model=base, train=[row, row], options=TaskOptions(dev_share=0.5))
+        load_task("answer", model=base, train=[row, row], options=TaskOptions(dev_share=0.5))
     with pytest.raises(ConfigError, match=r"dev_share is 1\.0"):
         TaskOptions(dev_share=1.0)
 
 
-class Things:
+class Things(Examples[Any]):
     def __init__(self, groups: list[int]) -> None:
         self._groups = groups
 
     def groups(self) -> list[int]:
         return self._groups
 
-    def take(self, things: Any) -> list[int]:
-        chosen: list[int] = things.tolist()
-        return chosen
+    def take(self, things: Any) -> Any:
+        return things.tolist()
 
 
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=40), st.floats(0.01, 0.99), st.integers(0, 99))
 def test_whole_groups_are_held_out_and_nothing_is_lost(groups: list[int], share: float, seed: int) -> None:
     if len(set(groups)) < 2:
         return
-    rest, held = held_out_groups(Things(groups), share, seed=seed)
+    both: Any = hold_out(Things(groups), share, seed=seed)
+    rest, held = both
     assert sorted(rest + held) == list(range(len(groups)))
     assert rest
     assert held
     assert not {groups[k] for k in rest} & {groups[k] for k in held}
     largest = max(groups.count(group) for group in set(groups))
     assert len(held) < share * len(groups) + largest
-    assert (rest, held) == held_out_groups(Things(groups), share, seed=seed)
+    assert (rest, held) == hold_out(Things(groups), share, seed=seed)
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=8), st.data())

@@ -10,9 +10,8 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.training import TaskOptions, finetune
-from bertie.training.judging import METRICS, check_metric
-from bertie.training.prepare import prepare
-from bertie.training.progress import read_metrics
+from bertie.training.registry import TASKS, load_task
+from bertie.training.run.journal import read_metrics
 from tiny_models import SENTENCES, saved
 
 PAIRS = list(zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1], strict=True))
@@ -56,17 +55,17 @@ def given(task: str, rows: list[dict[str, Any]], folder: Path) -> object:
 def test_an_objective_names_exactly_what_it_is_judged_by(model: Path, tmp_path: Path, name: str) -> None:
     task, rows = ROWS[name]
     data = given(task, rows, tmp_path)
-    made = prepare(task, model=model, train=data, dev=data, options=TaskOptions(max_length=40))
+    made = load_task(task, model=model, train=data, dev=data, options=TaskOptions(max_length=40))
     objective: Any = made.objective
     assert made.dev is not None
     figures = objective.evaluate(objective.model, made.dev, token_budget=2000, device="cpu")
     named = set(objective.metric_names(made.dev))
     assert named == set(figures) - {"best_f1_threshold"}
     for metric in named:
-        check_metric(task, metric)  # what a run has is among what the task has
+        TASKS[task].check_metric(metric)  # what a run has is among what the task has
 
 
-@pytest.mark.parametrize("task", METRICS)
+@pytest.mark.parametrize("task", TASKS)
 def test_a_metric_the_task_does_not_have_is_refused_before_anything_is_read(task: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"best_metric is 'bleu'; {task} has no such metric\.\nIt has: "):
         finetune(task, train="nowhere", dev="nowhere", output=tmp_path, options=TaskOptions(best_metric="bleu"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bertie.errors import ConfigError
 from bertie.text import BertTokenizer
-from bertie.training.masking import MaskRules, example_key, mask_tokens
+from bertie.training.pretraining.masking import MaskRules, example_key, mask_tokens
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{c}" for c in "klmno")]
 TOKENIZER = BertTokenizer(VOCABULARY, check_case=False)
@@ -157,7 +157,7 @@ def test_keys_differ_by_every_part() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"probability": 0.0}, "share of masked words is 0.0"),
+        ({"probability": 0.0}, "^probability is 0.0; it takes a number above 0 and below 1"),
         ({"max_predictions": 0}, "max_predictions is 0"),
         ({"mask_share": 0.9, "random_share": 0.2}, "exceed 1 together"),
     ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertie.errors import InputError
 from bertie.training import metrics
-from bertie.training.entity_metrics import entity_scores, strict_spans
+from bertie.training.tasks.tag import entity_scores
 
 sklearn = pytest.importorskip("sklearn.metrics")
 scipy_stats = pytest.importorskip("scipy.stats")
@@ -103,21 +103,17 @@ PREFIXES = {"BIO": ["O", "B-X", "I-X", "B-Y", "I-Y"], "BIOES": ["O", *(f"{p}-{t}
 
 
 @pytest.mark.parametrize("scheme", sorted(PREFIXES))
-@pytest.mark.parametrize("strict", [False, True])
-def test_entity_scores_equal_seqeval(scheme: str, strict: bool) -> None:
+def test_entity_scores_equal_seqeval(scheme: str) -> None:
     seqeval = pytest.importorskip("seqeval.metrics")
-    from seqeval.scheme import IOB2, IOBES
-
     chance = np.random.default_rng(5)
-    setting = {"mode": "strict", "scheme": IOB2 if scheme == "BIO" else IOBES} if strict else {}
     for _ in range(30):
         gold, predicted = (
             [chance.choice(PREFIXES[scheme], size=size).tolist() for size in (1, 4, 9, 30)] for _ in range(2)
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            report = seqeval.classification_report(gold, predicted, output_dict=True, zero_division=0, **setting)
-        ours = entity_scores(predicted, gold, strict=scheme if strict else None)  # type: ignore[arg-type]
+            report = seqeval.classification_report(gold, predicted, output_dict=True, zero_division=0)
+        ours = entity_scores(predicted, gold)
         for kind, score in ours.by_type.items():
             expected = report[kind]
             assert (score.precision, score.recall, score.f1, score.support) == pytest.approx(
@@ -126,13 +122,6 @@ def test_entity_scores_equal_seqeval(scheme: str, strict: bool) -> None:
         assert set(ours.by_type) == set(report) - {"micro avg", "macro avg", "weighted avg"}
         assert ours.micro.f1 == pytest.approx(report["micro avg"]["f1-score"])
         assert ours.macro_f1 == pytest.approx(report["macro avg"]["f1-score"])
-
-
-def test_strict_reading_wants_whole_entities() -> None:
-    assert [(s.type, s.start, s.end) for s in strict_spans(["B-X", "I-X", "O", "S-X", "B-X", "E-X"], "BIOES")] == [
-        ("X", 3, 4),
-        ("X", 4, 6),
-    ]
 
 
 def test_sentences_of_different_length_are_refused() -> None:

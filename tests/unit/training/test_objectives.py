@@ -15,10 +15,10 @@ from fitting import BAD, GOOD, evaluated, fit
 import bertie
 from bertie.data import Sentence
 from bertie.errors import ConfigError, DataError, InputError
-from bertie.tasks.pooling import POOLING_MODES
-from bertie.training.objectives.answer import segment_cross_entropy
-from bertie.training.objectives.embed import contrastive_loss, cosent_loss, pool_packed
-from bertie.training.prepare import Columns, TaskOptions, prepare
+from bertie.running.pooling import POOLING_MODES
+from bertie.training.registry import Columns, TaskOptions, load_task
+from bertie.training.tasks.answer import segment_cross_entropy
+from bertie.training.tasks.embed import contrastive_loss, cosent_loss, pool_packed
 from tiny_models import SENTENCES, saved, tiny, tokenizer
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -43,7 +43,7 @@ SENTIMENT = [{"text": text, "label": "good"} for text in GOOD * 2] + [
 
 
 def test_classify_learns_and_answers_with_its_labels(base: str, tmp_path: Path) -> None:
-    prepared = prepare("classify", model=base, train=SENTIMENT, dev=SENTIMENT)
+    prepared = load_task("classify", model=base, train=SENTIMENT, dev=SENTIMENT)
     assert prepared.objective.model.config.id2label == {0: "bad", 1: "good"}
     losses = fit(prepared.objective, prepared.train)
     figures = evaluated(prepared.objective, prepared.train)
@@ -59,7 +59,7 @@ def test_pairs_learn(base: str) -> None:
         for a in GOOD + BAD
         for b in GOOD[:2] + BAD[:2]
     ]
-    prepared = prepare("pairs", model=base, train=rows[:20])
+    prepared = load_task("pairs", model=base, train=rows[:20])
     fit(prepared.objective, prepared.train, steps=120)
     assert evaluated(prepared.objective, prepared.train)["accuracy"] == 1.0
     assert prepared.objective.model.config.id2label == {0: "0", 1: "1"}
@@ -67,7 +67,7 @@ def test_pairs_learn(base: str) -> None:
 
 def test_regress_learns(base: str) -> None:
     rows = [{"text": text, "score": 0.2 * number} for number, text in enumerate(GOOD + BAD)]
-    prepared = prepare("regress", model=base, train=rows)
+    prepared = load_task("regress", model=base, train=rows)
     fit(prepared.objective, prepared.train, steps=120)
     figures = evaluated(prepared.objective, prepared.train)
     assert min(figures["spearman"], figures["pearson"]) > 0.98
@@ -76,7 +76,7 @@ def test_regress_learns(base: str) -> None:
 
 def test_several_labels_learn(base: str) -> None:
     rows = [{"text": text, "labels": ["short"] * (len(text) < 15) + ["good"] * (text in GOOD)} for text in GOOD + BAD]
-    prepared = prepare("classify", model=base, train=rows * 2)
+    prepared = load_task("classify", model=base, train=rows * 2)
     assert prepared.objective.model.config.problem_type == "multi_label_classification"
     fit(prepared.objective, prepared.train, steps=120)
     figures = evaluated(prepared.objective, prepared.train)
@@ -100,7 +100,7 @@ def test_tag_learns_and_finds_entities(base: str, tmp_path: Path) -> None:
     ]
     file = tmp_path / "train.conll"
     file.write_text("\n".join(lines) + "\n\n" + "\n".join(lines[:4]) + "\n")
-    prepared = prepare("tag", model=base, train=str(file), dev=str(file))
+    prepared = load_task("tag", model=base, train=str(file), dev=str(file))
     config = prepared.objective.model.config
     assert list(config.id2label.values()) == ["O", "B-LOC", "B-X", "I-X"]
     fit(prepared.objective, prepared.train, steps=60, batch_size=3)
@@ -131,7 +131,7 @@ QUESTIONS = [
 
 def test_answer_learns_to_quote(base: str, tmp_path: Path) -> None:
     impossible = {"id": "x", "question": "nobody?", "context": SENTENCES[2], "is_impossible": True}
-    prepared = prepare("answer", model=base, train=[*QUESTIONS, impossible], dev=[*QUESTIONS, impossible])
+    prepared = load_task("answer", model=base, train=[*QUESTIONS, impossible], dev=[*QUESTIONS, impossible])
     fit(prepared.objective, prepared.train, steps=80, batch_size=len(prepared.train))
     figures = evaluated(prepared.objective, prepared.dev)
     assert figures["exact"] == figures["f1"] == figures["best_f1"] == 100.0
@@ -143,7 +143,7 @@ def test_choice_learns(base: str) -> None:
     rows = [{"question": "the dog", "choices": [GOOD[k], BAD[k], BAD[(k + 1) % 5]], "answer": 0} for k in range(5)] + [
         {"question": "the fox", "choices": [BAD[k], GOOD[k], BAD[(k + 2) % 5]], "answer": 1} for k in range(5)
     ]
-    prepared = prepare("choice", model=base, train=rows)
+    prepared = load_task("choice", model=base, train=rows)
     fit(prepared.objective, prepared.train, steps=80)
     assert evaluated(prepared.objective, prepared.train)["accuracy"] == 1.0
 
@@ -156,7 +156,7 @@ PAIRS = [
 @pytest.mark.parametrize("negatives", [False, True])
 def test_contrastive_embedding_learns(base: str, negatives: bool, tmp_path: Path) -> None:
     rows = PAIRS if negatives else [{key: row[key] for key in ("query", "positive")} for row in PAIRS]
-    prepared = prepare("embed", model=base, train=rows, dev=rows)
+    prepared = load_task("embed", model=base, train=rows, dev=rows)
     assert prepared.objective.whole_batches
     fit(prepared.objective, prepared.train, steps=60)
     figures = evaluated(prepared.objective, prepared.dev)
@@ -174,7 +174,7 @@ def test_scored_pairs_learn(base: str, loss: str) -> None:
         for a in GOOD[:3] + BAD[:3]
         for b in GOOD[3:] + BAD[3:]
     ]
-    prepared = prepare("embed", model=base, train=rows, dev=rows, options=TaskOptions(loss=loss))  # type: ignore[arg-type]
+    prepared = load_task("embed", model=base, train=rows, dev=rows, options=TaskOptions(loss=loss))  # type: ignore[arg-type]
     fit(prepared.objective, prepared.train, steps=60, batch_size=24)
     # Two values only, so the best rank correlation there can be is √3/2.
     assert evaluated(prepared.objective, prepared.dev)["spearman"] > 0.85
@@ -182,9 +182,9 @@ def test_scored_pairs_learn(base: str, loss: str) -> None:
 
 
 def test_a_sentence_folder_keeps_its_modules(base: str, tmp_path: Path) -> None:
-    first = prepare("embed", model=base, train=PAIRS, options=TaskOptions(pooling="cls", max_length=20))
+    first = load_task("embed", model=base, train=PAIRS, options=TaskOptions(pooling="cls", max_length=20))
     folder = finished(first, tmp_path / "first")
-    again = prepare("embed", model=folder, train=PAIRS)
+    again = load_task("embed", model=folder, train=PAIRS)
     assert again.objective.settings.pooling.modes == ("cls",)  # type: ignore[attr-defined]
     assert again.objective.max_length == 20  # type: ignore[attr-defined]
     second = Path(finished(again, tmp_path / "second"))
@@ -194,7 +194,7 @@ def test_a_sentence_folder_keeps_its_modules(base: str, tmp_path: Path) -> None:
     # A folder with a prompt of its own is trained with it, as it will be used.
     said = {"prompts": {"query": "the dog "}, "default_prompt_name": "query"}
     (second / "config_sentence_transformers.json").write_text(json.dumps(said))
-    prompted = prepare("embed", model=str(second), train=PAIRS)
+    prompted = load_task("embed", model=str(second), train=PAIRS)
     assert tokenizer().decode(prompted.train.get(0, 0).rows[0].ids, skip_special_tokens=True) == f"the dog {GOOD[0]}"
 
 
@@ -256,7 +256,7 @@ OWN_LOSS: dict[str, Any] = {
 @pytest.mark.parametrize("case", sorted(OWN_LOSS))
 def test_sums_over_units_are_the_models_own_mean(base: str, case: str) -> None:
     rows = SENTIMENT[:7] + SENTIMENT[-4:]
-    prepared = prepare("classify", model=base, train=rows, options=TaskOptions(**OWN_LOSS[case]))
+    prepared = load_task("classify", model=base, train=rows, options=TaskOptions(**OWN_LOSS[case]))
     objective = prepared.objective
     batch = objective.collate([prepared.train.get(index, 0) for index in range(len(rows))])
     total, _ = objective.loss(objective.model, batch)
@@ -277,7 +277,7 @@ def test_sums_over_units_are_the_models_own_mean(base: str, case: str) -> None:
 
 
 def test_question_answering_loss_is_the_models_own(base: str) -> None:
-    prepared = prepare("answer", model=base, train=QUESTIONS)
+    prepared = load_task("answer", model=base, train=QUESTIONS)
     objective, examples = prepared.objective, [prepared.train.get(i, 0) for i in range(len(prepared.train))]
     batch = objective.collate(examples)
     own = objective.model(
@@ -292,25 +292,25 @@ def test_question_answering_loss_is_the_models_own(base: str) -> None:
 
 def test_a_checkpoints_own_labels_stay(tmp_path: Path) -> None:
     folder = saved(tmp_path, "BertForSequenceClassification", id2label={0: "good", 1: "bad", 2: "so-so"})
-    prepared = prepare("classify", model=folder, train=SENTIMENT)
+    prepared = load_task("classify", model=folder, train=SENTIMENT)
     assert prepared.objective.model.config.id2label == {0: "good", 1: "bad", 2: "so-so"}
 
 
 def test_model_objects_need_their_tokenizer_and_head() -> None:
     with pytest.raises(InputError, match="without its tokenizer"):
-        prepare("classify", model=tiny("BertForSequenceClassification"), train=SENTIMENT)
+        load_task("classify", model=tiny("BertForSequenceClassification"), train=SENTIMENT)
     with pytest.raises(InputError, match="needs a BertForSequenceClassification; it was given a BertModel"):
-        prepare("classify", model=tiny("BertModel"), tokenizer=tokenizer(), train=SENTIMENT)
+        load_task("classify", model=tiny("BertModel"), tokenizer=tokenizer(), train=SENTIMENT)
     model = tiny("BertForSequenceClassification", num_labels=3)
     with pytest.raises(InputError, match="The model has 3 outputs, and the data needs 2"):
-        prepare("classify", model=model, tokenizer=tokenizer(), train=SENTIMENT)
+        load_task("classify", model=model, tokenizer=tokenizer(), train=SENTIMENT)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (TaskOptions(class_weights={"fine": 2.0}), "names 'fine', which is no label"),
-        (TaskOptions(class_weights="even"), "class_weights is 'even'"),
+        (TaskOptions(class_weights="even"), "^class_weights='even' is not known"),
         (TaskOptions(class_weights=[1.0, 2.0, 3.0]), "there are 2 labels"),
         (TaskOptions(max_length=1000), "max_length is 1000; it takes 4 to 48"),
     ],
@@ -318,21 +318,25 @@ def test_model_objects_need_their_tokenizer_and_head() -> None:
 )
 def test_options_that_the_data_or_the_model_refuses(base: str, options: TaskOptions, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        prepare("classify", model=base, train=SENTIMENT, options=options)
+        load_task("classify", model=base, train=SENTIMENT, options=options)
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
     [("label_smoothing", 1.0), ("dev_share", 1.0), ("max_length", 3), ("stride", -1), ("max_answer_tokens", 0),
-     ("scale", 0.0), ("loss", "margin")],
+     ("scale", 0.0)],
 )  # fmt: skip
 def test_options_that_cannot_be_are_refused_at_once(option: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"^{option} is {value!r}"):
         TaskOptions(**{option: value})  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"^loss='margin' is not known\.\nUse one of 'contrastive', 'cosine', 'cosent'\.$"
+    ):
+        TaskOptions(loss="margin")  # type: ignore[arg-type]
 
 
 def test_a_share_of_the_training_data_can_be_held_out(base: str) -> None:
-    prepared = prepare("classify", model=base, train=SENTIMENT, options=TaskOptions(dev_share=0.25))
+    prepared = load_task("classify", model=base, train=SENTIMENT, options=TaskOptions(dev_share=0.25))
     assert (len(prepared.train), len(prepared.dev or ())) == (15, 5)
     assert "5 of 20 examples are held out" in prepared.notes[-1]
     evaluated(prepared.objective, prepared.dev)  # type: ignore[arg-type]
@@ -340,17 +344,17 @@ def test_a_share_of_the_training_data_can_be_held_out(base: str) -> None:
 
 def test_one_label_is_not_enough(base: str) -> None:
     with pytest.raises(DataError, match="all rows have the label 'good'"):
-        prepare("classify", model=base, train=SENTIMENT[:4], options=TaskOptions(columns=Columns(text="text")))
+        load_task("classify", model=base, train=SENTIMENT[:4], options=TaskOptions(columns=Columns(text="text")))
 
 
 def test_unknown_tasks_are_refused(base: str) -> None:
     with pytest.raises(InputError, match="There is no task 'classy'"):
-        prepare("classy", model=base, train=SENTIMENT)
+        load_task("classy", model=base, train=SENTIMENT)
 
 
 def test_word_tags_without_spans_are_judged_by_accuracy(base: str) -> None:
     rows = [{"tokens": ["the", "dog", "sleeps"], "tags": ["DET", "NOUN", "VERB"]}]
-    prepared = prepare("tag", model=base, train=rows, dev=rows)
+    prepared = load_task("tag", model=base, train=rows, dev=rows)
     assert prepared.objective.best_metric == "accuracy"
     assert isinstance(prepared.dev.sentences[0], Sentence)  # type: ignore[union-attr]
     assert set(evaluated(prepared.objective, prepared.dev)) == {"loss", "accuracy"}  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertie.training import PretrainOptions, Settings, pretrain
-from bertie.training.preparation import Preparation
+from bertie.training.run.journal import phase
 from tiny_models import SENTENCES
 
 
@@ -28,35 +28,35 @@ def test_every_phase_says_what_it_made_and_what_is_there_is_not_made_again(
 ) -> None:
     run(tmp_path, show=None)
     said = capsys.readouterr().err
-    for phase, made in (
+    for what, made in (
         ("vocabulary", "200 tokens, in "),
         ("tokenizing (train)", "7 documents, "),
         ("making pairs (dev)", "2 documents, "),
         ("making pairs (train)", "10 documents, "),
     ):
-        (line,) = [line for line in said.splitlines() if line.startswith(f"{phase}: {made}") and ", in " in line]
+        (line,) = [line for line in said.splitlines() if line.startswith(f"{what}: {made}") and ", in " in line]
         assert line.endswith(" s")
     assert "vocabulary: counting letters: 0%" in said
     assert "vocabulary: merging pieces" in said
     assert said.index("vocabulary") < said.index("tokenizing") < said.index("making pairs (train)") < said.index("step")
     run(tmp_path, show=None, resume=True)
     again = capsys.readouterr().err
-    assert not any(phase in again for phase in ("vocabulary", "tokenizing", "making pairs"))
+    assert not any(what in again for what in ("vocabulary", "tokenizing", "making pairs"))
 
 
 def test_silence_and_other_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, show=False)
-    with Preparation(show=None, is_main=False).phase("tokenizing", "documents", "tokens") as phase:
-        phase.at(1, 2, 0.5)
+    with phase("tokenizing", "documents", "tokens", show=None, is_main=False) as shown:
+        shown.at(1, 2, 0.5)
     assert capsys.readouterr().err == ""
 
 
 def test_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    with Preparation(show=None).phase("tokenizing", "documents", "tokens") as phase:
+    with phase("tokenizing", "documents", "tokens", show=None) as shown:
         for step in range(1, 11):
-            phase.at(step, 1000 * step, step / 10)
+            shown.at(step, 1000 * step, step / 10)
             now += 1.0
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == ["tokenizing: 10%, 1 documents, 1,000 tokens", "tokenizing: 30%, 3 documents, 3,000 tokens"]
@@ -70,16 +70,16 @@ def test_a_terminal_shows_a_bar_that_ends_with_its_phase(
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")
     bars: list[Any] = []
-    with Preparation(show=True).phase("vocabulary", "", "", size=2_000_000) as phase:
-        phase.read("words", 1_000_000)
-        bars.append(phase._bar)
+    with phase("vocabulary", "", "", size=2_000_000, show=True) as shown:
+        shown.read("words", 1_000_000)
+        bars.append(shown.screen.bar)
         (task,) = bars[0].tasks
         assert (task.description, task.percentage) == ("vocabulary: counting words", 75.0)
         assert task.fields["numbers"] == " 75%  1.0 MB read"
-        phase.read("pieces", 2_000_000)
+        shown.read("pieces", 2_000_000)
         (task,) = bars[0].tasks
         assert (task.description, task.total) == ("vocabulary: merging pieces", None)
-        phase.end("300 tokens")
+        shown.end("300 tokens")
     assert not bars[0].live.is_started
     assert capsys.readouterr().err.endswith("vocabulary: 300 tokens, in 0 s\n")
 
@@ -88,9 +88,9 @@ def test_a_bar_ends_with_an_error_too(capsys: pytest.CaptureFixture[str]) -> Non
     bars: list[Any] = []
 
     def interrupted() -> None:
-        with Preparation(show=True).phase("pairs", "documents", "pairs") as phase:
-            phase.at(1, 2, 0.5)
-            bars.append(phase._bar)
+        with phase("pairs", "documents", "pairs", show=True) as shown:
+            shown.at(1, 2, 0.5)
+            bars.append(shown.screen.bar)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,13 +18,14 @@ import worker_tasks
 from test_pretraining_data import bytes_in, write_text
 
 from bertie.errors import DataError
-from bertie.text import processes, train_vocabulary
-from bertie.text.documents import text_size, tokenize_documents
-from bertie.text.processes import in_order, num_processes
-from bertie.training import corpus as corpus_module
-from bertie.training import pretraining_data
-from bertie.training.corpus import tokenize_corpus
-from bertie.training.pretraining_data import PairRules, make_pairs
+from bertie.text import train_vocabulary
+from bertie.text.corpus import processes
+from bertie.text.corpus.documents import text_size, tokenize_documents
+from bertie.text.corpus.processes import in_order, num_processes
+from bertie.training.pretraining import corpus as corpus_module
+from bertie.training.pretraining import pairs as pretraining_data
+from bertie.training.pretraining.corpus import tokenize_corpus
+from bertie.training.pretraining.pairs import PairRules, make_pairs
 from tiny_models import SENTENCES, tokenizer
 
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ def test_one_and_three_processes_make_the_same_bytes(tmp_path: Path, small_piece
         assert bytes_in(tmp_path / "1" / part) == bytes_in(tmp_path / "3" / part)
     assert commits[1] == commits[3]  # the same commits at the same places
     assert len(commits[1]) > 15
-    assert not multiprocessing.active_children()
+    assert not children()
 
 
 def test_pieces_and_commits_change_nothing(tmp_path: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_build_of_several_processes_is_stopped_and_goes_on_with_another_number
     for number in (3, 2):
         with pytest.raises(KeyboardInterrupt):
             make(text, tmp_path / "stopped", number, stop)
-        assert not multiprocessing.active_children()
+        assert not children()
     make(text, tmp_path / "stopped", 1, stop)
     for part in ("corpus", "pairs", "fewer"):
         assert bytes_in(tmp_path / "stopped" / part) == bytes_in(tmp_path / "whole" / part)
@@ -115,7 +115,7 @@ def test_bad_lines_are_told_after_what_comes_before_them_is_kept(tmp_path: Path,
 
 
 def test_a_vocabulary_is_the_same_with_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertie.text.learning._CHARACTERS_AT_ONCE", 2000)
+    monkeypatch.setattr("bertie.text.wordpiece.learning._CHARACTERS_AT_ONCE", 2000)
     text = write_text(tmp_path / "text.txt", documents=50)
     told: list[tuple[str, int]] = []
     one = train_vocabulary([text], vocab_size=200, progress=lambda what, read: told.append((what, read)))
@@ -152,11 +152,13 @@ def test_no_more_is_read_than_the_workers_can_use() -> None:
 
 @pytest.mark.parametrize("task", ["refuse", "die"])
 def test_a_worker_that_fails_or_dies_is_told_of(task: str) -> None:
-    message = {"refuse": r"The item 3 is no good\.\nLeave it out", "die": r"exit code -9.*\n.*--processes 1"}[task]
+    message = {"refuse": r"The item 3 is no good\.\nLeave it out", "die": r"exit code -9.*\n.*e\.g\. processes=1\."}[
+        task
+    ]
     results = in_order(getattr(worker_tasks, task), range(10), processes=2)
     with closing(results), pytest.raises(DataError, match=message):
         list(results)
-    assert not multiprocessing.active_children()
+    assert not children()
 
 
 def test_how_many_processes_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +174,7 @@ PROGRAM = """
 import sys, time
 sys.path.insert(0, {here!r})
 from worker_tasks import pause
-from bertie.text.processes import in_order
+from bertie.text.corpus.processes import in_order
 print("begun", flush=True)  # no `if __name__ == "__main__"`: a worker that read this again would print it too
 for seconds, process in in_order(pause, [0.05] * {number}, processes=2):
     print(process, flush=True)
@@ -206,6 +208,11 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, kill: si
         time.sleep(0.05)
     assert not any(map(runs, workers))
     assert complaints.count("Traceback") == (kill == signal.SIGINT)  # the parent's own
+
+
+def children() -> list[str]:
+    """The processes that this one has started and that are still there."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
 def runs(process: int) -> bool:

@@ -22,13 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import ConfigError, DataError, InputError
-from bertie.text.sentences import looks_like_sentences, split_sentences
-from bertie.training import corpus as corpus_module
-from bertie.training import pretraining_data
-from bertie.training.corpus import TokenizedCorpus, tokenize_corpus
-from bertie.training.masking import MaskRules
-from bertie.training.objectives.pretrain import Pretraining, average_predictions
-from bertie.training.pretraining_data import PairRules, SequenceExamples, make_pairs
+from bertie.text.corpus.documents import looks_like_sentences, split_sentences
+from bertie.training.pretraining import corpus as corpus_module
+from bertie.training.pretraining import pairs as pretraining_data
+from bertie.training.pretraining.corpus import TokenizedCorpus, tokenize_corpus
+from bertie.training.pretraining.masking import MaskRules
+from bertie.training.pretraining.objective import Pretraining, average_predictions
+from bertie.training.pretraining.pairs import PairRules, SequenceExamples, make_pairs
 from tiny_models import SENTENCES, tiny, tokenizer
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_a_killed_build_leaves_nothing_that_is_believed(tmp_path: Path) -> None:
         from pathlib import Path
         sys.path.insert(0, sys.argv[2])
         from tiny_models import tokenizer
-        from bertie.training import corpus
+        from bertie.training.pretraining import corpus
         corpus._CHARACTERS_AT_ONCE = 20000
         corpus.tokenize_corpus([Path(sys.argv[1]) / "text.txt"], tokenizer(), Path(sys.argv[1]) / "corpus")
         """

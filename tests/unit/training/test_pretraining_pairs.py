@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.text.sentence_pairs import Bounds, Pair, PairRules, document_pairs, truncated
+from bertie.text.corpus.sentence_pairs import Bounds, Pair, PairRules, document_pairs, truncated
 
 
 def bounds_of(documents: list[list[int]]) -> Bounds:

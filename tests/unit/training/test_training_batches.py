@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import DataError, InputError
-from bertie.training.batches import DataOrder, Preparer, deal, prepared, prepared_by_processes
+from bertie.training.run.batches import BatchMaker, DataOrder, made_ahead, made_by_processes, split_batch
 from training_toy import Toy, ToyExamples, settings
 
 
@@ -18,7 +20,7 @@ from training_toy import Toy, ToyExamples, settings
 def test_dealing_loses_and_doubles_nothing_and_keeps_to_the_budget(
     lengths: list[int], budget: int, num_processes: int
 ) -> None:
-    hands = deal(lengths, budget=budget, num_processes=num_processes)
+    hands = split_batch(lengths, budget=budget, num_processes=num_processes)
     assert len({len(process) for process in hands}) == 1, "every process has as many micro-batches"
     assert sorted(row for process in hands for hand in process for row in hand) == list(range(len(lengths)))
     for hand in (hand for process in hands for hand in process):
@@ -29,7 +31,7 @@ def test_dealing_is_even() -> None:
     lengths = np.random.default_rng(0).integers(5, 512, size=256).tolist()
     totals = [
         sum(lengths[row] for row in hand)
-        for process in deal(lengths, budget=10**6, num_processes=8)
+        for process in split_batch(lengths, budget=10**6, num_processes=8)
         for hand in process
     ]
     assert max(totals) <= 1.02 * min(totals)
@@ -94,9 +96,15 @@ def test_parts_of_epochs_and_numbers_of_steps() -> None:
         DataOrder(ToyExamples(0), settings())
 
 
+def maker_of(budget: int, process: int = 0, num_processes: int = 1, **values: Any) -> BatchMaker[Any]:
+    examples = ToyExamples(40)
+    return BatchMaker(DataOrder(examples, settings(**values)), examples, Toy(), budget, process, num_processes)
+
+
 def test_more_processes_than_examples_still_have_equally_much_to_do() -> None:
-    order = DataOrder(ToyExamples(9), settings(batch_size=8))  # the second step has one example
-    shares = [Preparer(order, Toy(), 40, process, 3).share(1) for process in range(3)]
+    examples = ToyExamples(9)
+    order = DataOrder(examples, settings(batch_size=8))  # the second step has one example
+    shares = [BatchMaker(order, examples, Toy(), 40, process, 3).share(1) for process in range(3)]
     assert [len(share.micro_batches) for share in shares] == [1, 1, 1]
     assert [share.num_examples for share in shares] == [1, 0, 0]
     assert [share.units for share in shares] == [1, 0, 0]
@@ -104,11 +112,10 @@ def test_more_processes_than_examples_still_have_equally_much_to_do() -> None:
 
 
 def test_smaller_pieces_hold_the_same_examples() -> None:
-    order = DataOrder(ToyExamples(40), settings(batch_size=16))
-    preparer = Preparer(order, Toy(), 1000, 1, 2)
-    whole = preparer.share(0)
-    preparer.pieces = 15
-    cut = preparer.share(0)
+    maker = maker_of(1000, 1, 2, batch_size=16)
+    whole = maker.share(0)
+    maker.pieces = 15
+    cut = maker.share(0)
     assert len(whole.micro_batches) == 1 < len(cut.micro_batches)
     assert whole.units == cut.units
     assert whole.squares == cut.squares
@@ -118,19 +125,19 @@ def test_smaller_pieces_hold_the_same_examples() -> None:
 
 
 def test_an_id_the_model_does_not_know_is_refused_before_a_kernel_sees_it() -> None:
-    preparer = Preparer(DataOrder(ToyExamples(40), settings()), Toy(), 1000, vocab_size=20)
+    maker = replace(maker_of(1000), vocab_size=20)
     with pytest.raises(InputError, match=r"token id 3\d; the model knows 0 to 19"):
-        preparer.share(0)
+        maker.share(0)
 
 
 def test_batches_are_prepared_in_a_thread_that_ends() -> None:
-    preparer = Preparer(DataOrder(ToyExamples(40), settings()), Toy(), 40)
+    maker = maker_of(40)
     before = threading.active_count()
-    feed = prepared(preparer.share, range(3, 9))
+    feed = made_ahead(maker.share, range(3, 9))
     assert next(feed).place.step == 3
-    feed.close()  # type: ignore[attr-defined]
+    feed.close()
     assert threading.active_count() == before
-    assert [share.place.step for share in prepared(preparer.share, range(7, 10))] == [7, 8, 9]
+    assert [share.place.step for share in made_ahead(maker.share, range(7, 10))] == [7, 8, 9]
 
 
 def test_an_error_in_the_thread_reaches_the_loop() -> None:
@@ -138,13 +145,13 @@ def test_an_error_in_the_thread_reaches_the_loop() -> None:
         raise InputError("row 3 is bad")
 
     with pytest.raises(InputError, match="row 3 is bad"):
-        next(prepared(make, range(5)))  # type: ignore[arg-type]
+        next(made_ahead(make, range(5)))  # type: ignore[arg-type]
 
 
 def test_worker_processes_prepare_the_same_batches() -> None:
-    preparer = Preparer(DataOrder(ToyExamples(40), settings()), Toy(), 40)
-    here = list(prepared(preparer.share, range(4)))
-    there = list(prepared_by_processes(preparer.share, range(4), workers=2))
+    maker = maker_of(40)
+    here = list(made_ahead(maker.share, range(4)))
+    there = list(made_by_processes(maker.share, range(4), workers=2))
     for a, b in zip(here, there, strict=True):
         assert a.place == b.place
         for one, two in zip(a.micro_batches, b.micro_batches, strict=True):

@@ -15,11 +15,11 @@ import torch
 
 import bertie
 from bertie.errors import BertieError, CheckpointError, CheckpointNotFound, ConfigError, CorruptCheckpoint, InputError
+from bertie.training import Diverged, Interrupted, Result, train
 from bertie.training.contract import Batch
-from bertie.training.distributed import World
-from bertie.training.loop import Diverged, Interrupted, Result, train
-from bertie.training.progress import read_metrics
-from bertie.training.run_checkpoint import RunFolder, check_output
+from bertie.training.run.checkpoint import RunFolder, check_output
+from bertie.training.run.distributed import World
+from bertie.training.run.journal import read_metrics
 from training_toy import Toy, ToyExamples, settings
 
 

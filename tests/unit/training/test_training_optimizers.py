@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from bertie.errors import ConfigError, CorruptCheckpoint
-from bertie.training.optimizers import Optimizer, depth_of, global_norm, has_decay
-from bertie.training.schedules import Schedule, make_schedule
+from bertie.training.optim.optimizers import Optimizer, depth_of, global_norm, has_decay
+from bertie.training.optim.schedules import Schedule, make_schedule
 from bertie.training.settings import Settings
 
 SHAPES = {
@@ -205,9 +205,9 @@ def test_warm_up_is_a_share_or_a_number_of_steps() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"optimizer": "sgd"}, "optimizer is 'sgd'"),
-        ({"schedule": "step"}, "schedule is 'step'"),
-        ({"precision": "fp16"}, "precision is 'fp16'"),
+        ({"optimizer": "sgd"}, "^optimizer='sgd' is not known"),
+        ({"schedule": "step"}, "^schedule='step' is not known"),
+        ({"precision": "fp16"}, "^precision='fp16' is not known"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"beta1": 1.0}, "beta1 is 1.0"),

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from bertie.training import PretrainOptions, Settings, TaskOptions, finetune, pretrain
-from bertie.training.objectives.classify import Classification
-from bertie.training.objectives.pretrain import Pretraining
-from bertie.training.run_checkpoint import RunFolder
+from bertie.training.pretraining.objective import Pretraining
+from bertie.training.run.checkpoint import RunFolder
+from bertie.training.tasks.classify import Classification
 from tiny_models import SENTENCES, saved
 
 

@@ -8,12 +8,11 @@ from dataclasses import fields
 import click
 import pytest
 
-from bertie.cli.finetune import LINES
-from bertie.cli.finetune import command as finetune
+from bertie.cli.commands.training.finetune import LINES
+from bertie.cli.commands.training.finetune import command as finetune
+from bertie.cli.commands.training.pretrain import command as pretrain
 from bertie.cli.main import main
-from bertie.cli.pretrain import command as pretrain
-from bertie.cli.training_help import SECTIONS
-from bertie.cli.training_words import typed
+from bertie.cli.support.training_help import SECTIONS
 from bertie.training import PretrainOptions, Settings, TaskOptions
 
 OPTIONS = {
@@ -22,37 +21,6 @@ OPTIONS = {
     for param in command.params
     if isinstance(param, click.Option)
 }
-
-
-@pytest.mark.parametrize(
-    ("said", "typed_as"),
-    [
-        ("learning_rate is 0.0; it must be above 0.", "--lr 0: it must be above 0."),
-        ("optimizer is 'sgd'. It takes one of: adamw.", "--optimizer sgd. It takes one of: adamw."),
-        ("loss='cosine' needs a score.", "--loss cosine needs a score."),
-        ("Go on with it with resume=True, or not.", "Go on with it with --resume, or not."),
-        ("Say so: encoding='utf-16'.", "Say so: --encoding utf-16."),
-        ("If that separates them: delimiter=';'.", "If that separates them: --delimiter ';'."),
-        ("Leave such rows out: skip_bad=True (--skip-bad).", "Leave such rows out: --skip-bad."),
-        ("Name its column: label=, or stop.", "Name its column: --label, or stop."),
-        ("The run was started with ema=0.5; now it is 0.0.", "The run was started with --ema 0.5; now it is 0.0."),
-        ("It was started with max_steps=None.", "It was started with no --max-steps."),
-        ("It was started with whole_words=False.", "It was started with no --whole-words."),
-        ("It was started with nsp=False.", "It was started with --no-nsp."),
-        ("Use micro_batch_tokens=512, or less.", "Use --micro-batch-tokens 512, or less."),
-        ("Try a lower learning_rate, more warmup.", "Try a lower --lr, more warmup."),
-        ("Both model and vocab were given.", "Both --model and --vocab were given."),
-        ("class_weights is [1.0, 2.5]; there are 3.", "--class-weights 1,2.5: there are 3."),
-        # words, names of columns and files stay
-        ("The loss is high and the scale of it, too.", "The loss is high and the scale of it, too."),
-        ("there is no column 'max_length'; there are: 'text'.", "there is no column 'max_length'; there are: 'text'."),
-        ("data/batch_size.csv: a folder.", "data/batch_size.csv: a folder."),
-        ("batch_size.csv, line 3: label is wrong.", "batch_size.csv, line 3: label is wrong."),
-        ("my_max_length_file: empty.", "my_max_length_file: empty."),
-    ],
-)  # fmt: skip
-def test_settings_become_options(said: str, typed_as: str) -> None:
-    assert typed(said, OPTIONS) == typed_as
 
 
 def test_every_setting_that_can_be_typed_is_called_the_same_in_python() -> None:

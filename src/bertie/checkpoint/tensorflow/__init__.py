@@ -1,14 +1,15 @@
 """TensorFlow checkpoints without TensorFlow: the tensor-bundle format, read and written, and BERT's names in it.
 
-The road of one tensor: `find` (which files) → `sstable` (the index's pairs, over `snappy`, `crc32c`) → `wire` (what an
-entry says) → `bundle` (the bytes, checked) → `names` (whose weight it is) → `weights` (turned the hub's way round).
+The road of one tensor: `sstable` (the index's pairs, guarded by `crc32c`) → `wire` (what an entry says) → `bundle` (the
+bytes, checked) → `names` (whose weight it is) → `weights` (turned the hub's way round).
 """
 
-from bertie.checkpoint.tensorflow.bundle import BundleEntry, BundleReader, list_variables, load_variable
-from bertie.checkpoint.tensorflow.find import bundles_in, find_bundle
+from bertie.checkpoint.tensorflow.bundle import BundleReader, list_variables, load_variable
 from bertie.checkpoint.tensorflow.names import Mapped, NamePlan, Transform, to_hub, to_tf1
 from bertie.checkpoint.tensorflow.weights import load_tf_checkpoint, save_tf_checkpoint
+from bertie.checkpoint.tensorflow.wire import BundleEntry
 from bertie.checkpoint.tensorflow.writer import BundleWriter, write_bundle
+from bertie.checkpoint.tensorflow_files import bundles_in, find_bundle
 
 __all__ = [
     "BundleEntry",

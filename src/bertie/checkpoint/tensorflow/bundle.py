@@ -4,55 +4,35 @@ The index is a sorted string table (sstable.py). Its empty key holds the header;
 and holds where its bytes lie: shard, offset, size, crc32c (wire.py). Data files are the tensors' little-endian bytes
 and nothing else. A partitioned variable has an entry with its full shape and one hidden entry for each slice.
 
-Nothing in an index is believed: offsets, sizes and shapes are checked against each other when a bundle is opened,
-against the data files' true sizes when one is read, and the bytes against their crc32c. Data is read with plain reads
-instead of a memory map: a file that shrinks under a map kills the process, where a short read is an error with a name.
+Nothing in an index is believed: hostile/tensorflow_index.py checks its entries when a bundle is opened; here they are
+checked against the data files' true sizes when one is read, and the bytes against their crc32c. Data is read with plain
+reads instead of a memory map: a file that shrinks under a map kills the process, where a short read is an error.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from dataclasses import dataclass
 from io import FileIO
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertie.checkpoint.tensorflow import dtypes, wire
-from bertie.checkpoint.tensorflow.crc32c import crc32c, mask
-from bertie.checkpoint.tensorflow.find import bundles_in, find_bundle
+from bertie.checkpoint.dtypes import tensorflow_type
+from bertie.checkpoint.hostile.tensorflow_index import check_entries
+from bertie.checkpoint.tensorflow import wire
+from bertie.checkpoint.tensorflow.crc32c import crc32c, crc32c_of_lengths, mask
 from bertie.checkpoint.tensorflow.sstable import read_table
+from bertie.checkpoint.tensorflow.wire import BundleEntry
+from bertie.checkpoint.tensorflow_files import bundles_in, find_bundle
 from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
 
 if TYPE_CHECKING:
     import torch
 
 _MAX_INDEX_BYTES = 64 << 20  # a million variables
-_MAX_RANK = 254  # TensorFlow's own limit
-_MAX_ELEMENTS = (1 << 63) - 1
 _CONSUMER_VERSION = 1
 
 REMEDY = "The file is damaged or was not fully copied: fetch it again."
-
-
-@dataclass(frozen=True)
-class BundleEntry:
-    """One variable as the index describes it. `size` is in bytes; `slices` is not empty for a partitioned variable."""
-
-    name: str
-    dtype: dtypes.DType
-    shape: tuple[int, ...]
-    shard: int
-    offset: int
-    size: int
-    crc: int
-    slices: tuple[wire.Slice, ...] = ()
-
-    @property
-    def num_elements(self) -> int:
-        return math.prod(self.shape)
 
 
 class BundleReader:
@@ -111,9 +91,7 @@ class BundleReader:
     def __enter__(self) -> BundleReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -150,8 +128,7 @@ class BundleReader:
         self._slice_entries: dict[bytes, BundleEntry] = {}
         for key, value in pairs[1:]:
             self._add_entry(key, value)
-        self._check_overlaps()
-        self._check_slices()
+        check_entries(self.entries, self._slice_entries, self.num_shards)
 
     def _add_entry(self, key: bytes, value: bytes) -> None:
         is_slice = key.startswith(b"\x00")
@@ -164,62 +141,12 @@ class BundleReader:
         except wire.MalformedError as error:
             raise wire.MalformedError(f"{name}: {error}") from error
         entry = BundleEntry(
-            name, dtypes.from_number(raw.dtype), raw.shape, raw.shard, raw.offset, raw.size, raw.crc, raw.slices
+            name, tensorflow_type(raw.dtype), raw.shape, raw.shard, raw.offset, raw.size, raw.crc, raw.slices
         )
-        self._check_entry(entry)
         if is_slice:
             self._slice_entries[key] = entry
         else:
             self.entries[name] = entry
-
-    def _check_entry(self, entry: BundleEntry) -> None:
-        """Everything that can be said of an entry without its data file."""
-        if len(entry.shape) > _MAX_RANK or any(size < 0 for size in entry.shape):
-            raise wire.MalformedError(f"{entry.name}: {_shape(entry.shape)} is no shape")
-        if math.prod(max(size, 1) for size in entry.shape) > _MAX_ELEMENTS:
-            raise wire.MalformedError(f"{entry.name}: the shape {_shape(entry.shape)} has more than 2^63 elements")
-        if not 0 <= entry.shard < self.num_shards:
-            raise wire.MalformedError(f"{entry.name}: lies in data file {entry.shard} of {self.num_shards}")
-        if entry.offset < 0 or entry.size < 0:
-            raise wire.MalformedError(f"{entry.name}: has {entry.size} bytes at offset {entry.offset}")
-        if entry.slices:
-            if entry.size:
-                raise wire.MalformedError(f"{entry.name}: is partitioned, and has {entry.size} bytes of its own")
-        elif entry.dtype.is_string:
-            # At least one byte of length for each string, and four of checksum.
-            if entry.num_elements > entry.size - 4:
-                raise wire.MalformedError(f"{entry.name}: {entry.num_elements} strings in {entry.size} bytes")
-        elif entry.dtype.itemsize is not None and entry.num_elements * entry.dtype.itemsize != entry.size:
-            wanted = entry.num_elements * entry.dtype.itemsize
-            raise wire.MalformedError(
-                f"{entry.name}: the shape {_shape(entry.shape)} of {entry.dtype.name} needs {wanted} bytes, "
-                f"the entry has {entry.size}"
-            )
-
-    def _check_overlaps(self) -> None:
-        everything = [*self.entries.values(), *self._slice_entries.values()]
-        previous: BundleEntry | None = None
-        for entry in sorted((one for one in everything if one.size), key=lambda one: (one.shard, one.offset)):
-            same_file = previous is not None and previous.shard == entry.shard
-            if previous is not None and same_file and previous.offset + previous.size > entry.offset:
-                raise wire.MalformedError(f"{previous.name} and {entry.name} overlap in data file {entry.shard}")
-            previous = entry
-
-    def _check_slices(self) -> None:
-        for entry in self.entries.values():
-            for extents in entry.slices:
-                if len(extents) != len(entry.shape):
-                    raise wire.MalformedError(f"{entry.name}: a slice of rank {len(extents)} of {_shape(entry.shape)}")
-                part = self._slice_entries.get(wire.slice_key(entry.name, extents))
-                if part is None:
-                    raise wire.MalformedError(f"{entry.name}: the slice {extents} is not in the index")
-                for size, (start, length) in zip(entry.shape, extents, strict=True):
-                    if start < 0 or length < -1 or (length == -1 and start) or start + length > size:
-                        raise wire.MalformedError(f"{entry.name}: the slice {extents} leaves {_shape(entry.shape)}")
-                if part.dtype != entry.dtype or part.shape != _slice_shape(entry.shape, extents):
-                    raise wire.MalformedError(
-                        f"{entry.name}: the slice {extents} is {part.dtype.name} {_shape(part.shape)}"
-                    )
 
     # --- the data files
 
@@ -328,22 +255,17 @@ def _read_file(path: str) -> bytes:
         raise CheckpointError(f"{path} could not be read: {error.strerror}.") from error
 
 
-def _slice_shape(shape: tuple[int, ...], extents: wire.Slice) -> tuple[int, ...]:
-    return tuple(size if length == -1 else length for size, (_, length) in zip(shape, extents, strict=True))
-
-
 def _decode_strings(data: bytes, entry: BundleEntry) -> list[bytes]:
     """String tensors: a varint length each, the masked crc32c of the lengths, the strings one after the other.
 
-    The lengths enter the checksum as u32 (u64 from 4 GiB on), not as the varints that are stored; then the four bytes
-    of their own checksum; then the strings.
+    The entry's checksum goes over the same three.
     """
     lengths: list[int] = []
-    position = crc = 0
+    position = 0
     for _ in range(entry.num_elements):
         length, position = wire.read_varint(data, position)
-        crc = crc32c(length.to_bytes(4 if length < 1 << 32 else 8, "little"), crc)
         lengths.append(length)
+    crc = crc32c_of_lengths(lengths)
     stored = data[position : position + 4]
     position += 4
     if sum(lengths) != len(data) - position:
@@ -358,8 +280,3 @@ def _decode_strings(data: bytes, entry: BundleEntry) -> list[bytes]:
         out.append(data[position : position + length])
         position += length
     return out
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, shape[:8]))
-    return f"[{shown}]" if len(shape) <= 8 else f"[{shown}, … {len(shape)} axes]"

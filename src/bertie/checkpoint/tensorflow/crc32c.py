@@ -19,10 +19,10 @@ The exponents below were found by exhaustive search; a test checks that P divide
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
+
+Octets = npt.NDArray[np.uint8]
 
 POLYNOMIAL = 0x11EDC6F41  # P with its leading x^32, highest power first
 
@@ -47,7 +47,7 @@ def _byte_table() -> list[int]:
 _TABLE = _byte_table()
 
 
-def crc32c(data: Any, value: int = 0) -> int:
+def crc32c(data: bytes | memoryview | Octets, value: int = 0) -> int:
     """CRC-32C of `data` (bytes, or any contiguous buffer), continuing from the checksum `value` of what came before.
 
     >>> hex(crc32c(b"123456789"))
@@ -55,7 +55,7 @@ def crc32c(data: Any, value: int = 0) -> int:
     >>> crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
     True
     """
-    message: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
+    message: Octets = np.frombuffer(data, dtype=np.uint8)
     state = value ^ 0xFFFFFFFF
     if message.size >= 2 * 8 * SPARSE_MULTIPLE[0]:
         message, state = _fold_words(message, state), 0
@@ -68,21 +68,21 @@ def crc32c(data: Any, value: int = 0) -> int:
     return state ^ 0xFFFFFFFF
 
 
-def masked_crc32c(data: Any) -> int:
+def masked_crc32c(data: bytes | memoryview | Octets) -> int:
     """The form stored in files: rotated and offset, so that a checksum of data holding checksums stays sound."""
     return mask(crc32c(data))
+
+
+def crc32c_of_lengths(lengths: list[int]) -> int:
+    """Lengths of strings enter a checksum as u32 (u64 from 4 GiB on), though they are stored as varints."""
+    return crc32c(b"".join(length.to_bytes(4 if length < 1 << 32 else 8, "little") for length in lengths))
 
 
 def mask(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def unmask(masked: int) -> int:
-    rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
-    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
-
-
-def _fold_words(message: npt.NDArray[np.uint8], state: int) -> npt.NDArray[np.uint8]:
+def _fold_words(message: Octets, state: int) -> Octets:
     """A message of a·8 bytes with the same remainder. `state` enters by XOR with the first four bytes."""
     carry_bytes = 8 * SPARSE_MULTIPLE[0]
     # Zero bytes in front of a message change nothing, so the first chunk may have any length; the others are words.
@@ -95,30 +95,27 @@ def _fold_words(message: npt.NDArray[np.uint8], state: int) -> npt.NDArray[np.ui
             length += _CHUNK_BYTES // 2  # the state's four bytes must fit the first chunk
         used = carry_bytes + -(-length // 8) * 8
         end = used - length
-        if start == 0:
-            # Nothing is carried yet: the padding in front of the first bytes is zero already.
-            octets[end:used] = message[:length]
+        octets[end:used] = message[start : start + length]
+        if start == 0:  # nothing is carried yet, and the padding in front of the first bytes is zero already
             _enter_state(octets[end:], state)
-        else:
-            octets[end:used] = message[start : start + length]
         _fold(words[: used // 8], SPARSE_MULTIPLE)
         octets[:carry_bytes] = octets[used - carry_bytes : used].copy()
         start += length
     return octets[:carry_bytes]
 
 
-def _fold_bytes(message: npt.NDArray[np.uint8], state: int, multiple: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+def _fold_bytes(message: Octets, state: int, multiple: tuple[int, ...]) -> Octets:
     octets = message.copy()
     _enter_state(octets, state)
     _fold(octets, multiple)
     return octets[-multiple[0] :]
 
 
-def _enter_state(octets: npt.NDArray[np.uint8], state: int) -> None:
+def _enter_state(octets: Octets, state: int) -> None:
     octets[:4] ^= np.frombuffer(state.to_bytes(4, "little"), dtype=np.uint8)
 
 
-def _fold(blocks: npt.NDArray[Any], exponents: tuple[int, ...]) -> None:
+def _fold(blocks: Octets | npt.NDArray[np.uint64], exponents: tuple[int, ...]) -> None:
     """Fold all but the last a blocks into those last a, in place. The folded blocks are left as they are."""
     degree = exponents[0]
     shifts = [degree - exponent for exponent in (*exponents[1:], 0)]

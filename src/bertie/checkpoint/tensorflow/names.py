@@ -22,10 +22,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from bertie.checkpoint.report import listed
 from bertie.errors import WeightsMismatch
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
-_NAMES_SHOWN = 20
 
 
 class Transform(Enum):
@@ -335,9 +335,9 @@ def _mapped(name: str, hub_name: str, is_kernel: bool, shape: tuple[int, ...]) -
 
 
 def _unknown(names: Sequence[str], whose: str, layout: str) -> WeightsMismatch:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     remedy = "Its tensors can still be read one by one with BundleReader." if whose == "this checkpoint" else None
     if any("embedding_hidden_mapping" in name or "word_embeddings_2" in name for name in names):
         remedy = f"It has a factorised embedding, as ALBERT has, which BERT has not. {remedy}"
-    return WeightsMismatch(f"{len(names)} variable(s) of {whose} are not those of {layout}: {shown}{more}.", remedy)
+    return WeightsMismatch(
+        f"{len(names)} variable(s) of {whose} are not those of {layout}: {listed(names, shown=20)}.", remedy
+    )

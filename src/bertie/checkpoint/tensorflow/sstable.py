@@ -7,20 +7,21 @@ TensorFlow's table library is leveldb's (https://github.com/google/leveldb/blob/
 A block is a run of entries, each `shared, unshared, value length` (varints), the key's last `unshared` bytes and the
 value; the first `shared` bytes of a key are those of the key before it. Then come the offsets of the restart points
 (entries with shared = 0; one in sixteen), their count (all u32 little-endian), and a trailer: one byte of compression
-(0 none, 1 snappy) and the masked crc32c of everything before the crc. The index block holds one entry per data block:
-a key not below the block's last, and the block's handle (offset and size, varints). The footer holds the handles of the
-meta-index and the index, zero padding, and the magic number.
+(0 none; 1 would be snappy, which TensorFlow turned off in version 1.2, a year before BERT) and the masked crc32c of
+everything before the crc. The index block holds one entry per data block: a key not below the block's last, and the
+block's handle (offset and size, varints). The footer holds the handles of the meta-index and the index, zero padding,
+and the magic number.
 
-Everything read is bounded by the file: handles must lie inside it, in order and apart, and the decoded keys and values
-may not outgrow it by more than a small factor (shared prefixes can otherwise make gigabytes of a megabyte).
+Everything read is bounded by the file: handles must lie inside it, in order and apart.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 
-from bertie.checkpoint.tensorflow import snappy
+from bertie.checkpoint.hostile.tensorflow_index import MAX_PAIRS, DecodedBytes
 from bertie.checkpoint.tensorflow.crc32c import crc32c, mask, masked_crc32c
 from bertie.checkpoint.tensorflow.wire import Buffer, MalformedError, read_varint, write_varint
 
@@ -28,48 +29,29 @@ MAGIC = 0xDB4775248B80FB57
 FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
 _NO_COMPRESSION, _SNAPPY = 0, 1
-
-# Decoded bytes allowed: this much, and this many times the file. Real indexes need about five times their size,
-# counting what Python itself needs to hold one pair.
-_FREE_BYTES = 16 << 20
-_EXPANSION = 8
-_PAIR_BYTES = 160
-
-_MAX_PAIRS = 30_000  # bert-large with its optimizer has 1,200
-
-
-class _Budget:
-    """Counts decoded bytes, so that a crafted table cannot fill the memory."""
-
-    def __init__(self, file_bytes: int) -> None:
-        self.left = self.limit = _FREE_BYTES + _EXPANSION * file_bytes
-
-    def spend(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise MalformedError(f"the table decodes to more than {self.limit} bytes")
+_EMPTY_BLOCK = struct.pack("<2I", 0, 1)
 
 
 def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     """All (key, value) pairs of a table, in key order. Raises MalformedError for anything that is not one."""
     view = memoryview(data)
     meta_handle, index_handle = _read_footer(view)
-    budget = _Budget(len(data))
-    _read_block(view, *meta_handle, budget)  # checkpoints put nothing in it; its checksum is worth a look all the same
+    decoded = DecodedBytes(len(data))
+    _read_block(view, *meta_handle)  # checkpoints put nothing in it; its checksum is worth a look all the same
     pairs: list[tuple[bytes, bytes]] = []
     free = 0
     previous_key: bytes | None = None
-    for separator, value in _block_entries(_read_block(view, *index_handle, budget), budget):
+    for separator, value in _block_entries(_read_block(view, *index_handle), decoded):
         (offset, size), _ = _read_handle(value)
         if offset < free:
             raise MalformedError(f"the data block at {offset} overlaps the one before it, which ends at {free}")
         free = offset + size + _TRAILER_BYTES
-        for key, item in _block_entries(_read_block(view, offset, size, budget), budget):
+        for key, item in _block_entries(_read_block(view, offset, size), decoded):
             if previous_key is not None and key <= previous_key:
                 raise MalformedError(f"the keys are out of order: {key!r} after {previous_key!r}")
             previous_key = key
-            if len(pairs) == _MAX_PAIRS:
-                raise MalformedError(f"the table has more than {_MAX_PAIRS} entries; no checkpoint of a BERT has")
+            if len(pairs) == MAX_PAIRS:
+                raise MalformedError(f"the table has more than {MAX_PAIRS} entries; no checkpoint of a BERT has")
             pairs.append((key, item))
         if previous_key is not None and previous_key > separator:
             raise MalformedError(f"the key {previous_key!r} is above its block's index key {separator!r}")
@@ -95,7 +77,7 @@ def _read_handle(data: Buffer, position: int = 0) -> tuple[tuple[int, int], int]
     return (offset, size), position
 
 
-def _read_block(view: memoryview, offset: int, size: int, budget: _Budget) -> Buffer:
+def _read_block(view: memoryview, offset: int, size: int) -> Buffer:
     room = len(view) - FOOTER_BYTES - _TRAILER_BYTES
     if offset > room or size > room - offset:
         raise MalformedError(
@@ -107,16 +89,16 @@ def _read_block(view: memoryview, offset: int, size: int, budget: _Budget) -> Bu
         raise MalformedError(f"the block at {offset} has crc32c {actual:#010x}, stored is {stored:#010x}")
     kind = view[offset + size]
     block = view[offset : offset + size]
-    if kind == _NO_COMPRESSION:
-        return block
     if kind == _SNAPPY:
-        plain = snappy.decompress(block)
-        budget.spend(len(plain))
-        return plain
-    raise MalformedError(f"the block at {offset} has the compression type {kind}; 0 (none) and 1 (snappy) are known")
+        raise MalformedError(
+            f"the block at {offset} is compressed with snappy, which TensorFlow has not written since version 1.2"
+        )
+    if kind != _NO_COMPRESSION:
+        raise MalformedError(f"the block at {offset} has the compression type {kind}; 0 (none) is what is written")
+    return block
 
 
-def _block_entries(block: Buffer, budget: _Budget) -> Iterator[tuple[bytes, bytes]]:
+def _block_entries(block: Buffer, decoded: DecodedBytes) -> Iterator[tuple[bytes, bytes]]:
     if len(block) < 4:
         raise MalformedError(f"a block has {len(block)} bytes, too few for its restart count")
     (num_restarts,) = struct.unpack("<I", block[-4:])
@@ -133,76 +115,59 @@ def _block_entries(block: Buffer, budget: _Budget) -> Iterator[tuple[bytes, byte
             raise MalformedError(f"a key shares {shared} bytes with the one before it, which has {len(key)}")
         if unshared > end - position or length > end - position - unshared:
             raise MalformedError(f"an entry of {unshared} + {length} bytes reaches past the end of its block")
-        budget.spend(shared + unshared + length + _PAIR_BYTES)
+        decoded.count_pair(shared + unshared + length)
         key = key[:shared] + bytes(block[position : position + unshared])
         position += unshared
         yield key, bytes(block[position : position + length])
         position += length
 
 
-class _BlockBuilder:
-    def __init__(self, restart_interval: int) -> None:
-        self._interval = restart_interval
-        self._out = bytearray()
-        self._restarts = [0]
-        self._since_restart = 0
-        self._last_key = b""
-
-    def add(self, key: bytes, value: bytes) -> None:
-        shared = 0
-        if self._since_restart < self._interval:
-            limit = min(len(key), len(self._last_key))
-            while shared < limit and key[shared] == self._last_key[shared]:
-                shared += 1
-        else:
-            self._restarts.append(len(self._out))
-            self._since_restart = 0
-        for number in (shared, len(key) - shared, len(value)):
-            self._out += write_varint(number)
-        self._out += key[shared:] + value
-        self._last_key = key
-        self._since_restart += 1
-
-    @property
-    def size(self) -> int:
-        """Bytes of the block as it stands, without its trailer."""
-        return len(self._out) + 4 * (len(self._restarts) + 1)
-
-    @property
-    def empty(self) -> bool:
-        return not self._out
-
-    def finish(self) -> bytes:
-        restarts = struct.pack(f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts))
-        return bytes(self._out) + restarts
-
-
 def write_table(items: Iterable[tuple[bytes, bytes]], *, block_size: int = 262144, restart_interval: int = 16) -> bytes:
     """A table of `items`, whose keys must ascend. The defaults are TensorFlow's; blocks are not compressed."""
     out = bytearray()
-    index = _BlockBuilder(1)
-    block = _BlockBuilder(restart_interval)
-    last_key: bytes | None = None
-    pending: tuple[bytes, bytes] | None = None  # last key and handle of a block whose index entry awaits the next key
-    for key, value in items:
-        if last_key is not None and key <= last_key:
-            raise ValueError(f"keys must ascend: {key!r} after {last_key!r}")
-        if pending is not None:
-            index.add(_separator(pending[0], key), pending[1])
-            pending = None
-        block.add(key, value)
-        last_key = key
-        if block.size >= block_size:
-            pending = key, _append_block(out, block.finish())
-            block = _BlockBuilder(restart_interval)
-    if not block.empty and last_key is not None:
-        pending = last_key, _append_block(out, block.finish())
-    meta_handle = _append_block(out, _BlockBuilder(restart_interval).finish())
-    if pending is not None:
-        index.add(_successor(pending[0]), pending[1])
-    handles = meta_handle + _append_block(out, index.finish())
+    index: list[tuple[bytes, bytes]] = []  # a key not below the block's last, and the block's handle
+    for first, last, block in _blocks(items, block_size, restart_interval):
+        if index:
+            index[-1] = _separator(index[-1][0], first), index[-1][1]
+        index.append((last, _append_block(out, block)))
+    if index:
+        index[-1] = _successor(index[-1][0]), index[-1][1]
+    handles = _append_block(out, _EMPTY_BLOCK)  # the meta-index, which checkpoints put nothing in
+    blocks = [block for _, _, block in _blocks(index, sys.maxsize, 1)]
+    handles += _append_block(out, blocks[0] if blocks else _EMPTY_BLOCK)
     out += handles.ljust(FOOTER_BYTES - 8, b"\x00") + struct.pack("<Q", MAGIC)
     return bytes(out)
+
+
+def _blocks(
+    items: Iterable[tuple[bytes, bytes]], block_size: int, restart_interval: int
+) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """(first key, last key, block without its trailer) of each block of `items`."""
+    out, restarts, count = bytearray(), [0], 0
+    first = b""
+    previous: bytes | None = None
+    for key, value in items:
+        if previous is not None and key <= previous:
+            raise ValueError(f"keys must ascend: {key!r} after {previous!r}")
+        shared = 0
+        if count and count % restart_interval == 0:
+            restarts.append(len(out))
+        elif count and previous is not None:
+            shared = _num_shared(key, previous)
+        first = first if count else key
+        for number in (shared, len(key) - shared, len(value)):
+            out += write_varint(number)
+        out += key[shared:] + value
+        previous, count = key, count + 1
+        if len(out) + 4 * (len(restarts) + 1) >= block_size:
+            yield first, key, _finished(out, restarts)
+            out, restarts, count = bytearray(), [0], 0
+    if count and previous is not None:
+        yield first, previous, _finished(out, restarts)
+
+
+def _finished(out: bytearray, restarts: list[int]) -> bytes:
+    return bytes(out) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
 
 
 def _append_block(out: bytearray, block: bytes) -> bytes:
@@ -213,15 +178,17 @@ def _append_block(out: bytearray, block: bytes) -> bytes:
     return handle
 
 
+def _num_shared(first: bytes, second: bytes) -> int:
+    """How many bytes two keys have in common at their beginning."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
 def _separator(low: bytes, high: bytes) -> bytes:
     """A short key k with low <= k < high, as leveldb chooses it."""
-    position = 0
-    while position < min(len(low), len(high)) and low[position] == high[position]:
-        position += 1
-    if position < min(len(low), len(high)):
-        byte = low[position]
-        if byte < 0xFF and byte + 1 < high[position]:
-            return low[:position] + bytes([byte + 1])
+    position = _num_shared(low, high)
+    if position < min(len(low), len(high)) and low[position] + 1 < high[position]:
+        return low[:position] + bytes([low[position] + 1])
     return low
 
 

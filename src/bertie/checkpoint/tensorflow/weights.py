@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertie.checkpoint.tensorflow.bundle import BundleReader
 from bertie.checkpoint.tensorflow.names import NamePlan, Transform, to_hub, to_tf1
 from bertie.checkpoint.tensorflow.writer import write_bundle
 from bertie.errors import WeightsMismatch
+from bertie.json_values import items, whole
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,7 @@ _LAYER = "bert.encoder.layer."
 
 
 def load_tf_checkpoint(
-    prefix: str | os.PathLike[str], config: Mapping[str, Any] | None = None
+    prefix: str | os.PathLike[str], config: Mapping[str, object] | None = None
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Every weight of a TF1, TF2 or Keras BERT checkpoint under its hub name, and the names of what is not a weight.
 
@@ -85,9 +86,8 @@ def convert(tensor: torch.Tensor, transform: Transform) -> torch.Tensor:
     return tensor.contiguous()
 
 
-def _head_of(config: Mapping[str, Any]) -> str | None:
-    architectures = config.get("architectures")
-    named = " ".join(map(str, architectures)) if isinstance(architectures, list) else ""
+def _head_of(config: Mapping[str, object]) -> str | None:
+    named = " ".join(map(str, items(config.get("architectures")) or ()))
     if "QuestionAnswering" in named:
         return "qa_outputs"
     if "Classification" in named or "MultipleChoice" in named:
@@ -95,7 +95,7 @@ def _head_of(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _check_sizes(plan: NamePlan, config: Mapping[str, Any]) -> None:
+def _check_sizes(plan: NamePlan, config: Mapping[str, object]) -> None:
     shapes = {one.hub_name: one.shape for one in plan.kept}
     for name, rows in (
         ("bert.embeddings.word_embeddings.weight", "vocab_size"),
@@ -109,7 +109,7 @@ def _check_sizes(plan: NamePlan, config: Mapping[str, Any]) -> None:
                     "The configuration belongs to another checkpoint: use the one that came with this one.",
                 )
     layers = {int(name.removeprefix(_LAYER).split(".")[0]) for name in shapes if name.startswith(_LAYER)}
-    wanted = config.get("num_hidden_layers", len(layers))
+    wanted = whole(config.get("num_hidden_layers", len(layers))) or 0
     if (len(layers), max(layers, default=-1)) != (wanted, wanted - 1):
         raise WeightsMismatch(
             f"The checkpoint's layers: {_ranges(layers)}; the configuration's num_hidden_layers is {wanted}.",

@@ -9,9 +9,12 @@ The messages are those of TensorFlow's `tensor_bundle.proto`, `tensor_shape.prot
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+
+from bertie.checkpoint.dtypes import TensorFlowType
 
 
 class MalformedError(Exception):
@@ -78,21 +81,17 @@ def read_fields(data: Buffer) -> Iterator[tuple[int, int | bytes]]:
         yield number, value
 
 
-def _int(number: int, value: int | bytes) -> int:
-    if not isinstance(value, int):
-        raise MalformedError(f"field {number} holds bytes where a number belongs")
-    return value
-
-
-def _signed(number: int, value: int | bytes) -> int:
-    unsigned = _int(number, value)
-    return unsigned - (1 << 64) if unsigned >> 63 else unsigned
-
-
-def _bytes(number: int, value: int | bytes) -> bytes:
-    if not isinstance(value, bytes):
-        raise MalformedError(f"field {number} holds a number where bytes belong")
-    return value
+def _read_message(data: Buffer, numbers: dict[int, int], nested: Mapping[int, Callable[[bytes], object]]) -> None:
+    """Fill in the numbers (signed, by field) a message has, and hand its inner messages to their functions."""
+    for field, value in read_fields(data):
+        if field in numbers:
+            if isinstance(value, bytes):
+                raise MalformedError(f"field {field} holds bytes where a number belongs")
+            numbers[field] = value - (1 << 64) if value >> 63 else value
+        elif field in nested:
+            if not isinstance(value, bytes):
+                raise MalformedError(f"field {field} holds a number where bytes belong")
+            nested[field](value)
 
 
 def _varint_field(number: int, value: int) -> bytes:
@@ -115,21 +114,11 @@ class Header:
 
     @classmethod
     def decode(cls, data: Buffer) -> Header:
-        num_shards = endianness = producer = min_consumer = 0
-        for number, value in read_fields(data):
-            if number == 1:
-                num_shards = _signed(number, value)
-            elif number == 2:
-                endianness = _signed(number, value)
-            elif number == 3:
-                for inner, inner_value in read_fields(_bytes(number, value)):
-                    if inner == 1:
-                        producer = _signed(inner, inner_value)
-                    elif inner == 2:
-                        min_consumer = _signed(inner, inner_value)
-        if endianness not in (0, 1):
-            raise MalformedError(f"the header's endianness is {endianness}; 0 (little) and 1 (big) exist")
-        return cls(num_shards, endianness == 1, producer, min_consumer)
+        numbers, version = {1: 0, 2: 0}, {1: 0, 2: 0}
+        _read_message(data, numbers, {3: lambda inner: _read_message(inner, version, {})})
+        if numbers[2] not in (0, 1):
+            raise MalformedError(f"the header's endianness is {numbers[2]}; 0 (little) and 1 (big) exist")
+        return cls(numbers[1], numbers[2] == 1, version[1], version[2])
 
     def encode(self) -> bytes:
         version = _varint_field(1, self.producer) + _varint_field(2, self.min_consumer)
@@ -158,15 +147,14 @@ class Entry:
     @classmethod
     def decode(cls, data: Buffer) -> Entry:
         numbers = {1: 0, 3: 0, 4: 0, 5: 0, 6: 0}
-        shape: tuple[int, ...] = ()
+        shapes: list[tuple[int, ...]] = []
         slices: list[Slice] = []
-        for number, value in read_fields(data):
-            if number in numbers:
-                numbers[number] = _signed(number, value)
-            elif number == 2:
-                shape = _decode_shape(_bytes(number, value))
-            elif number == 7:
-                slices.append(_decode_slice(_bytes(number, value)))
+        nested = {
+            2: lambda inner: shapes.append(_decode_shape(inner)),
+            7: lambda inner: slices.append(_decode_slice(inner)),
+        }
+        _read_message(data, numbers, nested)
+        shape = shapes[-1] if shapes else ()
         return cls(numbers[1], shape, numbers[3], numbers[4], numbers[5], numbers[6], tuple(slices))
 
     def encode(self) -> bytes:
@@ -184,34 +172,44 @@ class Entry:
         )
 
 
+@dataclass(frozen=True)
+class BundleEntry:
+    """One variable as the index describes it. `size` is in bytes; `slices` is not empty for a partitioned variable."""
+
+    name: str
+    dtype: TensorFlowType
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    crc: int
+    slices: tuple[Slice, ...] = ()
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+
 def _decode_shape(data: bytes) -> tuple[int, ...]:
     """TensorShapeProto: 2 dim {1 size, 2 name}, 3 unknown_rank."""
-    shape: list[int] = []
-    for number, value in read_fields(data):
-        if number == 2:
-            size = 0
-            for inner, inner_value in read_fields(_bytes(number, value)):
-                if inner == 1:
-                    size = _signed(inner, inner_value)
-            shape.append(size)
-        elif number == 3 and _int(number, value):
-            raise MalformedError("the shape says its rank is unknown")
-    return tuple(shape)
+    dims: list[dict[int, int]] = []
+    unknown = {3: 0}
+    _read_message(data, unknown, {2: lambda inner: _append_message(dims, inner, {1: 0})})
+    if unknown[3]:
+        raise MalformedError("the shape says its rank is unknown")
+    return tuple(dim[1] for dim in dims)
 
 
 def _decode_slice(data: bytes) -> Slice:
     """TensorSliceProto: 1 extent {1 start, 2 length}; an extent without a length is the whole axis."""
-    extents: list[tuple[int, int]] = []
-    for number, value in read_fields(data):
-        if number == 1:
-            start, length = 0, -1
-            for inner, inner_value in read_fields(_bytes(number, value)):
-                if inner == 1:
-                    start = _signed(inner, inner_value)
-                elif inner == 2:
-                    length = _signed(inner, inner_value)
-            extents.append((start, length))
-    return tuple(extents)
+    extents: list[dict[int, int]] = []
+    _read_message(data, {}, {1: lambda inner: _append_message(extents, inner, {1: 0, 2: -1})})
+    return tuple((extent[1], extent[2]) for extent in extents)
+
+
+def _append_message(to: list[dict[int, int]], data: bytes, numbers: dict[int, int]) -> None:
+    _read_message(data, numbers, {})
+    to.append(numbers)
 
 
 def _encode_slice(extents: Slice) -> bytes:

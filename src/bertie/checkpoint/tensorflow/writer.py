@@ -3,8 +3,8 @@
 The same tensors give the same bytes: keys are sorted, blocks are not compressed, nothing holds a time or a host. With
 one shard, and tensors added in name order, the files equal those TensorFlow writes.
 
-Files are written beside their final names, synced and renamed, the data first and the index last: a bundle without its
-index is not a bundle, so a reader sees a whole one or none. Replacing a bundle of the same name cannot be one step (it
+Files get their names when all are written, the data first and the index last: a bundle without its index is not a
+bundle, so a reader sees a whole one or none. Replacing a bundle of the same name cannot be one step (it
 is two files or more): it has to be asked for, and takes the old index away before anything else moves. Write to a new
 folder, and rename that, where the old bundle must survive a crash.
 """
@@ -15,15 +15,17 @@ import contextlib
 import math
 import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING
 
-from bertie.checkpoint.tensorflow import dtypes, wire
-from bertie.checkpoint.tensorflow.crc32c import crc32c, mask
+from bertie.checkpoint.dtypes import TENSORFLOW_STRING, tensorflow_types
+from bertie.checkpoint.tensorflow import wire
+from bertie.checkpoint.tensorflow.crc32c import crc32c, crc32c_of_lengths, mask
 from bertie.checkpoint.tensorflow.sstable import write_table
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
+from bertie.files import NewFile
 
 if TYPE_CHECKING:
     import torch
@@ -50,17 +52,16 @@ class BundleWriter:
             raise CheckpointError(
                 f"{self.prefix}.index exists.", "Choose another name, or pass overwrite=True to replace it."
             )
-        self._suffix = f".{secrets.token_hex(4)}.tmp"
         self._entries: dict[str, wire.Entry] = {}
-        self._shards: dict[int, BinaryIO] = {}
-        self._files: list[tuple[BinaryIO, str]] = []  # in order of creation: the index comes last
+        self._shards: dict[int, IO[bytes]] = {}
+        self._files: list[NewFile] = []  # in order of creation: the index comes last
         self._done = False
 
     def add(self, name: str, tensor: torch.Tensor, *, shard: int = 0) -> None:
         """Append a tensor of any shape and any of TensorFlow's element types."""
         import torch
 
-        dtype = dtypes.by_torch().get(tensor.dtype)
+        dtype = tensorflow_types().get(tensor.dtype)
         if dtype is None or tensor.layout != torch.strided:
             raise InputError(
                 f"{name} is a tensor of {tensor.dtype} and layout {tensor.layout}, which TensorFlow does not have.",
@@ -69,7 +70,7 @@ class BundleWriter:
         plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         # Flat by as_strided: a single element may be contiguous with any stride, and view() minds that.
         flat = plain.as_strided((plain.numel(),), (1,))
-        data: Any = flat.view(torch.uint8).numpy() if plain.numel() else b""
+        data = flat.view(torch.uint8).numpy().data if plain.numel() else b""
         self._append(name, dtype.number, tuple(tensor.shape), shard, [data], mask(crc32c(data)))
 
     def add_strings(self, name: str, values: Sequence[bytes], *, shape: tuple[int, ...] = (), shard: int = 0) -> None:
@@ -77,15 +78,13 @@ class BundleWriter:
         if len(values) != math.prod(shape):
             raise InputError(f"{name}: {len(values)} strings do not fill the shape {list(shape)}.")
         lengths = [len(value) for value in values]
-        crc = 0
-        for length in lengths:
-            crc = crc32c(length.to_bytes(4 if length < 1 << 32 else 8, "little"), crc)
+        crc = crc32c_of_lengths(lengths)
         stored = mask(crc).to_bytes(4, "little")
         crc = crc32c(stored, crc)
         for value in values:
             crc = crc32c(value, crc)
         pieces = [b"".join(map(wire.write_varint, lengths)), stored, *values]
-        self._append(name, dtypes.STRING.number, shape, shard, pieces, mask(crc))
+        self._append(name, TENSORFLOW_STRING.number, shape, shard, pieces, mask(crc))
 
     def finish(self) -> None:
         """Put the bundle in place: data files first, then the index that makes them a bundle."""
@@ -97,14 +96,11 @@ class BundleWriter:
             index = self._create(".index")
             ordered = sorted((name.encode(), entry.encode()) for name, entry in self._entries.items())
             index.write(write_table([(b"", wire.Header(self.num_shards).encode()), *ordered]))
-            for file, _ in self._files:
+            for file in self._files:
                 file.flush()
-                os.fsync(file.fileno())
-                file.close()
             self._remove_old()
-            for _, path in self._files:
-                os.replace(path, path.removesuffix(self._suffix))
-            _sync_folder(self._folder)
+            for file in self._files:
+                file.keep()
         except OSError as error:
             self.abort()
             raise self._write_error(error) from error
@@ -115,11 +111,8 @@ class BundleWriter:
 
     def abort(self) -> None:
         """Remove what was written so far."""
-        for file, path in self._files:
-            with contextlib.suppress(OSError):  # closing flushes, and the disk may be full
-                file.close()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        for file in self._files:
+            file.discard()
         self._done = True
 
     def __enter__(self) -> BundleWriter:
@@ -133,7 +126,9 @@ class BundleWriter:
         else:
             self.abort()
 
-    def _append(self, name: str, dtype: int, shape: tuple[int, ...], shard: int, pieces: list[Any], crc: int) -> None:
+    def _append(
+        self, name: str, dtype: int, shape: tuple[int, ...], shard: int, pieces: Sequence[bytes | memoryview], crc: int
+    ) -> None:
         if self._done:
             raise InputError(f"{name}: the bundle {self.prefix} is finished.", "Add every tensor before finish().")
         if not name or name.startswith("\x00"):
@@ -153,16 +148,14 @@ class BundleWriter:
             raise self._write_error(error) from error
         self._entries[name] = wire.Entry(dtype, shape, shard, offset, size, crc)
 
-    def _shard(self, shard: int) -> BinaryIO:
+    def _shard(self, shard: int) -> IO[bytes]:
         if shard not in self._shards:
             self._shards[shard] = self._create(f".data-{shard:05d}-of-{self.num_shards:05d}")
         return self._shards[shard]
 
-    def _create(self, ending: str) -> BinaryIO:
-        path = self.prefix + ending + self._suffix
-        file = open(path, "xb")  # noqa: SIM115 - closed by finish or abort
-        self._files.append((file, path))
-        return file
+    def _create(self, ending: str) -> IO[bytes]:
+        self._files.append(NewFile(Path(self.prefix + ending)))
+        return self._files[-1].stream
 
     def _remove_old(self) -> None:
         """Take away the bundle that is replaced: its index first, so that what is left is not taken for one."""
@@ -193,13 +186,3 @@ def write_bundle(
         for name in sorted(tensors, key=str.encode):
             writer.add(name, tensors[name], shard=min(before * num_shards // max(total, 1), num_shards - 1))
             before += tensors[name].nbytes
-
-
-def _sync_folder(folder: str) -> None:
-    if os.name == "nt":
-        return  # a folder cannot be opened there; the renames are as durable as the system makes them
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -9,7 +9,7 @@ Then the result is measured: texts the fit has not seen, against float32. If the
 for, each product's own damage is measured and the worst return to float32, as few as will do. What was decided is kept
 on disk, so that it is decided once per model.
 
-A few channels are large for some kinds of text alone, so the fit looks at unusual ones too (prose.py): other scripts,
+A few channels are large for some kinds of text alone, so the fit looks at unusual ones too (calibration.py): scripts,
 digits, code, ids from all over the vocabulary. They are judged by themselves, and may lose twice as much; what they do
 lose is in the report, and said when it is a lot. While answering nothing is ever clipped: steps are as wide as each
 token's own values need. But a token whose values are spread more widely than any the fit has seen, since channels were
@@ -24,8 +24,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,14 +32,13 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from bertie.engine.cpu.runner import PARTS, CpuRunner
-from bertie.model import BertLayer, BertModel
+from bertie.engine.calibration import PRODUCTS, Key, Rows, inputs_watched, mean_vectors, packed, products_of
+from bertie.engine.cpu.runner import CpuRunner
+from bertie.model import BertModel
 from bertie.ops.packing import Packing
 
-Key = tuple[int, str]
-Rows = Sequence[Sequence[int]]
 Cosines = tuple[float, float, float]
 
 logger = logging.getLogger("bertie.engine")
@@ -150,48 +148,21 @@ def _fit(model: BertModel, rows: Rows, unusual: Rows, accuracy: float, threads: 
 def smooth_channels(model: BertModel, rows: Rows) -> dict[Key, Tensor]:
     """What each input channel of each product is divided by: √(largest activation / largest weight)."""
     smoothing = {}
-    with _largest_inputs(model) as largest, torch.inference_mode():
-        ids, packing = _packed(rows)
+    largest: dict[Key, Tensor] = {}
+
+    def look(key: Key, x: Tensor) -> None:
+        found = x.float().abs().flatten(0, -2).amax(0)
+        largest[key] = torch.maximum(largest[key], found) if key in largest else found
+
+    with inputs_watched(model, look), torch.inference_mode():
+        ids, packing = packed(rows)
         model(ids, cu_seqlens=packing.cu_seqlens)
         for number, layer in enumerate(model.encoder.layer):
-            for part, linears in _products(layer).items():
+            for part, linears in products_of(layer).items():
                 weight = torch.stack([linear.weight.float().abs().amax(0) for linear in linears]).amax(0)
                 found = (largest[number, part].clamp(min=1e-5) / weight.clamp(min=1e-5)).sqrt()
                 smoothing[number, part] = (found / found.mean()).clamp(min=1e-4)
     return smoothing
-
-
-def _products(layer: BertLayer) -> dict[str, list[nn.Linear]]:
-    attention = layer.attention.self
-    return {
-        "qkv": [attention.query, attention.key, attention.value],
-        "out": [layer.attention.output.dense],
-        "up": [layer.intermediate.dense],
-        "down": [layer.output.dense],
-    }
-
-
-@contextmanager
-def _largest_inputs(model: BertModel) -> Iterator[dict[Key, Tensor]]:
-    """Filled while the model runs: the largest magnitude of every input channel."""
-    largest: dict[Key, Tensor] = {}
-
-    def look(key: Key) -> object:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            found = inputs[0].float().abs().flatten(0, -2).amax(0)
-            largest[key] = torch.maximum(largest[key], found) if key in largest else found
-
-        return hook
-
-    handles = []
-    try:
-        for number, layer in enumerate(model.encoder.layer):
-            for part, linears in _products(layer).items():
-                handles.append(linears[0].register_forward_pre_hook(look((number, part))))  # type: ignore[arg-type]
-        yield largest
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _damage(
@@ -210,7 +181,7 @@ def _damage(
 
 
 def _states(runner: CpuRunner, rows: Rows) -> Tensor:
-    ids, packing = _packed(rows)
+    ids, packing = packed(rows)
     return runner(ids, None, None, packing, all_states=False)[0]
 
 
@@ -225,16 +196,10 @@ def _compare_parts(found: Tensor, wanted: Tensor, rows: Rows, num_usual: int) ->
 
 def _compare(found: Tensor, wanted: Tensor, rows: Rows) -> Cosines:
     """(mean, min) cosine of the texts' mean vectors, and the mean over tokens."""
-    lengths = [len(row) for row in rows]
-    one, other = (torch.stack([part.mean(0) for part in torch.split(x, lengths)]) for x in (found, wanted))
-    cosines = F.cosine_similarity(one, other)
+    packing = Packing.of([len(row) for row in rows])
+    cosines = F.cosine_similarity(mean_vectors(found, packing), mean_vectors(wanted, packing))
     tokens = F.cosine_similarity(found, wanted)
     return float(cosines.mean()), float(cosines.min()), float(tokens.mean())
-
-
-def _packed(rows: Rows) -> tuple[Tensor, Packing]:
-    flat = [token for row in rows for token in row]
-    return torch.tensor(flat), Packing.of([len(row) for row in rows])
 
 
 def _limited(rows: Rows) -> Rows:
@@ -269,7 +234,7 @@ def _read_cache(place: Path) -> Fit | None:
             smoothing = {}
             for name in file.keys():  # noqa: SIM118  # not a dict
                 number, _, part = name.partition(".")
-                if part in PARTS:
+                if part in PRODUCTS:
                     smoothing[int(number), part] = file.get_tensor(name)
             return smoothing, file.get_tensor("widest"), Int8Report(**report)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):

@@ -1,12 +1,10 @@
-"""How many cores this process may use: those of the machine, of its affinity mask, of its cgroup's quota.
+"""How many threads a team may have: what anyone may ask for, and what the process's control groups allow.
 
-A team with more members than that only waits for itself. Sources: sched(7), the kernel's cgroup-v2.rst ("cpu.max") and
-its older scheduler/sched-bwc.rst ("cpu.cfs_quota_us").
+Sources: the kernel's cgroup-v2.rst ("cpu.max") and its older scheduler/sched-bwc.rst ("cpu.cfs_quota_us").
 """
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
@@ -16,25 +14,20 @@ from bertie.errors import InputError
 MOST_THREADS = 1024  # that anyone may ask for
 
 
-def usable_cores() -> int:
-    """Looked up at every call: a mask may be changed from outside."""
-    # Darwin has no masks
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _own_quota() or cores)
-
-
 def check_threads(threads: int | None) -> int | None:
     """The number asked for, if it is one that a team can have; None is torch's number."""
     if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
         raise InputError(
-            f"threads is {threads!r}; it must be a whole number from 1 to {MOST_THREADS}.",
+            f"{{threads:is}} it must be a whole number from 1 to {MOST_THREADS}.",
             "Leave it out to use as many threads as torch does. More threads than cores are never started.",
+            threads=threads,
         )
     return threads
 
 
 @lru_cache(maxsize=1)
-def _own_quota() -> int | None:
+def own_quota() -> int | None:
+    """This process's, as it was when first asked for."""
     return cpu_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
 
 

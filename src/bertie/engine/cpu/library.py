@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from bertie.library import Signatures, open_library
 
@@ -29,7 +25,7 @@ _SIGNATURES: Signatures = {
 
 
 @lru_cache(maxsize=1)
-def load_library() -> Any | None:
+def load_library() -> ctypes.CDLL | None:
     """The library, or None where it was not built (or is an older one)."""
     return open_library(__file__, "_kernels", _SIGNATURES, version=("bertie_version", VERSION))
 
@@ -37,13 +33,7 @@ def load_library() -> Any | None:
 def instruction_set() -> str | None:
     """What the kernels run on here: avx512-vnni, avx2 or portable; None without the library."""
     library = load_library()
-    return None if library is None else library.bertie_instruction_set().decode()
-
-
-def address(tensor: Tensor | None) -> int | None:
-    """Where a contiguous tensor's numbers lie, for C."""
-    if tensor is None:
+    if library is None:
         return None
-    assert tensor.is_contiguous()
-    assert tensor.device == torch.device("cpu")
-    return tensor.data_ptr()
+    name: bytes = library.bertie_instruction_set()
+    return name.decode()

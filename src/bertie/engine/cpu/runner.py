@@ -6,24 +6,29 @@ makes. Head width is padded per head, which keeps pruned models and odd sizes on
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from bertie.engine.compile import Options, Refused
-from bertie.engine.cpu.cores import check_threads, usable_cores
-from bertie.engine.cpu.library import address, load_library
+from bertie.engine.calibration import PRODUCTS, Key
+from bertie.engine.cpu.cores import check_threads, own_quota
+from bertie.engine.cpu.library import load_library
+from bertie.engine.runner import Options, Outside, Refused, Runner
 from bertie.errors import CalibrationWarning, InputError
 from bertie.model import BertLayer, BertModel
 from bertie.model.activations import activation
-from bertie.model.checks import ids_below
+from bertie.model.inputs import ids_below
 from bertie.ops.packing import Packing
+
+if TYPE_CHECKING:
+    from bertie.engine.cpu.calibrate import Int8Report
 
 # How csrc/kernels.h counts activations.
 _ACTIVATIONS = {
@@ -38,38 +43,28 @@ _ACTIVATIONS = {
 _NO_ROW = 2  # bertie_forward's answer to ids that a table does not have
 _WIDE = 3  # and to texts with rows wider than the limits, which are in its result all the same
 _TIMES = 2.0  # a row this many times as wide as any of the calibration has lost one of its eight bits
-PARTS = ("qkv", "out", "up", "down")
 # (layer, part) → what each input channel is divided by before it is rounded: present means int8, absent float32.
-Smoothing = Mapping[tuple[int, str], Tensor]
-
-
-@dataclass(frozen=True)
-class Outside:
-    """How far texts were from those that int8 was fitted on. `times` is 1 for values as wide as the widest of those."""
-
-    texts: int  # with a value more than twice as wide, since the model was compiled
-    times: float
-    product: str  # where: "layer 3 down"
+Smoothing = Mapping[Key, Tensor]
 
 
 def padded(size: int) -> int:
     return -(-size // 16) * 16
 
 
-class CpuRunner:
+class CpuRunner(Runner):
     """All layers in float32, or in int8 where `smoothing` says so."""
 
     def __init__(self, model: BertModel, smoothing: Smoothing | None = None, *, threads: int | None = None) -> None:
-        self.check(model)
+        self._library = library = self.check(model)
         config = model.config
-        library: Any = load_library()
-        self._library = library
+        self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.token_budget = 4096  # it cuts batches into what suits it, so this only has to be large
         self.smoothing = dict(smoothing or {})
         self.threads = check_threads(threads)
         self.width = config.hidden_size
         self.num_layers = len(model.encoder.layer)
         self.num_int8 = len(self.smoothing)
-        self.report: Any = None
+        self.report: Int8Report | None = None
         self._calibrated: Tensor | None = None  # [layers, parts]: the widest rows of the calibration
         self._warned, self._lock = False, threading.Lock()
         embeddings = model.embeddings
@@ -99,9 +94,10 @@ class CpuRunner:
             self._add_layer(number, layer, head)
 
     @staticmethod
-    def check(model: BertModel) -> None:
-        """`Refused` for what the kernels do not do."""
-        if load_library() is None:
+    def check(model: BertModel) -> ctypes.CDLL:
+        """The kernels, or `Refused` for what they do not do."""
+        library = load_library()
+        if library is None:
             raise Refused(
                 "Bertie's CPU kernels were not built when it was installed.",
                 "Install it again where a C++ compiler is found (`bertie doctor` shows the result).",
@@ -114,14 +110,18 @@ class CpuRunner:
                 f"The CPU engine has no activation {config.hidden_act!r:.60}; the reference runs it.",
                 f"It has {', '.join(_ACTIVATIONS)}.",
             )
+        norms = {"embeddings": model.embeddings.LayerNorm}
         for number, layer in enumerate(model.encoder.layer):
+            norms[f"encoder.layer.{number}.attention.output"] = layer.attention.output.LayerNorm
+            norms[f"encoder.layer.{number}.output"] = layer.output.LayerNorm
             if not layer.attention.self.heads:
                 raise Refused(f"Layer {number} has no heads left, which the CPU engine does not run.")
             if layer.intermediate.intermediate_act_fn is not activation(config.hidden_act):
                 raise Refused(f"Layer {number} has another activation than config.hidden_act, {config.hidden_act!r}.")
-        for name, module in model.named_modules():
-            if isinstance(module, nn.LayerNorm) and module.eps != config.layer_norm_eps:
-                raise Refused(f"{name} has eps={module.eps}; config.layer_norm_eps is {config.layer_norm_eps}.")
+        for name, norm in norms.items():
+            if norm.eps != config.layer_norm_eps:
+                raise Refused(f"{name}.LayerNorm has eps={norm.eps}; config.layer_norm_eps is {config.layer_norm_eps}.")
+        return library
 
     @classmethod
     def of(cls, model: BertModel, options: Options) -> CpuRunner:
@@ -138,7 +138,7 @@ class CpuRunner:
         if getattr(self, "_handle", None):
             self._library.bertie_model_free(self._handle)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         # A copy would hold, and free, the same memory.
         raise InputError(
             "A runner of the CPU engine cannot be copied or pickled: its memory is not Python's.",
@@ -153,7 +153,7 @@ class CpuRunner:
         for part, weight, bias in layer_weights(layer, head):
             self._set(number, part, weight, bias, self.smoothing.get((number, part)), head)
 
-    def set_product(self, model: BertModel, key: tuple[int, str], smooth: Tensor | None) -> None:
+    def set_product(self, model: BertModel, key: Key, smooth: Tensor | None) -> None:
         """Make one product int8 (with this smoothing) or float32 (None), after the fact."""
         number, wanted = key
         head = model.config.attention_head_size
@@ -168,7 +168,7 @@ class CpuRunner:
             if part == "out":  # its input lies in padded heads
                 inverse = F.pad(inverse.view(-1, head), (0, padded(head) - head), value=1.0).flatten()
             inverse = F.pad(inverse, (0, weight.shape[1] - len(inverse)), value=1.0).contiguous()
-        which, (rows, columns) = PARTS.index(part), weight.shape
+        which, (rows, columns) = PRODUCTS.index(part), weight.shape
         status = self._library.bertie_linear(
             self._handle, number, which, columns, rows, address(weight), address(bias), address(inverse), self._team
         )
@@ -217,22 +217,21 @@ class CpuRunner:
 
     def set_calibrated(self, widest: Tensor) -> None:
         """What `widest` was after the texts of the calibration: texts far beyond that are counted, and said once."""
-        self._calibrated = widest = widest.float().reshape(self.num_layers, len(PARTS)).contiguous()
+        self._calibrated = widest = widest.float().reshape(self.num_layers, len(PRODUCTS)).contiguous()
         limits = torch.where(widest > 0, widest * _TIMES, torch.inf)
         self._library.bertie_limits(self._handle, address(limits))
 
     @property
     def outside(self) -> Outside | None:
-        """How far texts have been from the calibration until now; None in float32, which rounds nothing."""
         if self._calibrated is None:
             return None
         texts, widest = self._outside()
         times = torch.where(self._calibrated > 0, widest / self._calibrated, 0.0)
-        layer, part = divmod(int(times.argmax()), len(PARTS))
-        return Outside(texts, float(times.max()), f"layer {layer} {PARTS[part]}")
+        layer, part = divmod(int(times.argmax()), len(PRODUCTS))
+        return Outside(texts, float(times.max()), f"layer {layer} {PRODUCTS[part]}")
 
     def _outside(self) -> tuple[int, Tensor]:
-        widest = torch.empty(self.num_layers, len(PARTS))
+        widest = torch.empty(self.num_layers, len(PRODUCTS))
         return int(self._library.bertie_outside(self._handle, address(widest))), widest
 
     def _warn(self) -> None:
@@ -257,11 +256,21 @@ class CpuRunner:
 
     def describe(self) -> str:
         name = self._library.bertie_instruction_set().decode()
-        total = self.num_layers * len(PARTS)
+        total = self.num_layers * len(PRODUCTS)
         if not self.num_int8:
             return f"C++ float32 ({name})"
         kept = total - self.num_int8
         return f"C++ int8 ({name})" + (f", {kept} of {total} products in float32" if kept else "")
+
+
+def usable_cores() -> int:
+    """Of the machine, of the affinity mask (sched(7)), of the quota: a team of more members only waits for itself.
+
+    Looked up at every call: a mask may be changed from outside.
+    """
+    # Darwin has no masks
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, own_quota() or cores)
 
 
 def layer_weights(layer: BertLayer, head: int) -> list[tuple[str, Tensor, Tensor]]:
@@ -291,6 +300,15 @@ def _rectangle(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     more = padded(rows) - rows
     wide = F.pad(weight.detach().float(), (0, padded(columns) - columns, 0, more)).contiguous()
     return wide, F.pad(bias.detach().float(), (0, more)).contiguous()
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Where a contiguous tensor's numbers lie, for C."""
+    if tensor is None:
+        return None
+    assert tensor.is_contiguous()
+    assert tensor.device == torch.device("cpu")
+    return tensor.data_ptr()
 
 
 def _plain(parameter: Tensor) -> Tensor:

@@ -1,13 +1,10 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-# mypy: disable-error-code="import-not-found,import-untyped"
-# ruff: noqa: N803 (Triton's constants are in capitals)
 """Attention over packed texts: one Triton kernel that reads q, k and v where the projection wrote them.
 
 The projection's output is `[tokens, 3·N·H]`: all queries, all keys, all values, head by head. A program takes a tile of
-rows (schedule.py) and one head. Where all keys of the tile fit in a tile too, which is so for whole short texts, that
-is one softmax; over the keys of longer texts it walks with a running one (Milakov &
-Gimelshein 2018, https://arxiv.org/abs/1805.02867; in tiles: Dao et al. 2022, https://arxiv.org/abs/2205.14135). The
-context can leave rounded to fp8, scaled for the product that reads it.
+rows (attention_schedule.py) and one head. Where all keys of the tile fit in a tile too, which is so for whole short
+texts, that is one softmax; over the keys of longer texts it walks with a running one (Milakov & Gimelshein 2018,
+https://arxiv.org/abs/1805.02867; in tiles: Dao et al. 2022, https://arxiv.org/abs/2205.14135). The context can leave
+rounded to fp8, scaled for the product that reads it.
 
 The matrix arithmetic is small (at 60 tokens a text, 2 % of a layer's). What counts is that q, k and v are read once
 and the context is written once, and how many instructions a score costs: scores stay as the dot product gives them,
@@ -17,43 +14,18 @@ registers to a thread let five programs share a multiprocessor and hide each oth
 
 from __future__ import annotations
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.engine.gpu.dropping import _kept, dropped
-from bertie.engine.gpu.launch import INTERPRETED, launch
-from bertie.engine.gpu.schedule import Schedule
-
-# Keys that a row may have where weights are dropped: each pair of a row and a key has a number.
-MOST_DROPPED = tl.constexpr(32768)
-
-
-@triton.jit
-def _exp2(x, HARDWARE: tl.constexpr):
-    """2ˣ. Below 2⁻¹²⁶ the hardware's own form gives 0, where tl.exp2 spends three instructions on subnormals."""
-    if HARDWARE:
-        return tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    return tl.exp2(x)
-
-
-@triton.jit
-def _kept_weights(seed, head, row, offset, key, dropped):
-    """Which weights are kept of rows for the keys `offset + key`, counted from where the program's keys begin.
-
-    Rows and keys broadcast, and the offset is even.
-    """
-    own = tl.load(seed).to(tl.uint32) + head.to(tl.uint32) * 0x61C88647  # every head has a seed of its own
-    return _kept(own, row, MOST_DROPPED, offset, key, dropped)
+from bertie.engine.gpu.attention_schedule import Schedule
+from bertie.engine.gpu.kernel_functions import dropout_numbers, exp2, softmax_power, weights_kept
+from bertie.engine.gpu.triton_launch import INTERPRETED, launch, next_power_of_2
 
 
 @triton.jit(do_not_specialize=["dropped"])
-def _attention_kernel(
+def attention_kernel(
     qkv,  # [tokens, 3·N·H]
     out,  # [tokens, N·H]
     programs,  # [programs, 4] int32
@@ -66,12 +38,8 @@ def _attention_kernel(
     rescale,  # 1 / (1 − that chance)
     HEAD: tl.constexpr,  # H
     LANES: tl.constexpr,  # H filled up to a power of two
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    TO_FP8: tl.constexpr,
-    HARDWARE: tl.constexpr,
-    DROPS: tl.constexpr,
-):
+    ROWS: tl.constexpr, KEYS: tl.constexpr, TO_FP8: tl.constexpr, HARDWARE: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
     program = programs + 4 * tl.program_id(1)
     first, end = tl.load(program), tl.load(program + 1)
     first_key, end_key = tl.load(program + 2), tl.load(program + 3)
@@ -103,10 +71,10 @@ def _attention_kernel(
         scores = tl.dot(q, tl.trans(k))
         scores = tl.where(mine[:, None] == theirs[None, :], scores, -1e30)  # finite: so are rows past the end
         top = tl.max(scores, 1) * scale
-        weights = _exp2(scores * scale - top[:, None], HARDWARE)
+        weights = exp2(scores * scale - top[:, None], HARDWARE)
         total = tl.sum(weights, 1)
         if DROPS:
-            kept = _kept_weights(seed, head, (first + row)[:, None], 0, key[None, :], dropped)
+            kept = weights_kept(seed, head, (first + row)[:, None], 0, key[None, :], dropped)
             weights = tl.where(kept, weights * rescale, 0.0)
         context = tl.dot(weights.to(v.dtype), v)
     else:  # a piece of one long text: a row sees all keys there are
@@ -120,11 +88,11 @@ def _attention_kernel(
             v = tl.load(at + width, mask=there[:, None] & in_head, other=0.0)
             scores = tl.dot(q, tl.trans(k)) + tl.where(there, 0.0, -1e30)[None, :]
             new_top = tl.maximum(top, tl.max(scores, 1) * scale)
-            weights = _exp2(scores * scale - new_top[:, None], HARDWARE)
-            shrink = _exp2(top - new_top, HARDWARE)
+            weights = exp2(scores * scale - new_top[:, None], HARDWARE)
+            shrink = exp2(top - new_top, HARDWARE)
             total = total * shrink + tl.sum(weights, 1)
             if DROPS:
-                kept = _kept_weights(seed, head, (first + row)[:, None], block, key[None, :], dropped)
+                kept = weights_kept(seed, head, (first + row)[:, None], block, key[None, :], dropped)
                 weights = tl.where(kept, weights * rescale, 0.0)
             context = context * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
             top = new_top
@@ -146,39 +114,27 @@ def attention(
 ) -> Tensor:
     """`[tokens, 3·N·H]` → `[tokens, N·H]`, in qkv's dtype, or in fp8 in units of `fp8_scale`.
 
-    With `dropout` weights are dropped by the `seed`, one int32 on the device; of texts of at most MOST_DROPPED tokens.
+    With `dropout` weights are dropped by the `seed`, one int32 on the device; of texts of at most 32,768 tokens.
     """
     tokens, width = qkv.shape[0], qkv.shape[1] // 3
     head = width // heads
-    lanes = max(16, triton.next_power_of_2(head))
+    lanes = max(16, next_power_of_2(head))
     if out is None:
         dtype = qkv.dtype if fp8_scale is None else torch.float8_e4m3fn
         out = torch.empty(tokens, width, device=qkv.device, dtype=dtype)
     launch(
-        _attention_kernel,
+        attention_kernel,
         (heads, len(plan.programs)),
         (
-            qkv,
-            out,
-            plan.programs,
-            plan.starts,
-            fp8_scale,
-            seed,
-            width,
-            math.log2(math.e) / math.sqrt(head),
-            *dropped(dropout),
+            qkv, out, plan.programs, plan.starts, fp8_scale, seed, width, softmax_power(head),
+            *dropout_numbers(dropout),
         ),
         {
-            "HEAD": head,
-            "LANES": lanes,
-            "ROWS": plan.tile,
-            "KEYS": plan.tile,
-            "TO_FP8": fp8_scale is not None,
-            "HARDWARE": not INTERPRETED,
-            "DROPS": dropout > 0,
+            "HEAD": head, "LANES": lanes, "ROWS": plan.tile, "KEYS": plan.tile, "TO_FP8": fp8_scale is not None,
+            "HARDWARE": not INTERPRETED, "DROPS": dropout > 0,
         },
         num_warps=4,
         num_stages=1,
         maxnreg=96 if lanes <= 64 and dropout == 0 else None,
-    )
+    )  # fmt: skip
     return out

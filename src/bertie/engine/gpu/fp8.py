@@ -17,14 +17,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from bertie.engine.gpu.layers import PRODUCTS, Embeddings, Layer, Product, Rounding, run_layers
-from bertie.engine.gpu.schedule import schedule
+from bertie.engine.calibration import PRODUCTS, Key, Rows, inputs_watched, mean_vectors, packed
+from bertie.engine.gpu.attention_schedule import schedule
+from bertie.engine.gpu.layers import Encoder, Layer, Product, Rounding
 from bertie.model.bert import BertModel
 from bertie.ops.packing import Packing
 
@@ -34,8 +34,6 @@ _DAMPING = 0.05  # of the mean of the diagonal: inputs that hardly vary in the c
 _MOMENTS_AT_ONCE = 1 << 26  # numbers in the moments of weights that are rounded together: half a gigabyte
 _ENOUGH = 12  # rows from which on a third of them is kept for judging
 _BLOCK = 128  # columns rounded before the rest of the matrix hears of it
-
-Key = tuple[int, str]  # a layer's number and one of PRODUCTS
 
 
 @dataclass(frozen=True)
@@ -49,15 +47,15 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Choice:
-    """The layers with their roundings, and what that cost."""
+    """The encoder with its roundings, and what that cost."""
 
-    layers: tuple[Layer, ...]
+    encoder: Encoder
     kept: tuple[Key, ...]  # products that stay in half precision
     cosine: float  # mean over the calibration texts' mean vectors
 
     def describe(self) -> str:
         """What is in fp8, what stayed, and what it cost."""
-        every = len(PRODUCTS) * len(self.layers)
+        every = len(PRODUCTS) * len(self.encoder.layers)
         line = f"{every - len(self.kept)} of {every} products in fp8, cosine to float32 {self.cosine:.5f}"
         if not self.kept:
             return line
@@ -67,29 +65,24 @@ class Choice:
 
 
 @torch.no_grad()
-def choose(
-    embeddings: Embeddings,
-    layers: Sequence[Layer],
-    base: BertModel,
-    rows: Sequence[Sequence[int]],
-    accuracy: float,
-) -> Choice:
+def choose(encoder: Encoder, base: BertModel, rows: Rows, accuracy: float) -> Choice:
     """Round as many products as keep the mean cosine to float32 on `rows` (token ids) at `accuracy` or above."""
     enough = len(rows) >= _ENOUGH
     fitted = [row for number, row in enumerate(rows) if number % 3 or not enough]
     judged = [row for number, row in enumerate(rows) if number % 3 == 0 or not enough]  # not those it was fitted to
+    layers = encoder.layers
     device = layers[0].qkv.weight.device
     model = copy.deepcopy(base).float().eval()
     inputs = observe(model, *packed(fitted, device))
     rounded = round_all(layers, inputs)
     ids, packing = packed(judged, device)
-    wanted = means(model(ids, cu_seqlens=packing.cu_seqlens).last_hidden_state, packing)
+    wanted = mean_vectors(model(ids, cu_seqlens=packing.cu_seqlens).last_hidden_state, packing)
     plan = schedule(packing.lengths, device)
 
     def cosine(keys: Sequence[Key]) -> float:
         tried = with_rounding(layers, {key: rounded[key] for key in keys})
-        states = run_layers(embeddings, tried, ids, None, None, plan)[-1]
-        return float(F.cosine_similarity(means(states, packing), wanted).mean())
+        states = replace(encoder, layers=tried)(ids, None, None, plan)[-1]
+        return float(F.cosine_similarity(mean_vectors(states, packing), wanted).mean())
 
     found = cosine(list(rounded))
     taken = list(rounded)
@@ -109,51 +102,30 @@ def choose(
                 over = middle
         taken = cheapest[:fits]
     kept = tuple((n, name) for n in range(len(layers)) for name in PRODUCTS if (n, name) not in set(taken))
-    return Choice(tuple(with_rounding(layers, {key: rounded[key] for key in taken})), kept, found)
-
-
-def packed(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Packing]:
-    """Rows of token ids as one batch."""
-    ids = torch.tensor(list(chain.from_iterable(rows)), device=device)
-    return ids, Packing.of([len(row) for row in rows], device=device)
+    chosen = with_rounding(layers, {key: rounded[key] for key in taken})
+    return Choice(replace(encoder, layers=chosen), kept, found)
 
 
 @torch.no_grad()
 def observe(model: BertModel, ids: Tensor, packing: Packing) -> dict[Key, Inputs]:
     """Every product's inputs, in the model in float32."""
     seen: dict[Key, Inputs] = {}
-    hooks = []
 
-    def watch(key: Key, module: nn.Module) -> None:
-        def note(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            x = given[0]
-            seen[key] = Inputs(float(x.abs().max()), x.mean(0), x.t() @ x / len(x))
+    def note(key: Key, x: Tensor) -> None:
+        seen[key] = Inputs(float(x.abs().max()), x.mean(0), x.t() @ x / len(x))
 
-        hooks.append(module.register_forward_pre_hook(note))
-
-    for number, layer in enumerate(model.encoder.layer):
-        watch((number, "qkv"), layer.attention.self.query)
-        watch((number, "out"), layer.attention.output.dense)
-        watch((number, "up"), layer.intermediate.dense)
-        watch((number, "down"), layer.output.dense)
-    model(ids, cu_seqlens=packing.cu_seqlens)
-    for hook in hooks:
-        hook.remove()
+    with inputs_watched(model, note):
+        model(ids, cu_seqlens=packing.cu_seqlens)
     return seen
 
 
-def means(states: Tensor, packing: Packing) -> Tensor:
-    """`[tokens, D]` → the mean of each text `[texts, D]`, in fp32."""
-    return torch.stack([text.float().mean(0) for text in torch.split(states, list(packing.lengths))])
-
-
-def with_rounding(layers: Sequence[Layer], rounded: dict[Key, Rounding]) -> list[Layer]:
+def with_rounding(layers: Sequence[Layer], rounded: dict[Key, Rounding]) -> tuple[Layer, ...]:
     """The layers with these products in fp8 and the others in half precision."""
     made = []
     for number, layer in enumerate(layers):
         products = {name: replace(getattr(layer, name), rounding=rounded.get((number, name))) for name in PRODUCTS}
         made.append(replace(layer, **products))
-    return made
+    return tuple(made)
 
 
 def round_all(layers: Sequence[Layer], inputs: dict[Key, Inputs]) -> dict[Key, Rounding]:

@@ -1,11 +1,11 @@
-"""One layer on the GPU: four products by cuBLAS, three kernels of ours between them.
+"""One layer on the GPU: four products by cuBLAS, three kernels of our own between them.
 
     x ─ qkv ─ attention ─ out ─ add & norm ─ up (GELU on the way out) ─ down ─ add & norm ─ x
 
 In fp8 a product reads both operands in eight bits (e4m3) and writes half precision. The kernel before it writes the
 operand rounded, so rounding costs no pass of its own. cuBLAS has GELU for half precision alone, so in fp8 the widening
-product of a large batch is a kernel of ours (wide.py), and for a small one GELU is a pass. For up to 64 tokens all
-products are kernels of ours (narrow.py). Every product decides for itself: a layer may mix the two.
+product of a large batch is our kernel (fp8_up_product.py), and for a small one GELU is a pass. For up to 64 tokens all
+products are our kernels (small_batch_product.py). Every product decides for itself: a layer may mix the two.
 
 **GELU.** The fused form is the tanh approximation, also where a checkpoint asks for the exact one. They differ by at
 most 5e-4, which is below what bfloat16 keeps of values near 1; for a whole model the cost in cosine is under 1e-5
@@ -14,19 +14,19 @@ most 5e-4, which is below what bfloat16 keeps of values near 1; for a whole mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from bertie.engine.gpu.attention import attention
-from bertie.engine.gpu.epilogues import add_norm, embed, gelu
-from bertie.engine.gpu.narrow import MOST_TOKENS, narrow
-from bertie.engine.gpu.schedule import Schedule
-from bertie.engine.gpu.wide import wide_gelu
+from bertie.engine.gpu.attention_schedule import Schedule
+from bertie.engine.gpu.embed_norm_gelu import add_norm, embed, gelu
+from bertie.engine.gpu.fp8_up_product import fp8_linear_gelu
+from bertie.engine.gpu.small_batch_product import MOST_TOKENS, small_batch_linear
 from bertie.model.activations import gelu_erf, gelu_tanh
-from bertie.model.bert import BertEmbeddings, BertLayer
+from bertie.model.bert import BertEmbeddings, BertLayer, BertModel
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -57,7 +57,7 @@ class Product:
     def __call__(self, x: Tensor) -> Tensor:
         """`[tokens, I]`, already rounded where this product is in fp8 → `[tokens, O]` in half precision."""
         if len(x) <= MOST_TOKENS:
-            return self._narrow(x)
+            return self._small_batch(x)
         given = self.rounding
         if given is None:
             return torch.addmm(self.bias, x, self.weight.t())
@@ -76,7 +76,7 @@ class Product:
         """What `add_norm` takes: the product, or for a few tokens its parts and the bias."""
         if len(x) > MOST_TOKENS:
             return self(x), None
-        return self._narrow(x, in_parts=True), self.bias if self.rounding is None else self.rounding.bias
+        return self._small_batch(x, in_parts=True), self.bias if self.rounding is None else self.rounding.bias
 
     def then(self, activation: Activation, x: Tensor, *, fp8_scale: Tensor | None) -> Tensor:
         """The product and the activation after it; in fp8 where the next product wants it so."""
@@ -85,22 +85,23 @@ class Product:
             bent = activation(self(x))
             return bent if fp8_scale is None else _rounded(bent, fp8_scale)
         if len(x) <= MOST_TOKENS:
-            return self._narrow(x, gelu="erf" if activation is gelu_erf else "tanh", fp8_scale=fp8_scale)
+            return self._small_batch(x, gelu="erf" if activation is gelu_erf else "tanh", fp8_scale=fp8_scale)
         if given is None and fp8_scale is None:
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         if given is not None and fp8_scale is not None and _fills_tiles(x):
-            return wide_gelu(x, given.weight.t(), given.bias, given.input_scale, given.weight_scale, fp8_scale)
+            return fp8_linear_gelu(x, given.weight.t(), given.bias, given.input_scale, given.weight_scale, fp8_scale)
         return gelu(self(x), fp8_scale=fp8_scale)
 
-    def _narrow(
+    def _small_batch(
         self, x: Tensor, *, gelu: str | None = None, fp8_scale: Tensor | None = None, in_parts: bool = False
     ) -> Tensor:
         given = self.rounding
         if given is None:
-            return narrow(x, self.weight, self.bias, gelu=gelu, fp8_scale=fp8_scale, in_parts=in_parts)
+            return small_batch_linear(x, self.weight, self.bias, gelu=gelu, fp8_scale=fp8_scale, in_parts=in_parts)
         scales = (given.input_scale, given.weight_scale)
-        weight = given.weight.t()
-        return narrow(x, weight, given.bias, scales=scales, gelu=gelu, fp8_scale=fp8_scale, in_parts=in_parts)
+        return small_batch_linear(
+            x, given.weight.t(), given.bias, scales=scales, gelu=gelu, fp8_scale=fp8_scale, in_parts=in_parts
+        )
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of one layer in the order they are used. Field names are those of `PRODUCTS`."""
+    """The weights of one layer in the order they are used; its products have the names of `PRODUCTS`."""
 
     heads: int
     qkv: Product  # [3·N·H, D]
@@ -190,28 +191,34 @@ class Layer:
         return self.output_norm(*self.down.to_be_added(wide), y, fp8_scale=next_scale)
 
 
-def run_layers(
-    embeddings: Embeddings,
-    layers: Sequence[Layer],
-    ids: Tensor,
-    type_ids: Tensor | None,
-    positions: Tensor | None,
-    plan: Schedule,
-    *,
-    all_states: bool = False,
-) -> list[Tensor]:
-    """All of it: `[tokens]` ids → the last state `[tokens, D]`, or the embeddings and every layer's."""
-    scales = [*(layer.qkv.input_scale for layer in layers), None]  # what the step before each layer rounds by
-    x, x8 = embeddings(ids, type_ids, positions, plan, next_scale=scales[0])
-    states = [x]
-    for layer, next_scale in zip(layers, scales[1:], strict=True):
-        x, x8 = layer(x, x8, plan, next_scale=next_scale)
-        states = [*states, x] if all_states else [x]
-    return states
+@dataclass(frozen=True)
+class Encoder:
+    """All of it."""
 
+    embeddings: Embeddings
+    layers: tuple[Layer, ...]
 
-# The products of a layer, by field name: what fp8 chooses among.
-PRODUCTS = ("qkv", "out", "up", "down")
+    @classmethod
+    def of(cls, base: BertModel) -> Encoder:
+        return cls(Embeddings.of(base.embeddings), tuple(map(Layer.of, base.encoder.layer)))
+
+    def __call__(
+        self,
+        ids: Tensor,
+        type_ids: Tensor | None,
+        positions: Tensor | None,
+        plan: Schedule,
+        *,
+        all_states: bool = False,
+    ) -> list[Tensor]:
+        """`[tokens]` ids → the last state `[tokens, D]`, or the embeddings and every layer's."""
+        scales = [*(layer.qkv.input_scale for layer in self.layers), None]  # what the step before each layer rounds by
+        x, x8 = self.embeddings(ids, type_ids, positions, plan, next_scale=scales[0])
+        states = [x]
+        for layer, next_scale in zip(self.layers, scales[1:], strict=True):
+            x, x8 = layer(x, x8, plan, next_scale=next_scale)
+            states = [*states, x] if all_states else [x]
+        return states
 
 
 def _product(linear: nn.Linear) -> Product:

@@ -2,7 +2,7 @@
 
     ids [tokens] ─ embed ─ 12 × layer ─ states [tokens, D]
 
-Batches of up to 4096 tokens, and larger ones that fill a token budget, are replayed as CUDA graphs (graphs.py); others
+Batches of up to 4096 tokens, and larger ones that fill a token budget, are replayed as graphs (cuda_graphs.py); others
 are launched kernel by kernel, and very large ones are cut into parts. Lengths are on the host already, so the tables
 that attention reads are made there and follow in one copy from pinned memory.
 
@@ -21,73 +21,54 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bertie.engine.compile import Options, Refused
+from bertie.engine.gpu.attention_schedule import Schedule, schedule
+from bertie.engine.gpu.cuda_graphs import GraphLadder
+from bertie.engine.runner import AS_IT_IS, Options, Refused, Runner
 from bertie.model.bert import BertModel
 from bertie.ops.packing import Packing
 
 if TYPE_CHECKING:
     from bertie.engine.gpu.fp8 import Choice
-    from bertie.engine.gpu.graphs import GraphLadder
-    from bertie.engine.gpu.layers import Embeddings, Layer
-    from bertie.engine.gpu.schedule import Schedule
+    from bertie.engine.gpu.layers import Encoder
 
 logger = logging.getLogger("bertie.engine")
 
 # Tokens that go through all layers together at most: the GPU is full long before, and this bounds what a batch needs of
 # its memory. Larger batches are cut.
 PART = 65536
-_AS_IT_IS = "Use the model as it is."
 
 
-class GpuRunner:
+class GpuRunner(Runner):
     """All layers of a BertModel on one GPU."""
 
     def __init__(
-        self,
-        embeddings: Embeddings,
-        layers: Sequence[Layer],
-        *,
-        device: torch.device,
-        choice: Choice | None = None,
-        graphs: bool = True,
+        self, encoder: Encoder, *, device: torch.device, choice: Choice | None = None, graphs: bool = True
     ) -> None:
-        self.embeddings, self.layers, self.device, self.choice = embeddings, tuple(layers), device, choice
-        self.dtype, self.width = embeddings.tables[0].dtype, embeddings.tables[0].shape[1]
-        self.graphs: GraphLadder | None = None
-        if graphs and device.type == "cuda":
-            from bertie.engine.gpu.graphs import GraphLadder
-
-            self.graphs = GraphLadder(self._last_state, device)
+        self.encoder, self.device, self.choice = encoder, device, choice
+        words = encoder.embeddings.tables[0]
+        self.dtype, self.width = words.dtype, words.shape[1]
+        self.token_budget = 32768
+        self.graphs = GraphLadder(self._last_state, device) if graphs and device.type == "cuda" else None
 
     @classmethod
     def of(cls, base: BertModel, options: Options) -> GpuRunner:
         """The runner for this model, or `Refused` with what stands in the way."""
         _check(base, options)
-        from bertie.engine.gpu.layers import Embeddings, Layer
+        from bertie.engine.gpu import fp8, layers  # not where Triton is not
 
-        embeddings = Embeddings.of(base.embeddings)
-        layers = [Layer.of(layer) for layer in base.encoder.layer]
+        encoder = layers.Encoder.of(base)
         if options.dtype != "fp8":
-            return cls(embeddings, layers, device=options.device)
-        from bertie.engine.gpu import fp8
-
+            return cls(encoder, device=options.device)
         assert options.calibration is not None  # compile() sees to it
         started = time.perf_counter()
-        choice = fp8.choose(embeddings, layers, base, options.calibration, options.accuracy)
+        choice = fp8.choose(encoder, base, options.calibration, options.accuracy)
         seconds = time.perf_counter() - started
-        logger.info("fp8: %d weights rounded in %.1f s; %s", 4 * len(layers), seconds, choice.describe())
-        return cls(embeddings, choice.layers, device=options.device, choice=choice)
+        logger.info("fp8: %d weights rounded in %.1f s; %s", 4 * len(encoder.layers), seconds, choice.describe())
+        return cls(choice.encoder, device=options.device, choice=choice)
 
     def __call__(
-        self,
-        ids: Tensor,
-        type_ids: Tensor | None,
-        positions: Tensor | None,
-        packing: Packing,
-        *,
-        all_states: bool,
+        self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
     ) -> list[Tensor]:
-        """The engine's `Runner`. `positions=None` is a text's own 0, 1, 2, …, made on the device."""
         if all_states:
             return self.states(ids, packing.lengths, type_ids=type_ids, positions=positions)
         return [self.last_state(ids, packing.lengths, type_ids=type_ids, positions=positions)]
@@ -121,27 +102,16 @@ class GpuRunner:
         """The embeddings and every layer's states."""
         return self._launched(ids, lengths, type_ids, positions, all_states=True)
 
-    def warm_up(self) -> GpuRunner:
-        """Record every graph and compile every kernel now, so that no answer waits for it."""
-        if self.graphs is not None:
-            self.graphs.record_all()
-            text = [100] * 60  # more than any recorded step takes, and not a full one
-            self.last_state(torch.zeros(sum(text), dtype=torch.long, device=self.device), text)
-        return self
-
     def describe(self) -> str:
-        """One line for people: what runs where."""
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
         dtype = str(self.dtype).removeprefix("torch.")
-        line = f"{len(self.layers)} layers in {dtype if self.choice is None else 'fp8'} on {where}, packed"
+        line = f"{len(self.encoder.layers)} layers in {dtype if self.choice is None else 'fp8'} on {where}, packed"
         if self.graphs is not None:
             line += ", small batches as graphs"
         return line if self.choice is None else f"{line}; {self.choice.describe()}"
 
     def _last_state(self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, plan: Schedule) -> Tensor:
-        from bertie.engine.gpu.layers import run_layers
-
-        return run_layers(self.embeddings, self.layers, ids, type_ids, positions, plan)[-1]
+        return self.encoder(ids, type_ids, positions, plan)[-1]
 
     def _launched(
         self,
@@ -152,15 +122,12 @@ class GpuRunner:
         *,
         all_states: bool,
     ) -> list[Tensor]:
-        from bertie.engine.gpu.layers import run_layers
-        from bertie.engine.gpu.schedule import schedule
-
         plan = schedule(lengths, self.device)
         types, places = (
             None if given is None else given.to(self.device, non_blocking=True) for given in (type_ids, positions)
         )
         ids = ids.to(self.device, non_blocking=True)
-        return run_layers(self.embeddings, self.layers, ids, types, places, plan, all_states=all_states)
+        return self.encoder(ids, types, places, plan, all_states=all_states)
 
 
 def _parts(lengths: Sequence[int]) -> list[tuple[slice, slice]]:
@@ -181,12 +148,12 @@ def _check(base: BertModel, options: Options) -> None:
     """Refuse by name what the kernels do not do."""
     config = base.config
     if config.position_embedding_type != "absolute":
-        raise Refused(f"The GPU engine has no kernel for {config.position_embedding_type} positions.", _AS_IT_IS)
+        raise Refused(f"The GPU engine has no kernel for {config.position_embedding_type} positions.", AS_IT_IS)
     for number, layer in enumerate(base.encoder.layer):
         if not layer.attention.self.heads:
-            raise Refused(f"Layer {number} has no attention heads left; the GPU engine needs one.", _AS_IT_IS)
+            raise Refused(f"Layer {number} has no attention heads left; the GPU engine needs one.", AS_IT_IS)
     if config.attention_head_size > 256:
-        raise Refused(f"Heads of {config.attention_head_size} are too wide for the GPU engine: 256.", _AS_IT_IS)
+        raise Refused(f"Heads of {config.attention_head_size} are too wide for the GPU engine: 256.", AS_IT_IS)
     if importlib.util.find_spec("triton") is None:
         raise Refused("The GPU engine is written in Triton, which is not installed.", "pip install triton")
     if options.device.type != "cuda":
@@ -197,5 +164,5 @@ def _check(base: BertModel, options: Options) -> None:
         wanted, there = (".".join(map(str, version)) for version in (needed, found))
         raise Refused(
             f"{options.dtype} needs a GPU of compute capability {wanted}; this one has {there}.",
-            "Use float16." if options.dtype != "float16" else _AS_IT_IS,
+            "Use float16." if options.dtype != "float16" else AS_IT_IS,
         )

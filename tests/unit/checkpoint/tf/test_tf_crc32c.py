@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertie.checkpoint.tensorflow import crc32c as module
-from bertie.checkpoint.tensorflow.crc32c import crc32c, mask, masked_crc32c, unmask
+from bertie.checkpoint.tensorflow.crc32c import crc32c, mask, masked_crc32c
 
 # RFC 3720, appendix B.4, and the check value of the CRC catalogue.
 VECTORS = [
@@ -40,9 +40,7 @@ def test_known_answers(data, expected):
     assert crc32c(data) == expected
 
 
-def test_masking_is_undone_by_unmasking():
-    for crc in (0, 1, 0xFFFFFFFF, 0xE3069283):
-        assert unmask(mask(crc)) == crc
+def test_masking():
     assert mask(0) == 0xA282EAD8
     assert masked_crc32c(b"123456789") == mask(0xE3069283)
 

@@ -1,0 +1,1 @@
+"""The tasks on texts, a command each."""

@@ -1,0 +1,39 @@
+"""`bertie search`: the texts of an index nearest to a query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+import bertie
+from bertie.answers import Hit
+from bertie.cli.support.options import Chosen, input_options, model_options, output_options
+from bertie.cli.support.show import Out
+from bertie.cli.support.texts import Given, chunked
+from bertie.cli.support.views import FOUND
+
+EXAMPLES = """\b
+Examples:
+  bertie search ./index "How do birds find their way?"
+  bertie search ./index "one question" "another" -k 3 --format jsonl
+  bertie search ./index -f queries.txt -o hits.csv
+"""
+
+
+@click.command("search", epilog=EXAMPLES)
+@click.argument("index")
+@input_options("[QUERY]...", what="queries")
+@click.option("-k", type=click.IntRange(min=1), default=5, show_default=True, help="How many texts to give per query.")
+@click.option("--partial", is_flag=True, help="Search an index whose building has not finished.")
+@model_options(default="the one the index was built with")
+@output_options
+def command(index: str, given: Given, k: int, partial: bool, chosen: Chosen, out: Out) -> None:
+    """Find the K texts in the folder INDEX that are nearest to each QUERY, exactly."""
+    opened = bertie.Index.open(index, **chosen.settings, partial=partial)
+
+    def answers() -> Iterator[tuple[str, list[Hit]]]:
+        for queries in chunked(given.read()):
+            yield from zip(queries, opened.search(queries, k), strict=True)
+
+    out.emit(answers(), *FOUND)

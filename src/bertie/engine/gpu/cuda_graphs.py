@@ -1,0 +1,170 @@
+"""Small batches as recorded CUDA graphs: one launch instead of a hundred.
+
+A forward pass of BERT-base is 86 kernels of a few microseconds; launching them one by one costs the host more than the
+GPU needs to run them. So for each step of a ladder of token counts the pass is recorded once, over buffers that stay
+where they are, and replayed for every batch that fits. A batch smaller than its step leaves rows unused: no attention
+program reads or writes them, and in everything else rows do not meet. Large batches are replayed too where a token
+budget made them: a slow host launches 86 kernels hardly faster than the GPU runs them.
+
+All inputs lie in one buffer of int32, so that what comes from the host comes in one copy:
+
+    attention programs [P, 4] │ starts [N] │ positions [N] │ ids [N] │ segments [N]
+
+Graphs share one memory pool: they run one after the other, and what leaves a graph is a copy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertie.engine.gpu.attention_schedule import TILE, Schedule, host_tables, most_programs
+
+# Any batch of up to 4096 tokens has a step. Where cost goes with tokens the steps are at most a half apart; below 128
+# tokens a pass costs what its weights cost.
+STEPS = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+# Above, only what a token budget makes: batches that miss a step by less than a text.
+FULL_STEPS = (8192, 16384, 32768, 65536)
+_TEXT = 512
+
+Forward = Callable[[Tensor, Tensor, Tensor, Schedule], Tensor]  # ids, segments, positions, plan → [N, D]
+
+
+class _Staging:
+    """Pinned memory that a batch's inputs are put together in, and when the GPU has read it."""
+
+    def __init__(self, size: int) -> None:
+        self.pinned = torch.zeros(size, dtype=torch.int32, pin_memory=True)
+        self.array: NDArray[np.int32] = self.pinned.numpy()
+        self.read = torch.cuda.Event()  # type: ignore[no-untyped-call]  # it has no types
+
+
+@dataclass
+class _Recording:
+    """One step of the ladder."""
+
+    tokens: int
+    programs: int
+    tile: int
+    buffer: Tensor  # [4·P + 4·N] int32
+    graph: torch.cuda.CUDAGraph
+    out: Tensor  # [N, D]
+    staging: Iterator[_Staging]  # a few, in turn, so that the host may be some batches ahead
+    has_types: bool = False  # whether the segments in the buffer are other than 0
+
+    def part(self, number: int) -> slice:
+        """Where in the buffer the N numbers of a part are: 0 starts, 1 positions, 2 ids, 3 segments."""
+        start = 4 * self.programs + number * self.tokens
+        return slice(start, start + self.tokens)
+
+
+class GraphLadder:
+    """Recorded forward passes, made when first needed."""
+
+    def __init__(self, forward: Forward, device: torch.device) -> None:
+        self.forward, self.device = forward, device
+        self._recordings: dict[int, _Recording] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        self._lock = threading.Lock()  # one batch at a time in the buffers
+        self._stream: torch.cuda.Stream | None = None  # where the last batch ran
+
+    @staticmethod
+    def step_for(tokens: int) -> int | None:
+        """The step that a batch of so many tokens is replayed at, or None: it is launched."""
+        if tokens <= STEPS[-1]:
+            return next(step for step in STEPS if step >= tokens)
+        return next((step for step in FULL_STEPS if 0 <= step - tokens < _TEXT), None)
+
+    def __call__(
+        self,
+        step: int,
+        ids: Tensor,
+        type_ids: Tensor | None,
+        positions: Tensor | None,
+        lengths: Sequence[int],
+        out: Tensor,
+    ) -> None:
+        """`[tokens]` on the device or on the host, at most `step` → the last states into `out`, `[tokens, D]`."""
+        with self._lock:
+            recording = self._recording(step)
+            self._follow()
+            self._fill(recording, ids, type_ids, positions, lengths)
+            recording.graph.replay()
+            out.copy_(recording.out[: len(ids)])
+
+    def _follow(self) -> None:
+        """A batch on another stream than the last one waits for it: they share the buffers."""
+        stream = torch.cuda.current_stream(self.device)
+        if self._stream is not None and stream != self._stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
+
+    def _fill(
+        self,
+        recording: _Recording,
+        ids: Tensor,
+        type_ids: Tensor | None,
+        positions: Tensor | None,
+        lengths: Sequence[int],
+    ) -> None:
+        """What the host knows goes in one copy; what is on the device already, from there."""
+        staging = next(recording.staging)
+        staging.read.synchronize()  # it was read some batches ago
+        whole = host_tables(
+            tuple(lengths), tile=recording.tile, programs=recording.programs, tokens=recording.tokens, positions=True
+        )
+        staging.array[: len(whole)] = whole
+        sent = len(whole)
+        if not ids.is_cuda:
+            staging.array[sent : sent + len(ids)] = ids.numpy()
+            sent += len(ids)
+        recording.buffer[:sent].copy_(staging.pinned[:sent], non_blocking=True)
+        staging.read.record()
+        for part, given in ((1, positions), (2, ids if ids.is_cuda else None), (3, type_ids)):
+            if given is not None:
+                start = recording.part(part).start
+                recording.buffer[start : start + len(ids)].copy_(given, non_blocking=True)
+        if type_ids is None and recording.has_types:
+            recording.buffer[recording.part(3)].zero_()
+        recording.has_types = type_ids is not None
+
+    def _recording(self, step: int) -> _Recording:
+        if step not in self._recordings:
+            # Not as inference tensors: a later batch may come from outside inference mode.
+            with torch.inference_mode(False), torch.no_grad():
+                self._recordings[step] = self._record(step)
+        return self._recordings[step]
+
+    def _record(self, step: int) -> _Recording:
+        tile = min(TILE, max(16, step))
+        programs = most_programs(step, tile)
+        size = 4 * programs + 4 * step
+        buffer = torch.zeros(size, dtype=torch.int32, device=self.device)
+        staging = cycle([_Staging(size) for _ in range(4)])
+        recording = _Recording(step, programs, tile, buffer, torch.cuda.CUDAGraph(), buffer, staging)
+        starts, positions, ids, types = (buffer[recording.part(number)] for number in range(4))
+        plan = Schedule(buffer[: 4 * programs].view(programs, 4), starts, tile)
+
+        def run() -> Tensor:
+            return self.forward(ids, types, positions, plan)
+
+        # Real texts of `step` tokens while kernels compile and cuBLAS looks for its fastest way.
+        text = min(step, 128)
+        tables = host_tables((text,) * (step // text), tile=tile, programs=programs, tokens=step, positions=True)
+        buffer[: len(tables)].copy_(torch.from_numpy(tables))
+        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # it has no types
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            run()
+            run()
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        with torch.cuda.graph(recording.graph, pool=self._pool, capture_error_mode="thread_local"):
+            recording.out = run()
+        return recording

@@ -1,0 +1,1 @@
+"""generate(): its options, its rules for tokens, beam search."""

@@ -1,0 +1,1 @@
+"""A model ready to run, and how texts flow through it."""

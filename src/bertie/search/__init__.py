@@ -1,0 +1,1 @@
+"""Search: a corpus embedded on the disk, and the texts nearest to a query."""

@@ -1,0 +1,1 @@
+"""Raw text for pretraining: documents, sentences, pairs, in several processes."""

@@ -1,0 +1,1 @@
+"""What code written for transformers expects of a tokenizer."""

@@ -1,0 +1,1 @@
+"""WordPiece: the algorithm to be read, the same in C++, and vocabularies."""

@@ -1,0 +1,1 @@
+"""Optimizers, learning rates, averages of weights."""

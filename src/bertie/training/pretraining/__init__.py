@@ -1,0 +1,1 @@
+"""Raw text to what a BERT is pretrained on."""

@@ -1,0 +1,1 @@
+"""What can be trained: a task's examples, its objective and its metrics."""

@@ -1,0 +1,92 @@
+"""Who is let in: keys, hosts, rates, and what settings make of files and variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertie.errors import InputError
+from bertie.serve.failures import Refusal
+from bertie.serve.middleware import Hosts, Rates
+from bertie.serve.settings import digest, read_keys, read_model_choice
+
+
+@pytest.mark.parametrize("host", [b"localhost", b"localhost:80", b"127.0.0.1:8000", b"[::1]:8000", b"LocalHost"])
+def test_a_loopback_server_answers_to_loopback_names(host: bytes) -> None:
+    Hosts("127.0.0.1", ()).check(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"evil.example", b"127.0.0.1.evil.example", b"", None, b"192.168.1.5", b"[evil", b"][", b"[::1].evil.example",
+        b"[::1]evil.example", b"[::1%evil.example]", b"::1", b"localhost:80.evil.example", b"localhost:80:80",
+        b"127.0.0.1@evil.example", b"localhost:80 ", b"localhost\n", b"[]", b":80",
+    ],
+)  # fmt: skip
+def test_a_loopback_server_answers_to_nothing_else(host: bytes | None) -> None:
+    with pytest.raises(Refusal) as refused:
+        Hosts("127.0.0.1", ()).check(host)
+    assert refused.value.status == 421
+
+
+def test_an_open_server_answers_to_addresses_and_to_names_it_was_given() -> None:
+    hosts = Hosts("0.0.0.0", ("bert.example",))
+    hosts.check(b"192.168.1.5:80")
+    hosts.check(b"BERT.example")
+    with pytest.raises(Refusal):
+        hosts.check(b"evil.example")
+    Hosts("0.0.0.0", ("*",)).check(b"evil.example")
+
+
+def test_a_rate_is_for_each_key_by_itself() -> None:
+    rates = Rates(3)
+    for _ in range(3):
+        rates.check("a")
+    with pytest.raises(Refusal) as refused:
+        rates.check("a")
+    assert refused.value.status == 429
+    assert refused.value.headers()
+    rates.check("b")
+    Rates(0).check("a")
+
+
+def test_rates_forget_clients_rather_than_fill_memory() -> None:
+    rates = Rates(1)
+    for number in range(25_000):
+        rates.check(str(number))
+    assert len(rates._buckets) <= 10_000
+
+
+def test_keys_come_from_the_environment_and_a_file_and_are_kept_as_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\nfile-key-123\n\n")
+    monkeypatch.setenv("BERTIE_API_KEYS", "first-key-1, second-key-2")
+    keys = read_keys("BERTIE_API_KEYS", str(file))
+    assert keys == {digest(b"first-key-1"), digest(b"second-key-2"), digest(b"file-key-123")}
+    assert "first-key-1" not in repr(keys)
+
+
+def test_bad_key_files_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BERTIE_API_KEYS", raising=False)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_keys("BERTIE_API_KEYS", str(tmp_path / "none"))
+    (tmp_path / "empty").write_text("# nothing\n")
+    with pytest.raises(InputError, match="holds no key"):
+        read_keys("BERTIE_API_KEYS", str(tmp_path / "empty"))
+    (tmp_path / "short").write_text("abc\n")
+    with pytest.raises(InputError, match="shorter than") as error:
+        read_keys("BERTIE_API_KEYS", str(tmp_path / "short"))
+    assert "abc" not in str(error.value)
+
+
+def test_a_model_is_named_by_its_path_or_outright() -> None:
+    assert read_model_choice("a=./b").source == "./b"
+    assert read_model_choice("./models/tiny").name == "tiny"
+    assert read_model_choice("org/name").source == "org/name"
+    for bad in ("=x", "a=", "a/b=c", ""):
+        with pytest.raises(InputError):
+            read_model_choice(bad)
