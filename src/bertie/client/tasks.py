@@ -103,11 +103,17 @@ class AsyncMethod(Protocol[P, I_contra, A_co, L_co]):
     def __call__(self, given: Iterable[I_contra], /, *args: P.args, **options: P.kwargs) -> Awaitable[L_co]: ...
 
 
+_MISSING = object()
+# What a method calls that which it is given, where it is not "texts".
+_FIRST = {"answer": "question", "next_sentence": "first"}
+
+
 class task(Generic[P, I, A, L]):  # noqa: N801  # a decorator
     """A method that takes items, made of one that says how they are asked for."""
 
     def __init__(self, plan: Callable[Concatenate[Any, P], Plan[I, A, L]]) -> None:
         self._plan, self.__doc__ = plan, plan.__doc__
+        self._first = _FIRST.get(plan.__name__, "texts")
 
     @overload
     def __get__(self, client: Client, owner: type) -> SyncMethod[P, I, A, L]: ...
@@ -116,7 +122,10 @@ class task(Generic[P, I, A, L]):  # noqa: N801  # a decorator
     def __get__(self, client: AsyncClient, owner: type) -> AsyncMethod[P, I, A, L]: ...
 
     def __get__(self, client: Client | AsyncClient, owner: type) -> object:
-        def method(given: object, *args: P.args, **options: P.kwargs) -> object:
+        def method(given: object = _MISSING, *args: P.args, **options: P.kwargs) -> object:
+            if given is _MISSING and self._first not in options:
+                raise TypeError(f"{self._plan.__name__}() needs {self._first}.")
+            given = options.pop(self._first) if given is _MISSING else given
             return client._asked(given, self._plan(client, *args, **options))
 
         return self if client is None else update_wrapper(method, self._plan)

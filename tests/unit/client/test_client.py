@@ -144,6 +144,13 @@ def test_one_text_a_list_and_a_stream_have_their_shapes(stub: Stub, kind: str) -
     assert asked(stub, kind, lambda c: c.embed([])).shape[0] == 0
 
 
+def test_what_is_asked_may_be_given_by_name(stub: Stub) -> None:
+    with Client(stub.url) as client:
+        assert client.embed(texts=["a", "bb"]).shape == (2, 2)  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"embed\(\) needs texts"):
+            client.embed()  # type: ignore[call-overload]
+
+
 @both
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_asked_again(stub: Stub, pauses: list[float], kind: str, status: int) -> None:
