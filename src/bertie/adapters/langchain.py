@@ -12,7 +12,7 @@ from bertie.running.open import ModelLike
 from bertie.tasks.embed import Embedder, EmbedderSettings, as_embedder
 
 try:
-    from langchain_core.embeddings import Embeddings  # type: ignore[import-not-found, unused-ignore]
+    from langchain_core.embeddings import Embeddings
 except ImportError:
     raise MissingExtra("langchain-core", "langchain", "The LangChain adapter") from None
 

@@ -17,8 +17,8 @@ from bertie.running.open import ModelLike
 from bertie.tasks.embed import Embedder, EmbedderSettings, as_embedder
 
 try:
-    from mteb.models import ModelMeta  # type: ignore[import-not-found, unused-ignore]
-    from mteb.models.abs_encoder import get_prompt_name  # type: ignore[import-not-found, unused-ignore]
+    from mteb.models import ModelMeta
+    from mteb.models.abs_encoder import get_prompt_name
 except ImportError:
     raise MissingExtra("mteb>=2", "mteb", "The MTEB adapter") from None
 

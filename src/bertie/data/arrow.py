@@ -25,7 +25,8 @@ def _pyarrow(purpose: str) -> ModuleType:
         import pyarrow
     except ImportError:
         raise MissingExtra("pyarrow", "data", purpose) from None
-    return pyarrow  # type: ignore[no-any-return]
+    module: ModuleType = pyarrow
+    return module
 
 
 def read_batches(source: Opened, *, kind: str, path: PathLike | None) -> Iterator[dict[str, Any]]:
