@@ -82,7 +82,11 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
         "(--num-beams), fewer texts (--count), or draw",
     ),
     ("generate Once -m my-decoder --num-beams 3 --sample", "--sample and --num-beams were both", "Draw one text"),
-    (f"generate Once -m my-decoder --sample --seed {10**23}", f"seed is {10**23}", "bertie generate --help"),
+    (
+        f"generate Once -m my-decoder --sample --seed {10**23}",
+        f"--seed {10**23}: it takes a whole number",
+        "bertie generate --help",
+    ),
 ]
 
 

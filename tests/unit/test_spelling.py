@@ -27,6 +27,13 @@ FINETUNE, PATH = named_command(cli, ["finetune", "classify", "--lr", "0"])
         ("class_weights", [1.0, 2.5], "{class_weights:is} there are 3.", "--class-weights 1,2.5: there are 3."),
         ("distil", (0.5, 0.5, 0.0, 1.0), "Leave {distil} out.", "Leave --distil 0.5 0.5 0 1 out."),
         ("format", "csv", "Say so: {format}.", "Say so: --input-format csv."),
+        ("delimiter", "\t", "Try {delimiter}.", r"Try --delimiter '\t'."),
+        (
+            "seed",
+            1,
+            "Propose {long=windows}, {resume=True} or {label=}.",
+            "Propose long='windows', --resume or --label.",
+        ),
         ("ranges", ..., "Give {ranges}.", "Give ranges."),
         ("seed", 3, "The {loss} is high.", "The {loss} is high."),
     ],

@@ -201,7 +201,7 @@ HOPELESS = [
     ("a.parquet", b"PAR1 and then nothing", r"cannot be read as parquet"),
     ("a.arrow", b"ARROW1 and then nothing", r"cannot be read as arrow"),
     ("a.feather", b"FEA1", r"feather of version 1"),
-    ("a.dat", "text", r"format cannot be told[\s\S]*--input-format"),
+    ("a.dat", "text", r"format cannot be told[\s\S]*Say it with format=: one of txt"),
 ]
 
 

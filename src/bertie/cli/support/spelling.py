@@ -75,4 +75,4 @@ def _plain(value: object, between: str) -> str:
         case list() | tuple():
             return between.join(_plain(part, between) for part in value)
         case _:
-            return shlex.quote(str(value))
+            return shlex.quote(str(value).replace("\t", r"\t"))  # as options take a tab
