@@ -64,7 +64,7 @@ def _in_steps(array: NDArray[np.floating], precision: str, ranges: ArrayLike | N
         if len(array) == 1:
             raise InputError(
                 f"{precision} of one vector: its own least and greatest values are the same, so nothing is left of it.",
-                "Give many texts at once, or use another {precision=}. Programs may give {ranges=} (calibration_ranges).",
+                "Give many texts at once, or use another {precision=}. Or give {ranges=} (calibration_ranges).",
             )
         if len(array) < _FEW:
             logger.warning("The %s ranges come from %d vectors only; take them from more.", precision, len(array))

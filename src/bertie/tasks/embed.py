@@ -191,7 +191,7 @@ class Embedder(TextTask[Vectors]):
             raise InputError(
                 f"{'One text' if shape == 'one' else 'A stream of texts'} cannot be made {precision} by itself: its "
                 "steps lie between values of many vectors.",
-                "Give many texts at once, or use another {precision=}. Programs may give {ranges=} (calibration_ranges).",
+                "Give many texts at once, or use another {precision=}. Or give {ranges=} (calibration_ranges).",
             )
         if shape == "stream":
             return with_progress(_quantized(vectors, items, precision, ranges), what="embedding", show=progress)
