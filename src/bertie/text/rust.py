@@ -27,6 +27,7 @@ Input: TypeAlias = "str | Sequence[str] | Sequence[Sequence[str]]"
 
 
 _LARGEST_WORD_LIMIT = 1000
+_LARGEST_POST_PROCESSOR = 1 << 20  # bytes, of which BERT's has 700
 _LONGEST_TEMPLATE = 64  # BERT's has five pieces: [CLS] A [SEP] B [SEP]
 _LARGEST_GROWTH = 100
 _MUCH = 20_000  # characters
@@ -87,7 +88,11 @@ def parse_backend(text: str, *, source: str) -> Tokenizer:
             unk = backend.model.unk_token
             check_word_limit(backend.model.max_input_chars_per_word, source)
         if backend.post_processor is not None:
-            _check_template(json.loads(backend.post_processor.__getstate__()), source)
+            described: bytes = backend.post_processor.__getstate__()
+            if len(described) > _LARGEST_POST_PROCESSOR:  # which takes long to read, too
+                size = len(described) >> 20
+                raise TokenizerError(f"{source}: a template of {size} MB would repeat every text.", _GET_AGAIN)
+            _check_template(json.loads(described), source)
         for part in (backend.normalizer, backend.decoder):
             if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > _LARGEST_GROWTH:
                 raise TokenizerError(f"{source}: its replacements can make a text {growth} times as long.", _GET_AGAIN)

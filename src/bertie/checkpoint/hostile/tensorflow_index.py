@@ -19,7 +19,7 @@ _MAX_ELEMENTS = (1 << 63) - 1
 _FREE_BYTES = 16 << 20
 _EXPANSION = 8
 _PAIR_BYTES = 160
-MAX_PAIRS = 30_000  # bert-large with its optimizer has 1,200
+MAX_PAIRS = 15_000  # bert-large with its optimizer has 1,200
 
 
 class DecodedBytes:
