@@ -195,11 +195,13 @@ class TaskMethods:
     def _pause_after(self, problem: httpx.TransportError, attempt: int) -> float:
         """How long to wait after a connection that failed, or the final error."""
         httpx = import_httpx()
-        if isinstance(problem, (httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout)):
-            # It may be working on it: asking again makes it worse.
-            raise requests.too_slow(self.url, self.timeout) from None
-        final = isinstance(problem, (httpx.UnsupportedProtocol, httpx.LocalProtocolError))
-        pause = None if final else self.retrying.pause(attempt)
+        pause = self.retrying.pause(attempt)
+        match problem:
+            case httpx.ReadTimeout() | httpx.WriteTimeout() | httpx.PoolTimeout():
+                # It may be working on it: asking again makes it worse.
+                raise requests.too_slow(self.url, self.timeout) from None
+            case httpx.UnsupportedProtocol() | httpx.LocalProtocolError():
+                pause = None
         if pause is None:
             raise requests.unreachable(self.url, problem) from None
         return pause
@@ -379,6 +381,21 @@ class TaskMethods:
     def health(self) -> Plan[None, bool, bool]:
         """True from a server that is well; a ServerError otherwise."""
         return _get("/health", object, lambda found: True)
+
+
+def _routed(name: str) -> Callable[..., object]:
+    """The method of a task that has only its route: its options are sent as they are."""
+
+    def method(client: Any, texts: object, **options: object) -> object:
+        return client.ask(texts, name, **options)
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
+
+for _name, _route in TASK_ROUTES.items():
+    if not hasattr(TaskMethods, _route.method or _name):
+        setattr(TaskMethods, _name, _routed(_name))
 
 
 def _get(path: str, kind: type[W], read: Callable[[W], A]) -> Plan[None, A, A]:

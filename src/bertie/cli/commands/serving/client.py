@@ -1,4 +1,4 @@
-"""`bertie client`: the tasks asked of a server instead of a model on this machine."""
+"""`bertie client`: ask a server that runs: the same tasks, the same answers."""
 
 from __future__ import annotations
 

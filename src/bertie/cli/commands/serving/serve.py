@@ -1,4 +1,4 @@
-"""`bertie serve`: models behind HTTP."""
+"""`bertie serve`: models behind HTTP: OpenAI's and other servers' routes, and a page to try."""
 
 from __future__ import annotations
 

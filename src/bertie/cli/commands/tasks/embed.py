@@ -1,4 +1,4 @@
-"""`bertie embed`: texts to vectors."""
+"""`bertie embed`: vectors of texts."""
 
 from __future__ import annotations
 

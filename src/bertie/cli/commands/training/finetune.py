@@ -1,4 +1,4 @@
-"""`bertie finetune TASK`: a checkpoint and labelled files in, a model for the task out."""
+"""`bertie finetune`: teach a checkpoint a task from labelled files."""
 
 from __future__ import annotations
 

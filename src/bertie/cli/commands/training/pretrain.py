@@ -1,4 +1,4 @@
-"""`bertie pretrain`: raw text in, a BERT out."""
+"""`bertie pretrain`: a new BERT from raw text, or more of it for an old one."""
 
 from __future__ import annotations
 
