@@ -126,6 +126,9 @@ with open("out.jsonl") as written:
 with contextlib.redirect_stdout(io.StringIO()) as written:
     main(["--help"])
 assert "sureness    How sure a classifier is of texts." in written.getvalue(), written.getvalue()
+with contextlib.redirect_stdout(io.StringIO()) as written:
+    main(["serve", "--help"])
+assert "features, sureness" in " ".join(written.getvalue().split()), "--task does not take it"
 # The server, which serves it of a classifier without being told.
 import httpx
 

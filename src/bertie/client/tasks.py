@@ -181,20 +181,26 @@ class TaskMethods:
         self._key = api_key or os.environ.get(KEY_VARIABLE) or None
         if self._key and not all(32 < ord(letter) < 127 for letter in self._key):
             raise InputError("The API key has characters that no HTTP header can carry.", "Is there a line end in it?")
+        self._httpx = import_httpx()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"  # never the key
 
-    @property
-    def _headers(self) -> dict[str, str]:
+    def _connection(self, least: int, **timeouts: float | None) -> dict[str, Any]:
+        """What both clients of httpx are made with, for `least` connections or more."""
         headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "bertie-client"}
-        return headers | ({"authorization": f"Bearer {self._key}"} if self._key else {})
+        return {
+            "base_url": self.url,
+            "headers": headers | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
+            "timeout": self._httpx.Timeout(self.timeout, connect=10.0, **timeouts),
+            "limits": self._httpx.Limits(max_connections=max(self.concurrency, least)),
+        }
 
     # -- what both clients do alike -------------------------------------------------------------------------------
 
     def _pause_after(self, problem: httpx.TransportError, attempt: int) -> float:
         """How long to wait after a connection that failed, or the final error."""
-        httpx = import_httpx()
+        httpx = self._httpx
         pause = self.retrying.pause(attempt)
         match problem:
             case httpx.ReadTimeout() | httpx.WriteTimeout() | httpx.PoolTimeout():

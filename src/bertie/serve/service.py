@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -94,7 +94,7 @@ class Service:
                 self.metrics.skipped.labels(model.name).set(model.engine.skipped)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Route(Generic[B]):
     """`body` is None for a route that reads none. A handler gives an object for JSON, or bytes of JSON."""
 
@@ -111,13 +111,9 @@ class Route(Generic[B]):
     errors: tuple[int, ...] = (400, 413, 415, 422, 424, 429, 503)
     parameters: tuple[str, ...] = ()
 
-    @cached_property
-    def decoder(self) -> msgspec.json.Decoder[B] | None:
-        return None if self.body is None else msgspec.json.Decoder(self.body)
-
-    @cached_property
-    def content_type(self) -> Header:
-        return b"content-type", self.media_type.encode()
+    def __post_init__(self) -> None:
+        self.decoder = None if self.body is None else msgspec.json.Decoder(self.body)
+        self.content_type = b"content-type", self.media_type.encode()
 
 
 AnyRoute = Route[Any]
