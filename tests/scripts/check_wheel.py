@@ -28,9 +28,7 @@ def main() -> int:
     with torch.inference_mode():
         slow, fast = model(**batch).last_hidden_state, bertie.compile(model)(**batch).last_hidden_state
     worst = float((fast - slow)[batch["attention_mask"].bool()].abs().max())
-    print(
-        f"bertie {bertie.__version__}, kernels on {instruction_set()}, difference to the reference {worst:.1e}"
-    )
+    print(f"bertie {bertie.__version__}, kernels on {instruction_set()}, difference to the reference {worst:.1e}")
     return int(worst > 1e-4)
 
 
