@@ -40,7 +40,6 @@ _WARM_LENGTHS = (1, 8, 32, 128)
 _LONGEST_PAUSE = 60.0
 _devices: dict[str, Device] = {}
 
-
 Source = str | OpenModel
 
 

@@ -36,7 +36,7 @@ from bertie.serve.failures import invalid
 from bertie.serve.models import Place, Runner, ServedTask, Source
 from bertie.serve.routes.embed import EmbedRunner, SparseRunner
 from bertie.serve.routes.fill import FillRunner
-from bertie.serve.routes.rows import Options, RowRoute, RowRunner
+from bertie.serve.routes.rows import AnyTask, Options, RowRoute, RowRunner
 from bertie.serve.routes.scores import LogitsRunner
 from bertie.serve.schemas import Request, TextOrPairIn, Texts, Word, as_item, as_list
 from bertie.tasks.answer import Answerer
@@ -44,8 +44,6 @@ from bertie.tasks.features import FeatureExtractor
 from bertie.tasks.rerank import relevant_label
 from bertie.tasks.tag import Tagger
 from bertie.tasks.zero_shot import ZeroShotClassifier, inference_labels
-
-AnyTask = RowTask[Any, Any, Any, Any]
 
 # -- our own requests, and what is sent for them ---------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from bertie.answers import TASK_ROUTES
 from bertie.running.batching import Row
 from bertie.running.open import OpenModel
 from bertie.running.rows import TextOrPair
+from bertie.running.task import RowTask
 from bertie.serve.bodies import encode_answer
 from bertie.serve.failures import too_large
 from bertie.serve.scheduler import Lane
@@ -28,21 +29,7 @@ Options = Mapping[str, Any]  # of a task, as its constructor takes them
 B = TypeVar("B", bound=Request)
 T = TypeVar("T")
 A = TypeVar("A")
-
-
-class RowTask(Protocol):
-    """A task that says itself how items become rows, what the model gives for them, and what that means.
-
-    Items, contexts and the model's outputs are the task's own business.
-    """
-
-    def checked(self, item: Any, where: str) -> Any: ...
-
-    def rows(self, item: Any) -> tuple[Any, list[Row]]: ...
-
-    def run(self, rows: list[Row]) -> Sequence[Any]: ...
-
-    def decode(self, context: Any, outputs: list[Any]) -> Any: ...
+AnyTask = RowTask[Any, Any, Any, Any]
 
 
 class RowRunner:
@@ -57,7 +44,7 @@ class RowRunner:
         self,
         name: str,
         loaded: OpenModel,
-        make: Callable[..., RowTask],
+        make: Callable[..., AnyTask],
         *,
         run: Callable[[list[Row]], Sequence[object]] | None = None,
         apart: Callable[[Options], object] | None = None,
@@ -74,7 +61,7 @@ class RowRunner:
             task = self.make(self.loaded)
             self.lane(task, {}).run(task.rows(self._warm)[1])
 
-    def lane(self, task: RowTask, options: Options) -> Lane[Row, object]:
+    def lane(self, task: AnyTask, options: Options) -> Lane[Row, object]:
         """The lane of a task with its options."""
         if self._shared is not None:
             return self._shared
@@ -88,7 +75,7 @@ class RowRunner:
         return lane
 
     def prepared(
-        self, task: RowTask, options: Options, item: object, number: int, longest: int
+        self, task: AnyTask, options: Options, item: object, number: int, longest: int
     ) -> tuple[Any, list[Row]]:
         """(what `decode` needs, rows) of an item. One of more than `longest` tokens is refused, before its tokens are
         made into Python's objects where it can be."""
