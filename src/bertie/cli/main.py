@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 
 import click
@@ -40,11 +39,13 @@ EXAMPLES = {
 }
 
 
-def _sections() -> dict[str, dict[str, Path]]:
-    """The commands of each section and the files they are in."""
+def _sections() -> dict[str, dict[str, str]]:
+    """The commands of each section and the files they are in. (os.path, because importing pathlib would be felt.)"""
     found = {}
     for title, (folder, first) in SECTIONS.items():
-        files = {file.stem: file for file in (Path(__file__).parent / "commands" / folder).glob("[!_]*.py")}
+        place = os.path.join(os.path.dirname(__file__), "commands", folder)
+        modules = [name for name in os.listdir(place) if name.endswith(".py") and not name.startswith("_")]
+        files = {name.removesuffix(".py"): os.path.join(place, name) for name in modules}
         order = [*first.split(), *sorted(files)]
         found[title] = {name: files[name] for name in dict.fromkeys(order)}
     return found
@@ -96,9 +97,9 @@ class LazyCommands(click.Group):
             return 0
 
 
-def _summary(file: Path) -> str:
+def _summary(file: str) -> str:
     """What a command does, from the first line of its file: its docstring, after the command's name."""
-    with file.open(encoding="utf-8") as lines:
+    with open(file, encoding="utf-8") as lines:
         line = next(lines).partition("`: ")[2].strip().removesuffix('"""')
     return line[:1].upper() + line[1:]
 
