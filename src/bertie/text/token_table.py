@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar, Protocol, Self, TypeAlias, TypeGuard, cast, overload
 
 from tokenizers import AddedToken, decoders
@@ -367,6 +368,11 @@ class TokenTable:
         """As `special_tokens_map`, with the `AddedToken`s that were given."""
         given = {role: token for role, token in self._roles.items() if token}
         return {**given, ADDITIONAL: self._additional} if self._additional else given
+
+    @property
+    def _special_tokens_map(self) -> Mapping[str, SpecialToken | list[SpecialToken] | None]:
+        """All roles with the tokens that were given or None: what scripts read of the hub's tokenizers by this name."""
+        return MappingProxyType({**self._roles, ADDITIONAL: self._additional})
 
     @property
     def all_special_tokens_extended(self) -> list[SpecialToken]:
