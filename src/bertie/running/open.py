@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.arguments import one_of, whole_number
-from bertie.checkpoint.fill import usable_device
-from bertie.checkpoint.locate import name_of
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.find_checkpoint import name_of
+from bertie.checkpoint.load_weights import usable_device
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.checkpoint.report import listed
 from bertie.config import BertConfig
 from bertie.defaults import default_embedding_model as default_embedding_model

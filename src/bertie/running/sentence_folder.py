@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertie.arguments import is_whole
-from bertie.checkpoint.folder import find_weights
 from bertie.checkpoint.hostile.paths import inside, read_json_file
-from bertie.checkpoint.read import FileTensors, Tensors
+from bertie.checkpoint.open_checkpoint import FileTensors, Tensors
+from bertie.checkpoint.weight_files import find_weights
 from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint, WeightsMismatch
 from bertie.running.pooling import DEFAULT_POOLING, POOLING_MODES, Pooling
 

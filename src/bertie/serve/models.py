@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import torch
 
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import InputError
 from bertie.loading import model_class
 from bertie.running.batching import Row

@@ -19,7 +19,7 @@ import torch
 
 from bertie.answers import Generated
 from bertie.arguments import is_whole, whole_number
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import InputError
 from bertie.model import BertLMHeadModel
 from bertie.running.open import ModelLike, OpenModel, is_named, open_model

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bertie.answers import Ranked
 from bertie.arguments import one_of, whole_number
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.config import read_json_object
 from bertie.data.lists import listed
 from bertie.errors import BertieError, InputError

@@ -73,9 +73,9 @@ def _resolve_name(name: str, subfolder: str, fetching: Fetching) -> str | Path:
     """The one place where a name becomes a local folder; shipped models and the hub live in the checkpoint room."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise CheckpointNotFound(f"There is no tokenizer at {name}.", "Check the path.")
-    from bertie.checkpoint import hub, locate
+    from bertie.checkpoint import find_checkpoint, hub
 
-    if (shipped := locate.find_shipped(name, wanted=hub.TOKENIZER, **fetching)) is not None:
+    if (shipped := find_checkpoint.find_shipped(name, wanted=hub.TOKENIZER, **fetching)) is not None:
         return shipped / subfolder
     return hub.fetch_tokenizer(name, subfolder=subfolder, **fetching)
 

@@ -33,7 +33,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.data import BadRows, choose_label, choose_pair
 from bertie.data.columns import label_of, text_of
 from bertie.data.glue import read_glue
