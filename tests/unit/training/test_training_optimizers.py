@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from bertie.errors import ConfigError, CorruptCheckpoint
-from bertie.training.optim.optimizers import Optimizer, depth_of, global_norm, has_decay
-from bertie.training.optim.schedules import Schedule, make_schedule
+from bertie.training.optim import Optimizer, Schedule, depth_of, global_norm, has_decay, make_schedule
 from bertie.training.settings import Settings
 
 SHAPES = {
