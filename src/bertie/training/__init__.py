@@ -12,43 +12,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bertie.training.contract import Diverged, Interrupted, Result
-    from bertie.training.fine_tuning import finetune
-    from bertie.training.pretraining.pretrain import PretrainOptions, pretrain
-    from bertie.training.run.loop import train
-    from bertie.training.settings import Settings
-    from bertie.training.sources import Columns
-    from bertie.training.task import TaskOptions
+    from bertie.training.contract import Diverged as Diverged
+    from bertie.training.contract import Interrupted as Interrupted
+    from bertie.training.contract import Result as Result
+    from bertie.training.fine_tuning import finetune as finetune
+    from bertie.training.pretraining.pretrain import PretrainOptions as PretrainOptions
+    from bertie.training.pretraining.pretrain import pretrain as pretrain
+    from bertie.training.run.loop import train as train
+    from bertie.training.settings import Settings as Settings
+    from bertie.training.sources import Columns as Columns
+    from bertie.training.task import TaskOptions as TaskOptions
 
-__all__ = [
-    "Columns",
-    "Diverged",
-    "Interrupted",
-    "PretrainOptions",
-    "Result",
-    "Settings",
-    "TaskOptions",
-    "finetune",
-    "pretrain",
-    "train",
-]
 _WHERE = {
     "Columns": "sources",
+    "Diverged": "contract",
+    "Interrupted": "contract",
     "PretrainOptions": "pretraining.pretrain",
+    "Result": "contract",
     "Settings": "settings",
     "TaskOptions": "task",
     "finetune": "fine_tuning",
     "pretrain": "pretraining.pretrain",
     "train": "run.loop",
-    **dict.fromkeys(("Diverged", "Interrupted", "Result"), "contract"),
 }
+__all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> object:
     if name not in _WHERE:
         raise AttributeError(f"module 'bertie.training' has no attribute {name!r}")
     return getattr(import_module(f"bertie.training.{_WHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -250,14 +250,21 @@ class Schedule:
     def __call__(self, step: int) -> float:
         if step < self.num_warmup:
             return self.peak * step / self.num_warmup
-        if self.name == "constant":
-            return self.peak
         left = (self.num_steps - step) / max(1, self.num_steps - self.num_warmup)
-        left = min(1.0, max(0.0, left))
-        if self.name == "cosine":
-            return self.final + (self.peak - self.final) * 0.5 * (1 + math.cos(math.pi * (1 - left)))
-        power = self.power if self.name == "polynomial" else 1.0
-        return float(self.final + (self.peak - self.final) * left**power)
+        return SHAPES[self.name](self, min(1.0, max(0.0, left)))
+
+    def above_final(self, share: float) -> float:
+        """This share of the way from the final rate up to the peak."""
+        return self.final + (self.peak - self.final) * share
+
+
+# The rate where this share of the steps after the warm-up is left.
+SHAPES: dict[ScheduleName, Callable[[Schedule, float], float]] = {
+    "linear": Schedule.above_final,
+    "polynomial": lambda schedule, left: schedule.above_final(left**schedule.power),
+    "cosine": lambda schedule, left: schedule.above_final(0.5 * (1 + math.cos(math.pi * (1 - left)))),
+    "constant": lambda schedule, left: schedule.peak,
+}
 
 
 def make_schedule(settings: Settings, num_steps: int) -> Schedule:

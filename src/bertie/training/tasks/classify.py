@@ -20,6 +20,7 @@ from bertie.data.glue import read_glue
 from bertie.data.reading import bad_row
 from bertie.data.rows import Row
 from bertie.errors import DataError
+from bertie.json_values import items, text
 from bertie.model import BertForSequenceClassification
 from bertie.text import BertTokenizer
 from bertie.training import metrics
@@ -266,8 +267,8 @@ def _label(row: Row, column: str, kind: Kind, separator: str) -> tuple[tuple[str
         return (), float(label_of(row, column, scored=True))
     if kind == "class":  # JSON's true and false are classes like others
         return (str(value).lower() if value is True or value is False else str(label_of(row, column)),), 0.0
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(separator) if part.strip()]
+    if (joined := text(value)) is not None:
+        value = [part.strip() for part in joined.split(separator) if part.strip()]
     if value is None:
         raise bad_row(
             f"{row.where}: the column {column!r} should be a list of labels, and holds nothing.",
@@ -283,7 +284,7 @@ def _listed(value: object) -> list[object] | None:
     """What a cell lists, also as an array of numpy; None where it holds no list."""
     to_list: Callable[[], object] | None = getattr(value, "tolist", None)
     plain = value if to_list is None else to_list()
-    return list(plain) if isinstance(plain, list | tuple) else None
+    return items(plain)
 
 
 def holds_lists(given: object, columns: Columns) -> bool:
