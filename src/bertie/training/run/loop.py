@@ -255,8 +255,7 @@ class Training:
             tally.extras = extras or tally.extras
 
     def _update(self, share: Share, tally: Tally) -> None:
-        parameters = list(self.parameters.values())
-        self.world.sum_gradients(parameters)
+        self.world.sum_gradients(list(self.parameters.values()))
         counts = torch.tensor(
             [share.units, share.num_tokens, share.num_examples, share.squares, float(self.stop.asked)],
             dtype=torch.float64,
@@ -280,8 +279,7 @@ class Training:
         wrote = self.optimizer.step(learning_rate=self.schedule(self.step), grad_scale=scale, found_inf=bad)
         if self._fusion is not None:
             self._fusion.copies_are_current(wrote)
-        for parameter in parameters:
-            parameter.grad = None
+        self.model.zero_grad()
         if self.average is not None:
             self.average.update(keep=bad)
 
@@ -297,8 +295,7 @@ class Training:
         return self.settings.precision == "bfloat16"
 
     def _free(self) -> None:
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        self.model.zero_grad()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
