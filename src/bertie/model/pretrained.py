@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +20,11 @@ from bertie.errors import ConfigError, InputError
 from bertie.model import inputs
 from bertie.model.empty import begin, end, is_building
 from bertie.model.from_pretrained import PretrainedIO
-from bertie.model.outputs import ModelOutput
 from bertie.model.surgery import resized_distances, resized_positions, resized_rows
 from bertie.ops.attention import as_bias
-from bertie.ops.tracing import values_are_known
 
 if TYPE_CHECKING:
     from bertie.model.bert import BertModel
-
-Output = TypeVar("Output", bound=ModelOutput)
 
 
 class BertPreTrainedModel(PretrainedIO):
@@ -83,16 +79,12 @@ class BertPreTrainedModel(PretrainedIO):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
-    def _give(self, output: Output, return_dict: bool | None) -> Output | tuple[Any, ...]:
-        """An output as this call, or the configuration, wants it."""
-        return output if inputs.wants_dict(self.config, return_dict) else output.to_tuple()
-
     # -- checks and kernels ------------------------------------------------------------------------------------------
 
     @property
     def check_inputs(self) -> bool:
         """Whether values (ids, labels, mask entries) are looked at before they are used. Never while tracing."""
-        return getattr(self.base_model, "_check_inputs", True) and values_are_known()
+        return inputs.checks_values(self.base_model)
 
     @check_inputs.setter
     def check_inputs(self, on: bool) -> None:

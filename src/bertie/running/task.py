@@ -9,6 +9,7 @@ model says of each row → an answer.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from os import PathLike
@@ -17,16 +18,17 @@ from typing import ClassVar, Generic, Literal, ParamSpec, Protocol, TypeVar, cas
 from bertie.data import Reader, RowReader, as_rows, choose_pair, pairs, read_rows, texts
 from bertie.data.lists import Table, is_table, listed, text_columns
 from bertie.errors import DataError, InputError
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel
 from bertie.running.progress import with_progress
-from bertie.running.rows import Cuts, TextOrPair
-from bertie.running.stream import answered
+from bertie.running.rows import Cuts, Long, Reading, Row, Sliding, TextOrPair, readings
+from bertie.running.stream import answered, run_in_order, windows_ahead
 
+T = TypeVar("T")
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Item_contra = TypeVar("Item_contra", contravariant=True)
 Text = TypeVar("Text", bound=str | tuple[str, ...])
+Whole = TypeVar("Whole", bound=TextOrPair)
 Context = TypeVar("Context")
 Judged = TypeVar("Judged")
 P = ParamSpec("P")
@@ -44,6 +46,10 @@ class Task(Generic[Item, Answer]):
     def stream(self, items: Iterable[Item]) -> Iterator[Answer]:
         """The answers, in order, reading `items` a little ahead."""
         raise NotImplementedError
+
+    def alone(self, item: Item) -> Answer:
+        """The answer to a single item."""
+        return next(iter(self.stream([item])))
 
     def checked(self, item: object, where: str) -> Item:
         """The item as `stream` takes it, or an error that says what is wrong at `where`."""
@@ -96,13 +102,20 @@ class Task(Generic[Item, Answer]):
 
     def answered(self, given: object, progress: bool | None) -> Answer | list[Answer] | Iterator[Answer]:
         shape, items = self.shaped(given)
+        answers = map(self.alone, items) if shape == "one" else self.stream(items)
         total = len(items) if isinstance(items, list) else None
-        show = self.progress if progress is None else progress
-        answers = with_progress(self.stream(items), what=self.name, total=total, show=show)
+        answers = with_bar(answers, self.name, total, self.progress if progress is None else progress)
         if shape == "stream":
             return answers
         found = list(answers)
         return found[0] if shape == "one" else found
+
+
+def with_bar(items: Iterable[T], what: str, total: int | None, show: bool | None) -> Iterator[T]:
+    """The same items, with a progress bar where one is wanted: by default, where standard error is a terminal."""
+    if sys.stderr.isatty() if show is None else show:
+        return with_progress(items, what, total)
+    return iter(items)
 
 
 class TextTask(Task[str, Answer]):
@@ -172,12 +185,37 @@ class RowTask(Task[Text, Answer], Generic[Text, Context, Judged, Answer]):
     def run(self, rows: list[Row]) -> list[Judged]:
         return self.start(rows)()
 
+    def alone(self, item: Text) -> Answer:
+        """A single item needs no stream; most are one row."""
+        with self.cuts().told() as cuts:
+            ((context, rows),) = self.tokenized([item], cuts)
+            if len(rows) == 1:
+                return self.decode(context, self.run(rows))
+            model = self.loaded
+            judged = run_in_order(rows, self.start, budget=model.budget, ahead=windows_ahead(model.device))
+            return self.decode(context, list(judged))
+
     def stream(self, items: Iterable[Text]) -> Iterator[Answer]:
         with self.cuts().told() as cuts:
             for context, judged in answered(
                 self.loaded, items, lambda some: list(self.tokenized(some, cuts)), self.start
             ):
                 yield self.decode(context, judged)
+
+
+class ScoringTask(RowTask[Whole, Reading, Judged, Answer], Generic[Whole, Judged, Answer]):
+    """A task that judges texts or pairs whole, read in one row that is cut, or in windows, as `long` says."""
+
+    long: Long
+    stride: int
+    sliding: ClassVar[Sliding] = "longer"
+
+    def cuts(self) -> Cuts:
+        return Cuts(self.long, self.loaded.max_length)
+
+    def tokenized(self, items: list[Whole], cuts: Cuts) -> Iterator[tuple[Reading, list[Row]]]:
+        length = self.loaded.max_length
+        return readings(self.loaded.tokenizer, items, cuts, max_length=length, stride=self.stride, sliding=self.sliding)
 
 
 class PairedTask(Task[tuple[str, str], Answer]):

@@ -30,8 +30,7 @@ from bertie.data import as_rows
 from bertie.data.lists import listed
 from bertie.errors import BertieError, DataError, InputError
 from bertie.running.open import ModelLike, is_named
-from bertie.running.progress import with_progress
-from bertie.running.task import described
+from bertie.running.task import described, with_bar
 from bertie.search.files import (
     MANIFEST,
     STORED,
@@ -260,7 +259,7 @@ class Index:
         )
         total = len(rows) - (held.count - begin) if isinstance(rows, Sequence) else None
         vectors: list[NDArray[np.float32]] = []
-        for vector in with_progress(stream, what="indexing", total=total, show=progress):
+        for vector in with_bar(stream, "indexing", total, progress):
             vectors.append(vector)
             if len(vectors) == chunk_rows:
                 self._commit(vectors, [waiting.popleft() for _ in vectors])

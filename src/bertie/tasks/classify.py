@@ -21,9 +21,8 @@ from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
 from bertie.running.open import ModelLike, open_model
-from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Row, TextOrPair
-from bertie.running.scoring import Reading, ScoringTask, averaged, logits_later
-from bertie.running.task import PairTask, function_of
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Reading, Row, TextOrPair
+from bertie.running.task import PairTask, ScoringTask, function_of
 from bertie.text import BertTokenizer
 
 Function = Literal["softmax", "sigmoid", "none"]
@@ -75,7 +74,7 @@ class Classifier(ScoringTask[TextOrPair, list[float], Classification], PairTask[
 
     def start(self, rows: list[Row]) -> Callable[[], list[list[float]]]:
         """The scores of each row; the logits, where rows are windows, which are averaged first."""
-        logits = logits_later(self.loaded, rows)
+        logits = self.loaded.logits(rows)
         function: Function = "none" if self.long == "windows" else self.function
 
         def read() -> list[list[float]]:
@@ -110,6 +109,14 @@ def scores(logits: Tensor, function: Function) -> Tensor:
     if function == "softmax":
         return logits.softmax(-1)
     return logits.sigmoid() if function == "sigmoid" else logits
+
+
+def averaged(logits: Tensor, weights: Sequence[int]) -> Tensor:
+    """`[windows, num_labels]` → `[num_labels]`, by the windows' weights."""
+    if len(weights) == 1:
+        return logits[0]
+    shares = torch.tensor(weights, dtype=torch.float32)
+    return (logits * (shares / shares.sum())[:, None]).sum(0)
 
 
 def label_names(config: BertConfig) -> list[str]:

@@ -30,11 +30,10 @@ from bertie.model import BertModel
 from bertie.running.open import ModelLike, OpenModel, is_named, open_model
 from bertie.running.pooling import Pieces, divide, join, pool, read_pooling
 from bertie.running.precision import NEED_RANGES, Numbers, check_precision, quantize
-from bertie.running.progress import with_progress
 from bertie.running.rows import Cuts, Cutting, Row, cut_ids
 from bertie.running.sentence_folder import SentenceSettings, read_sentence_settings
 from bertie.running.stream import Vectors, VectorStream, run_in_order, text_chunks
-from bertie.running.task import Streamed, TextTask
+from bertie.running.task import Streamed, TextTask, with_bar
 from bertie.tasks.similarity import score_matrix, score_pairs
 from bertie.text import BertTokenizer
 
@@ -194,11 +193,11 @@ class Embedder(TextTask[Vectors]):
                 "Give many texts at once, or use another {precision=}. Or give {ranges=} (calibration_ranges).",
             )
         if shape == "stream":
-            return with_progress(_quantized(vectors, items, precision, ranges), what="embedding", show=progress)
+            return with_bar(_quantized(vectors, items, precision, ranges), "embedding", None, progress)
         if shape == "list":
             return quantize(self._all(list(items), vectors, progress), precision, ranges=ranges)
         with vectors.cutting.cuts.told():
-            (vector,) = with_progress(map(vectors.vector, items), what="embedding", total=1, show=progress)
+            (vector,) = with_bar(map(vectors.vector, items), "embedding", 1, progress)
         return vector if precision == "float32" else quantize(vector[None], precision, ranges=ranges)[0]
 
     __call__ = embed  # type: ignore[assignment]  # of a list it gives an array, where other tasks give a list
@@ -231,7 +230,7 @@ class Embedder(TextTask[Vectors]):
                 done += len(block)
 
         with vectors.cutting.cuts.told():
-            deque(with_progress(filled(), what="embedding", total=len(texts), show=progress), maxlen=0)
+            deque(with_bar(filled(), "embedding", len(texts), progress), maxlen=0)
         return array
 
     # -- the three steps, for whoever makes batches of his own (the server): texts → rows → sums → vectors -------------

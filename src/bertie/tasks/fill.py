@@ -30,8 +30,9 @@ from bertie.data import RowReader, texts
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForMaskedLM
-from bertie.running.batching import Row, chunked
+from bertie.running.batching import chunked
 from bertie.running.open import ModelLike, open_model
+from bertie.running.rows import Row
 from bertie.running.stream import run_in_order
 from bertie.running.task import TextTask, checked_text, function_of
 from bertie.text import BertTokenizer

@@ -17,9 +17,8 @@ from bertie.answers import NextSentence
 from bertie.defaults import default_language_model
 from bertie.model import BertForNextSentencePrediction
 from bertie.running.open import ModelLike, open_model
-from bertie.running.rows import Cuts, Long, Row
-from bertie.running.scoring import Reading, ScoringTask, logits_later
-from bertie.running.task import PairedTask, Streamed, described_as
+from bertie.running.rows import Cuts, Long, Reading, Row
+from bertie.running.task import PairedTask, ScoringTask, Streamed, described_as
 from bertie.text import BertTokenizer
 
 
@@ -59,7 +58,7 @@ class NextSentencePredictor(ScoringTask[tuple[str, str], float, NextSentence], P
         return Cuts(self.long, self.loaded.max_length, choices=False)
 
     def start(self, rows: list[Row]) -> Callable[[], list[float]]:
-        logits = logits_later(self.loaded, rows)
+        logits = self.loaded.logits(rows)
 
         def read() -> list[float]:
             found: list[float] = logits().softmax(-1)[:, 0].tolist()  # of two classes, the first says yes

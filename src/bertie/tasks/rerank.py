@@ -30,10 +30,8 @@ from bertie.errors import BertieError, InputError
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
 from bertie.running.open import ModelLike, OpenModel, is_named, open_model
-from bertie.running.progress import with_progress
-from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Row, Sliding
-from bertie.running.scoring import Reading, ScoringTask, logits_later
-from bertie.running.task import checked_text, described, described_as, is_collection
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Reading, Row, Sliding
+from bertie.running.task import ScoringTask, checked_text, described, described_as, is_collection, with_bar
 from bertie.tasks.classify import FUNCTIONS, Function, label_names, scores
 from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
@@ -158,7 +156,7 @@ class Reranker:
                 yield Ranked(index, name, score, text, is_cut)
 
         total = len(documents) if isinstance(documents, Sequence) else None
-        found = with_progress(ranked(), what=self.name, total=total, show=progress)
+        found = with_bar(ranked(), self.name, total, progress)
         if top_k is None:
             return sorted(found, key=lambda one: -one.score)
         return nlargest(top_k, found, key=lambda one: one.score)  # holds no more than it gives
@@ -176,8 +174,7 @@ class _CrossEncoder(ScoringTask[tuple[str, str], Tensor, tuple[float, bool]]):
         return self.stream((query, document) for document in documents)
 
     def start(self, rows: list[Row]) -> Callable[[], list[Tensor]]:
-        logits = logits_later(self.loaded, rows)
-        return lambda: list(logits().unbind(0))
+        return self.loaded.row_logits(rows)
 
     def decode(self, context: Reading, judged: list[Tensor]) -> tuple[float, bool]:
         # A document is as good as its best window.

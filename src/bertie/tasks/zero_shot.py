@@ -21,10 +21,9 @@ from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
 from bertie.running.open import ModelLike, open_model
-from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Row
-from bertie.running.scoring import Reading, averaged, logits_later, readings
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Reading, Row, readings
 from bertie.running.task import RowTask, TextTask, described, function_of, is_collection
-from bertie.tasks.classify import best_first
+from bertie.tasks.classify import averaged, best_first
 from bertie.text import BertTokenizer
 
 Readings: TypeAlias = list[Reading]  # one to a label
@@ -83,16 +82,16 @@ class ZeroShotClassifier(RowTask[str, Readings, Tensor, Classification], TextTas
         count = len(self.hypotheses)
         pairs = [(text, hypothesis) for text in items for hypothesis in self.hypotheses]
         found = readings(
-            self.loaded, pairs, cuts, stride=self.stride, sliding="first", strategy="only_first", each=count
-        )
+            self.loaded.tokenizer, pairs, cuts, max_length=self.loaded.max_length, stride=self.stride, sliding="first",
+            strategy="only_first", each=count,
+        )  # fmt: skip
         for _ in items:
             by_label = list(islice(found, count))
             yield [reading for reading, _ in by_label], [row for _, rows in by_label for row in rows]
 
     def start(self, rows: list[Row]) -> Callable[[], list[Tensor]]:
         """The logits of each row."""
-        logits = logits_later(self.loaded, rows)
-        return lambda: list(logits().unbind(0))
+        return self.loaded.row_logits(rows)
 
     def decode(self, context: Readings, judged: list[Tensor]) -> Classification:
         rows = iter(judged)
