@@ -158,11 +158,13 @@ else:
 
 def _pairs(given: object) -> list[tuple[str, object]] | None:
     """The (name, value) pairs that a dictionary or an iterable holds, or None where it is one value."""
-    if isinstance(given, dict):
-        return list(given.items())
-    if not isinstance(given, Iterable):
-        return None
-    found = list(given)
+    match given:
+        case dict():
+            return list(given.items())
+        case Iterable():
+            found = list(given)
+        case _:
+            return None
     fitting = [isinstance(x, tuple | list) and len(x) == 2 and isinstance(x[0], str) for x in found]
     if found and any(fitting) and not all(fitting):
         raise InputError(f"Pairs (name, value) were given, and among them {found[fitting.index(False)]!r}.")
@@ -197,11 +199,14 @@ pytree.register_pytree_node(
 
 def _brief(value: object) -> str:
     """A shape in place of a wall of numbers."""
-    if isinstance(value, Tensor) and value.dim():
-        return f"Tensor{list(value.shape)}"
-    if isinstance(value, tuple | list) and value:
-        return f"{len(value)} × {_brief(value[0])}"
-    return repr(value) if isinstance(value, Tensor | int | float | str) else f"{type(value).__name__}(…)"
+    match value:
+        case Tensor() if value.dim():
+            return f"Tensor{list(value.shape)}"
+        case tuple() | list() if value:
+            return f"{len(value)} × {_brief(value[0])}"
+        case Tensor() | int() | float() | str():
+            return repr(value)
+    return f"{type(value).__name__}(…)"
 
 
 GIVEN: Any = None  # the default of a field that every model gives: a dataclass wants one

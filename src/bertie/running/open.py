@@ -204,7 +204,7 @@ def open_model(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     engine: str = "auto",
-    default: str | None = None,
+    default: Callable[[], str] | None = None,
     **construct: Any,
 ) -> OpenModel:
     """A model of class `kind` for the task called `task`. A checkpoint without that head is refused, not filled up.
@@ -225,7 +225,7 @@ def open_model(
             return fitting
         case OpenModel():
             return _fitting(model, kind, task, device, dtype)
-    source = model if model is not None else default
+    source = default() if model is None and default is not None else model
     if source is None:
         raise InputError(f"{task} needs a model.", "Name one: a folder with a checkpoint, or a hub name.")
     given = _type_name(dtype)

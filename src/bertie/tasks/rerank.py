@@ -12,7 +12,7 @@ sentence-transformers folder) ranks by cosine instead: it reads each text alone,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nlargest
@@ -27,6 +27,7 @@ from bertie.checkpoint.read import open_checkpoint
 from bertie.config import read_json_object
 from bertie.data.lists import listed
 from bertie.errors import BertieError, InputError
+from bertie.json_values import fields, text
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
 from bertie.running.open import ModelLike, OpenModel, is_named, open_model
@@ -248,7 +249,7 @@ def embeds(model: ModelLike | None) -> bool:
         return True
     if is_named(model):
         return model_class(open_checkpoint(model)) is BertModel
-    return isinstance(model.model if isinstance(model, OpenModel) else model, BertModel)
+    return isinstance(getattr(model, "model", model), BertModel)
 
 
 def relevant_label(names: Sequence[str]) -> int | None:
@@ -275,11 +276,10 @@ def _named_activation(loaded: OpenModel) -> str | None:
         if file.is_file():
             with suppress(BertieError):
                 places.insert(0, read_json_object(file))
-    for place in places:
-        if isinstance(place, Mapping):
-            named = place.get("activation_fn", place.get("sbert_ce_default_activation_function"))
-            if isinstance(named, str):
-                return named
+    for place in map(fields, places):
+        named = text(place.get("activation_fn", place.get("sbert_ce_default_activation_function")))
+        if named is not None:
+            return named
     return None
 
 
