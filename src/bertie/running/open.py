@@ -275,6 +275,8 @@ def _stamp(source: str) -> tuple[int, ...]:
 
 
 def _check_device(name: str) -> None:
+    if name == "cpu":
+        return
     kind, _, number = name.partition(":")
     if kind != "cuda" or (number and not number.isdecimal()):
         usable_device(name)

@@ -73,11 +73,7 @@ def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArra
     >>> score_matrix([[1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]).tolist()
     [[1.0, 0.0]]
     """
-    check_function(function)
-    left, right = _matrix(a), _matrix(b)
-    _check_width(left, right)
-    if function == "cosine":
-        left, right = unit(left), unit(right)
+    left, right = _compared(a, b, function)
     if function in ("cosine", "dot"):
         return left @ right.T
     order = 2 if function == "euclidean" else 1
@@ -91,13 +87,9 @@ def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArra
 
 def score_pairs(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
     """Scores `[n]` of the vectors of two lists of one length, pair by pair."""
-    check_function(function)
-    left, right = _matrix(a), _matrix(b)
-    _check_width(left, right)
+    left, right = _compared(a, b, function)
     if len(left) != len(right):
         raise InputError(f"Pairs need lists of one length; these have {len(left)} and {len(right)} vectors.")
-    if function == "cosine":
-        left, right = unit(left), unit(right)
     if function in ("cosine", "dot"):
         products: NDArray[np.float32] = (left * right).sum(axis=1)
         return products
@@ -147,9 +139,13 @@ def _matrix(value: object) -> NDArray[np.float32]:
     return array
 
 
-def _check_width(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
+def _compared(a: ArrayLike, b: ArrayLike, function: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Both as `[n, d]`, of unit length where the function is cosine."""
+    check_function(function)
+    left, right = _matrix(a), _matrix(b)
     if left.shape[1] != right.shape[1]:
         raise InputError(
             f"Vectors of {left.shape[1]} and of {right.shape[1]} numbers cannot be compared.",
             "Embed both with the same model and the same truncate_dim.",
         )
+    return (unit(left), unit(right)) if function == "cosine" else (left, right)
