@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": LOWEST | {"checkpoint"},  # checkpoint inside from_pretrained only
     "text": FILES | {"library"},
     "data": LOWEST,
-    "defaults": {"errors"},
+    "defaults": {"errors", "checkpoint"},
     "ops": LOWEST,
     "checkpoint": LOWEST | {"config"},
     "model": FILES | {"ops"},
