@@ -53,7 +53,7 @@ Streamed = Iterator[Item] | Reader[Item] | PathLike[str]
 Shape = Literal["one", "list", "stream"]
 
 
-class Where(TypedDict, total=False):
+class RunSettings(TypedDict, total=False):
     """What every task takes: the tokenizer of a model object, where and in which type it runs, a bar for long work."""
 
     tokenizer: BertTokenizer | None
@@ -74,16 +74,16 @@ class Task(Generic[Item, Answer]):
         self,
         model: ModelLike | None,
         kind: type[BertPreTrainedModel],
-        where: Where,
+        settings: RunSettings,
         *,
         default: Callable[[], str] | None = None,
         **construct: Any,
     ) -> None:
         """Open the model, one of class `kind`, as `loaded`; `default` names one where none is given."""
-        for name in where.keys() - Where.__annotations__.keys():
+        for name in settings.keys() - RunSettings.__annotations__.keys():
             raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {name!r}")
-        self.progress = where.pop("progress", None)
-        self.loaded = open_model(model, kind, task=self.name, default=default, **where, **construct)
+        self.progress = settings.pop("progress", None)
+        self.loaded = open_model(model, kind, task=self.name, default=default, **settings, **construct)
 
     def stream(self, items: Iterable[Item]) -> Iterator[Answer]:
         """The answers, in order, reading `items` a little ahead."""
@@ -361,8 +361,8 @@ def described_as(
         for number, setting in enumerate(inspect.signature(make).parameters.values())
         if setting.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    if len(settings) < len(inspect.signature(make).parameters):  # the rest is `Where`
-        hints = {name: hint.__forward_arg__ for name, hint in Where.__annotations__.items()}
+    if len(settings) < len(inspect.signature(make).parameters):  # the rest is `RunSettings`
+        hints = {name: hint.__forward_arg__ for name, hint in RunSettings.__annotations__.items()}
         settings += [inspect.Parameter(name, _NAMED, default=None, annotation=hint) for name, hint in hints.items()]
     signature = inspect.Signature(sorted([*own, *settings], key=lambda one: one.kind))
     call.__dict__["__signature__"] = signature

@@ -38,7 +38,7 @@ from bertie.model import BertForQuestionAnswering
 from bertie.running.open import ModelLike
 from bertie.running.paired import PairedTask
 from bertie.running.rows import DEFAULT_STRIDE, Cuts, Row, document_rows
-from bertie.running.task import RowTask, Streamed, Where, described_as
+from bertie.running.task import RowTask, RunSettings, Streamed, described_as
 from bertie.text import Window, WindowedDocument
 
 Floats: TypeAlias = NDArray[np.floating]
@@ -83,7 +83,7 @@ class Answerer(RowTask[tuple[str, str], WindowedDocument, Logits, AnswerResult],
         beam: int | None = None,
         max_length: int | None = None,
         stride: int = DEFAULT_STRIDE,
-        **where: Unpack[Where],
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("n_best", n_best)
         whole_number("max_answer_tokens", max_answer_tokens)
@@ -94,7 +94,7 @@ class Answerer(RowTask[tuple[str, str], WindowedDocument, Logits, AnswerResult],
         self.stride, self.threshold = stride, threshold
         self.rules = SpanRules(n_best, max_answer_tokens, beam)
         self.no_answer = threshold < math.inf if no_answer is None else bool(no_answer)
-        self.open(model, BertForQuestionAnswering, where)
+        self.open(model, BertForQuestionAnswering, settings)
         self.max_length = self.loaded.checked_length(max_length, default=_MAX_LENGTH)
 
     def tokenized(self, items: list[tuple[str, str]], cuts: Cuts) -> Iterator[tuple[WindowedDocument, list[Row]]]:
@@ -121,7 +121,7 @@ class Answerer(RowTask[tuple[str, str], WindowedDocument, Logits, AnswerResult],
         return AnswerResult(document.question or "", best, tuple(candidates), decoded.null_score, decoded.null_logit)
 
 
-class AnswerSettings(Where, total=False):
+class AnswerSettings(RunSettings, total=False):
     model: ModelLike
     n_best: int
     max_answer_tokens: int

@@ -22,7 +22,7 @@ from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
 from bertie.running.open import ModelLike
 from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Reading, Row, TextOrPair
-from bertie.running.task import PairTask, ScoringTask, Where, function_of
+from bertie.running.task import PairTask, RunSettings, ScoringTask, function_of
 
 Function = Literal["softmax", "sigmoid", "none"]
 FUNCTIONS: tuple[Function, ...] = ("softmax", "sigmoid", "none")
@@ -49,7 +49,7 @@ class Classifier(ScoringTask[TextOrPair, list[float], Classification], PairTask[
         function: Function | None = None,
         long: Long = "truncate",
         stride: int = DEFAULT_STRIDE,
-        **where: Unpack[Where],
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("top_k", top_k, or_none="all labels")
         one_of("function", function, (None, *FUNCTIONS))
@@ -61,7 +61,7 @@ class Classifier(ScoringTask[TextOrPair, list[float], Classification], PairTask[
                 function=function,
                 multi_label=multi_label,
             )
-        self.open(model, BertForSequenceClassification, where)
+        self.open(model, BertForSequenceClassification, settings)
         self.names = label_names(self.loaded.config)
         self.function = score_function(self.loaded.config, multi_label) if function is None else function
         self.top_k, self.long, self.stride = top_k, long, stride

@@ -30,7 +30,7 @@ from bertie.errors import InputError
 from bertie.model import BertModel
 from bertie.running.open import ModelLike
 from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Row, TextOrPair, both, split_text_or_pair
-from bertie.running.task import PairTask, RowTask, Where, function_of
+from bertie.running.task import PairTask, RowTask, RunSettings, function_of
 
 GOOGLE_LAYERS = (-1, -2, -3, -4)
 Floats = NDArray[np.float32]
@@ -63,11 +63,11 @@ class FeatureExtractor(RowTask[TextOrPair, Tokens, Floats, Features], PairTask[F
         max_length: int | None = None,
         long: Long = "truncate",
         stride: int = DEFAULT_STRIDE,
-        **where: Unpack[Where],
+        **settings: Unpack[RunSettings],
     ) -> None:
         one_of("long", long, LONG)
         # Hidden states need no pooler, and checkpoints of masked-word models have none.
-        self.open(model, BertModel, where, default=default_language_model, add_pooling_layer=False)
+        self.open(model, BertModel, settings, default=default_language_model, add_pooling_layer=False)
         self.max_length = self.loaded.checked_length(max_length)
         self.layers = read_layers(layers, self.loaded.config.num_hidden_layers)
         self.long, self.stride = long, stride

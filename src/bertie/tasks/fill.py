@@ -34,7 +34,7 @@ from bertie.running.batching import chunked
 from bertie.running.open import ModelLike
 from bertie.running.rows import Row
 from bertie.running.stream import run_in_order
-from bertie.running.task import TextTask, Where, checked_text, function_of
+from bertie.running.task import RunSettings, TextTask, checked_text, function_of
 from bertie.text import BertTokenizer
 
 Ids = tuple[int, ...]
@@ -104,11 +104,11 @@ class MaskFiller(TextTask[Filled]):
         targets: str | Sequence[str] | None = None,
         joint: bool = True,
         num_beams: int | None = None,
-        **where: Unpack[Where],
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("top_k", top_k)
         whole_number("num_beams", num_beams, or_none="enough for top_k")
-        self.open(model, BertForMaskedLM, where, default=default_language_model)
+        self.open(model, BertForMaskedLM, settings, default=default_language_model)
         mask = self.loaded.tokenizer.mask_token_id
         if mask is None:
             raise InputError(

@@ -24,7 +24,7 @@ from bertie.errors import InputError
 from bertie.model import BertLMHeadModel
 from bertie.running.open import ModelLike, is_named
 from bertie.running.stream import run_in_order
-from bertie.running.task import TextTask, Where, function_of
+from bertie.running.task import RunSettings, TextTask, function_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TextGenerator(TextTask[Generated]):
         length_penalty: float = 1.0,
         early_stopping: bool = False,
         force: bool = False,
-        **where: Unpack[Where],
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("max_new_tokens", max_new_tokens)
         whole_number("num_beams", num_beams)
@@ -77,7 +77,7 @@ class TextGenerator(TextTask[Generated]):
         self.copies = max(num_beams, num_return_sequences)
         self.draws_alone = do_sample and seed is not None
         self.seed = seed
-        self._open_decoder(model, force, where)
+        self._open_decoder(model, force, settings)
         self.room = self.loaded.max_length - max_new_tokens
         if self.room < 1:
             raise InputError(
@@ -96,7 +96,7 @@ class TextGenerator(TextTask[Generated]):
         self.end = config.eos_token_id if config.eos_token_id is not None else tokens.sep_token_id
         self.pad = config.pad_token_id if config.pad_token_id is not None else (tokens.pad_token_id or 0)
 
-    def _open_decoder(self, model: ModelLike, force: bool, where: Where) -> None:
+    def _open_decoder(self, model: ModelLike, force: bool, settings: RunSettings) -> None:
         if is_named(model):
             if not force and open_checkpoint(model).config.get("is_decoder") is not True:
                 name = os.fspath(model)
@@ -104,9 +104,9 @@ class TextGenerator(TextTask[Generated]):
                     f"generate needs a decoder; {name} was not trained as one (config.is_decoder is not true).",
                     "Use a checkpoint trained to predict the next word, or {force=True} to see what this one writes.",
                 )
-            self.open(model, BertLMHeadModel, where, is_decoder=True)
+            self.open(model, BertLMHeadModel, settings, is_decoder=True)
             return
-        self.open(model, BertLMHeadModel, where)
+        self.open(model, BertLMHeadModel, settings)
         if not self.loaded.config.is_decoder:
             raise InputError(
                 "generate needs a decoder; the model it was given has config.is_decoder=False.",

@@ -17,7 +17,7 @@ from bertie.model import BertForNextSentencePrediction
 from bertie.running.open import ModelLike
 from bertie.running.paired import PairedTask
 from bertie.running.rows import Cuts, Long, Reading, Row
-from bertie.running.task import ScoringTask, Streamed, Where, described_as
+from bertie.running.task import RunSettings, ScoringTask, Streamed, described_as
 
 
 class NextSentencePredictor(ScoringTask[tuple[str, str], float, NextSentence], PairedTask[NextSentence]):
@@ -35,9 +35,9 @@ class NextSentencePredictor(ScoringTask[tuple[str, str], float, NextSentence], P
     def __init__(
         self,
         model: ModelLike | None = None,
-        **where: Unpack[Where],
+        **settings: Unpack[RunSettings],
     ) -> None:
-        self.open(model, BertForNextSentencePrediction, where, default=default_language_model)
+        self.open(model, BertForNextSentencePrediction, settings, default=default_language_model)
 
     def cuts(self) -> Cuts:
         return Cuts(self.long, self.loaded.max_length, choices=False)
@@ -55,7 +55,7 @@ class NextSentencePredictor(ScoringTask[tuple[str, str], float, NextSentence], P
         return NextSentence(judged[0], context.is_cut)
 
 
-class NextSentenceSettings(Where, total=False):
+class NextSentenceSettings(RunSettings, total=False):
     model: ModelLike | None
 
 

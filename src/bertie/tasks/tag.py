@@ -44,7 +44,7 @@ from bertie.errors import InputError
 from bertie.model import BertForTokenClassification
 from bertie.running.open import ModelLike
 from bertie.running.rows import Cuts, Row, document_rows
-from bertie.running.task import RowTask, TextTask, Where, checked_text, described, function_of
+from bertie.running.task import RowTask, RunSettings, TextTask, checked_text, described, function_of
 from bertie.text import WindowedDocument
 
 Text = TypeVar("Text", bound=str | tuple[str, ...])
@@ -66,9 +66,9 @@ _STRIDE = 64
 class _TokenTask(RowTask[Text, tuple[Text, WindowedDocument], Probabilities, Answer], Generic[Text, Answer]):
     """A task whose model gives every token of a text the probabilities of its labels."""
 
-    def _open(self, model: ModelLike, max_length: int | None, stride: int, where: Where) -> None:
+    def _open(self, model: ModelLike, max_length: int | None, stride: int, settings: RunSettings) -> None:
         whole_number("stride", stride, 0)
-        self.open(model, BertForTokenClassification, where)
+        self.open(model, BertForTokenClassification, settings)
         self.labels = LabelSet(self.loaded.config.id2label)
         self.max_length, self.stride = self.loaded.checked_length(max_length), stride
 
@@ -108,12 +108,12 @@ class Tagger(_TokenTask[str, list[Entity]], TextTask[list[Entity]]):
         ignore_labels: Iterable[str] = (OUTSIDE,),
         max_length: int | None = None,
         stride: int = _STRIDE,
-        **where: Unpack[Where],
+        **settings: Unpack[RunSettings],
     ) -> None:
         one_of("aggregation", aggregation, AGGREGATIONS)
         self.aggregation: Aggregation = aggregation
         self.ignored = frozenset(one_or_several(ignore_labels))
-        self._open(model, max_length, stride, where)
+        self._open(model, max_length, stride, settings)
         self.labels.check(self.ignored)
 
     def decode(self, context: tuple[str, WindowedDocument], judged: list[Probabilities]) -> list[Entity]:
@@ -138,11 +138,11 @@ class WordTagger(_TokenTask[tuple[str, ...], list[WordTag]]):
         aggregation: WordAggregation = "first",
         max_length: int | None = None,
         stride: int = _STRIDE,
-        **where: Unpack[Where],
+        **settings: Unpack[RunSettings],
     ) -> None:
         one_of("aggregation", aggregation, WORD_AGGREGATIONS)
         self.aggregation: WordAggregation = aggregation
-        self._open(model, max_length, stride, where)
+        self._open(model, max_length, stride, settings)
 
     def is_one(self, given: object) -> bool:
         match given:

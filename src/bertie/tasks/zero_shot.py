@@ -22,7 +22,7 @@ from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
 from bertie.running.open import ModelLike
 from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Reading, Row, readings
-from bertie.running.task import RowTask, TextTask, Where, described, function_of, is_collection
+from bertie.running.task import RowTask, RunSettings, TextTask, described, function_of, is_collection
 from bertie.tasks.classify import averaged, best_first
 
 Readings: TypeAlias = list[Reading]  # one to a label
@@ -50,7 +50,7 @@ class ZeroShotClassifier(RowTask[str, Readings, Tensor, Classification], TextTas
         top_k: int | None = None,
         long: Long = "truncate",
         stride: int = DEFAULT_STRIDE,
-        **where: Unpack[Where],
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("top_k", top_k, or_none="all labels")
         one_of("long", long, LONG)
@@ -62,7 +62,7 @@ class ZeroShotClassifier(RowTask[str, Readings, Tensor, Classification], TextTas
                 hypothesis=hypothesis,
             )
         self.hypotheses = [hypothesis.replace("{}", label) for label in self.labels]
-        self.open(model, BertForSequenceClassification, where)
+        self.open(model, BertForSequenceClassification, settings)
         self.contradiction, self.entailment = inference_labels(self.loaded.config)
         self.multi_label, self.top_k, self.long, self.stride = multi_label, top_k, long, stride
 

@@ -202,7 +202,7 @@ class CpuRunner(Runner):
         return [out] if states is None else list(states)
 
     def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        if max(lengths) > len(self._tables[1]):
+        if max(lengths) > len(self._tables[1]):  # said of the text; the library would speak of a position
             fits_positions(max(lengths), 0, len(self._tables[1]))
         return self(ids, None, None, Packing(tuple(lengths)), all_states=False)[-1]
 
