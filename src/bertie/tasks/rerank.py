@@ -128,18 +128,21 @@ class Reranker:
         if not is_collection(documents):
             raise InputError(f"documents is {described(documents)}; a list or an iterator of strings was wanted.")
         several = is_collection(query)
+        total = None
         if not isinstance(documents, Iterator) or several:
             documents = listed(documents, "documents")
+            total = len(documents)
         if not several:
-            return self._rank(checked_text(query, "The query"), documents, top_k, ids, progress)
+            return self._rank(checked_text(query, "The query"), documents, total, top_k, ids, progress)
         queries = [checked_text(one, f"Query {number}") for number, one in enumerate(listed(query, "queries"))]
         ids = None if ids is None else list(ids)
-        return [self._rank(one, documents, top_k, ids, progress) for one in queries]
+        return [self._rank(one, documents, total, top_k, ids, progress) for one in queries]
 
     def _rank(
         self,
         query: str,
         documents: Iterable[str],
+        total: int | None,
         top_k: int | None,
         ids: Iterable[Hashable] | None,
         progress: bool | None,
@@ -147,7 +150,7 @@ class Reranker:
         waiting: deque[tuple[int, Hashable, str]] = deque()  # read ahead by the model, not scored yet
 
         def texts() -> Iterator[str]:
-            for entry in _numbered(documents, ids):
+            for entry in _numbered(documents, total, ids):
                 waiting.append(entry)
                 yield entry[2]
 
@@ -156,7 +159,6 @@ class Reranker:
                 index, name, text = waiting.popleft()
                 yield Ranked(index, name, score, text, is_cut)
 
-        total = len(documents) if isinstance(documents, Sequence) else None
         found = with_bar(ranked(), self.name, total, progress)
         if top_k is None:
             return sorted(found, key=lambda one: -one.score)
@@ -283,11 +285,13 @@ def _named_activation(loaded: OpenModel) -> str | None:
     return None
 
 
-def _numbered(documents: Iterable[str], ids: Iterable[Hashable] | None) -> Iterator[tuple[int, Hashable, str]]:
+def _numbered(
+    documents: Iterable[str], total: int | None, ids: Iterable[Hashable] | None
+) -> Iterator[tuple[int, Hashable, str]]:
     missing = object()
     names = iter(()) if ids is None else iter(ids)
-    if ids is not None and isinstance(ids, Sequence) and isinstance(documents, Sequence) and len(ids) != len(documents):
-        raise InputError(f"There are {len(documents)} documents and {len(ids)} ids.", "Pass one id for each document.")
+    if total is not None and isinstance(ids, Sequence) and len(ids) != total:
+        raise InputError(f"There are {total} documents and {len(ids)} ids.", "Pass one id for each document.")
     for index, document in enumerate(documents):
         name: Hashable = index if ids is None else next(names, missing)
         if name is missing:
