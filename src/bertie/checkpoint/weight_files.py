@@ -179,12 +179,16 @@ def transformer_module(modules: Path) -> str:
 
 def read_modules(path: Path) -> list[Mapping[str, object]]:
     """What a modules.json lists; an entry that is no object has no fields."""
+    return [fields(module) for module in items(read_modules_file(path)) or ()]
+
+
+def read_modules_file(path: Path) -> object:
     try:
         if path.stat().st_size > _MAX_MODULES_BYTES:
             raise ValueError(f"{path.stat().st_size} bytes are too many")
-        return [fields(module) for module in items(json.loads(path.read_bytes())) or ()]
+        return json.loads(path.read_bytes())
     except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error!s:.200}.", "Fetch the file again.") from None
+        raise CorruptCheckpoint(f"{path} is not valid JSON: {error!s:.200}.", "Fetch the file again.") from None
 
 
 def check_model_type(values: Mapping[str, object], where: str | os.PathLike[str], *, wanted: str = "bert") -> None:

@@ -17,8 +17,8 @@ from typing import ClassVar, Protocol, Self, TypeAlias, TypeGuard, cast, overloa
 from tokenizers import AddedToken, decoders
 
 from bertie.errors import TokenizerError, TokenizerTypeError
-from bertie.text.building import TokenizerParts, add_to_vocabulary
-from bertie.text.rust import Encoders, copy_backend, encode_all, rust_errors, set_template
+from bertie.text.building import TokenizerParts, add_to_vocabulary, set_template
+from bertie.text.rust import Encoders, copy_backend, encode_all, rust_errors
 from bertie.text.settings import (
     ADDITIONAL,
     NO_LIMIT,
