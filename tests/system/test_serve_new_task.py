@@ -21,7 +21,7 @@ import httpx
 
 from bertie import answers
 from bertie.client import AsyncClient, Client
-from bertie.running.batching import Row
+from bertie.running.rows import Row
 from bertie.serve import app, tasks
 from bertie.serve.routes.rows import RowRoute
 from bertie.serve.run import Running

@@ -27,14 +27,13 @@ TASK = '''
 """How sure a classifier is of a text: its largest logit."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from bertie.answers import Sureness
 from bertie.model import BertForSequenceClassification
-from bertie.running.open import ModelLike, open_model
-from bertie.running.rows import Row
-from bertie.running.scoring import Reading, ScoringTask, logits_later
-from bertie.running.task import TextTask, function_of
+from bertie.running.open import ModelLike
+from bertie.running.rows import Reading, Row
+from bertie.running.task import RunSettings, ScoringTask, TextTask, function_of
 
 
 class SurenessJudge(ScoringTask[str, float, Sureness], TextTask[Sureness]):
@@ -47,20 +46,12 @@ class SurenessJudge(ScoringTask[str, float, Sureness], TextTask[Sureness]):
     long = "truncate"
     stride = 0
 
-    def __init__(
-        self,
-        model: ModelLike,
-        *,
-        times: int = 1,
-        device: str | None = None,
-        dtype: str | None = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.loaded = open_model(model, BertForSequenceClassification, task=self.name, device=device, dtype=dtype)
-        self.times, self.progress = times, progress
+    def __init__(self, model: ModelLike, *, times: int = 1, **settings: Unpack[RunSettings]) -> None:
+        self.open(model, BertForSequenceClassification, settings)
+        self.times = times
 
     def start(self, rows: list[Row]) -> Callable[[], list[float]]:
-        logits = logits_later(self.loaded, rows)
+        logits = self.loaded.logits(rows)
         return lambda: (logits().amax(-1) * self.times).tolist()
 
     def decode(self, context: Reading, judged: list[float]) -> Sureness:

@@ -1,7 +1,7 @@
 """Models that need no hub, by their plain names: bertie-mini is inside this package, all-MiniLM-L6-v2 in one beside it.
 
 Which of them is used when no model is named is in `bertie.defaults`. When such a name means a folder here or the hub
-instead, `locate.find_shipped` decides.
+instead, `find_checkpoint.find_shipped` decides.
 """
 
 from __future__ import annotations

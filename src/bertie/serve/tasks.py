@@ -27,9 +27,7 @@ from bertie.answers import (
 )
 from bertie.errors import BertieError
 from bertie.model import BertForSequenceClassification
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel, open_model
-from bertie.running.scoring import row_logits
 from bertie.running.task import RowTask
 from bertie.serve.bodies import LABEL_BYTES, NUMBER_BYTES, encode
 from bertie.serve.failures import invalid
@@ -125,8 +123,13 @@ def _open_zero_shot(source: Source, place: Place) -> Runner:
         return ZeroShotClassifier(labels, loaded, **options)
 
     loaded = open_model(source, BertForSequenceClassification, task="zero_shot", device=place.device, dtype=place.dtype)
-    run: Callable[[list[Row]], Sequence[object]] = partial(row_logits, loaded)
-    return RowRunner("zero_shot", loaded, make, run=run, repeats=lambda options: len(options["labels"]))
+    return RowRunner(
+        "zero_shot",
+        loaded,
+        make,
+        run=lambda rows: loaded.row_logits(rows)(),
+        repeats=lambda options: len(options["labels"]),
+    )
 
 
 def _infers(loaded: OpenModel) -> bool:
@@ -204,7 +207,7 @@ ROW_ROUTES: dict[str, RowRoute[Any, Any]] = {
 
 # -- tasks that only their class declares -----------------------------------------------------------------------------
 
-# Parameters of a task's constructor that a server fills in itself.
+# Parameters of a task's constructor that a server fills in itself; mostly they are its `**settings`.
 _OURS = {"model", "tokenizer", "device", "dtype", "progress"}
 # A lane is kept for options of at most so many bytes.
 _MOST_KEPT = 1024
@@ -218,7 +221,8 @@ def _kept_apart(options: Options) -> object:
 
 def route_of(name: str, kind: type[AnyTask]) -> RowRoute[Any, Any]:
     """A route that takes texts or pairs, and the constructor's options with their types and defaults."""
-    options = [one for one in inspect.signature(kind, eval_str=True).parameters.values() if one.name not in _OURS]
+    parameters = inspect.signature(kind, eval_str=True).parameters.values()
+    options = [one for one in parameters if one.name not in _OURS and one.kind is not one.VAR_KEYWORD]
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("inputs", str | list[TextOrPairIn])]
     for one in options:
         field = one.name, one.annotation

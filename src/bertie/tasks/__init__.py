@@ -50,4 +50,5 @@ def __getattr__(name: str) -> object:
         if error.name != f"bertie.tasks.{where}":
             raise
         raise AttributeError(f"module 'bertie.tasks' has no attribute {name!r}") from None
-    return getattr(module, name) if name in _WHERE else module
+    globals()[name] = found = getattr(module, name) if name in _WHERE else module
+    return found

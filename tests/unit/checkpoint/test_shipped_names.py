@@ -12,8 +12,8 @@ from test_hub_names import cached
 
 from bertie import BertForPreTraining, BertModel, BertTokenizer, load
 from bertie.checkpoint import shipped
+from bertie.checkpoint.find_checkpoint import Located, read_located
 from bertie.checkpoint.inspect import summarise
-from bertie.checkpoint.locate import Located, read_located
 from bertie.checkpoint.shipped import BESIDE, INSIDE, SHIPPED
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import CheckpointError, CheckpointNotFound

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
@@ -20,6 +20,7 @@ from bertie.errors import (
     MissingExtra,
     TokenizerError,
 )
+from bertie.training.settings import OptimizerName, Precision, ScheduleName
 
 if TYPE_CHECKING:
     from bertie.training import Result, Settings
@@ -67,19 +68,14 @@ def training_options(
         number("--warmup", metavar="X", default=warmup, shown="Share of the steps, or from 1 up their number."),
         choice_option(
             "--schedule",
-            "linear",
-            "polynomial",
-            "cosine",
-            "constant",
+            *get_args(ScheduleName),
             metavar="NAME",
             default="linear",
-            shown="Rate after the warm-up: linear, polynomial, cosine, constant.",
+            shown=f"Rate after the warm-up: {', '.join(get_args(ScheduleName))}.",
         ),
         choice_option(
             "--optimizer",
-            "adamw",
-            "adam-weight-decay",
-            "lamb",
+            *get_args(OptimizerName),
             metavar="NAME",
             default="adamw",
             shown="adamw, adam-weight-decay (Google's: no bias correction), lamb.",
@@ -98,9 +94,7 @@ def training_options(
         number("--workers", default=0, shown="Processes that make batches; 0 is a thread."),
         choice_option(
             "--precision",
-            "auto",
-            "float32",
-            "bfloat16",
+            *get_args(Precision),
             metavar="NAME",
             default="auto",
             shown="float32, bfloat16, or auto: bfloat16 on GPUs that have it.",

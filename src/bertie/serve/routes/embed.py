@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from bertie.model import BertForMaskedLM
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel, open_model
 from bertie.running.pooling import Pieces
-from bertie.running.rows import Cuts, Cutting, TextOrPair, truncated_rows
+from bertie.running.rows import Cuts, Cutting, Row, TextOrPair, truncated_rows
 from bertie.running.sentence_folder import Normalize
 from bertie.serve import schemas
 from bertie.serve.bodies import NUMBER_BYTES, encode, encode_parts, encode_rows

@@ -12,9 +12,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bertie.answers import TASK_ROUTES
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel
-from bertie.running.rows import TextOrPair
+from bertie.running.rows import Row, TextOrPair
 from bertie.running.task import RowTask
 from bertie.serve.bodies import encode_answer
 from bertie.serve.failures import too_large

@@ -14,10 +14,8 @@ from torch import Tensor
 
 from bertie.answers import Classification, Prediction
 from bertie.model import BertForNextSentencePrediction, BertForSequenceClassification
-from bertie.running.batching import Row
 from bertie.running.open import open_model
-from bertie.running.rows import Cuts, Sliding, TextOrPair, split_text_or_pair
-from bertie.running.scoring import averaged
+from bertie.running.rows import Cuts, Row, Sliding, TextOrPair, split_text_or_pair
 from bertie.serve import schemas
 from bertie.serve.bodies import LABEL_BYTES
 from bertie.serve.failures import empty, invalid
@@ -28,7 +26,7 @@ from bertie.serve.scheduler import Lane
 from bertie.serve.schemas import as_item, as_list
 from bertie.serve.service import AnyRoute, Call, Route, text_size
 from bertie.serve.settings import Truncation
-from bertie.tasks.classify import Function, best_first, label_names, score_function, scores
+from bertie.tasks.classify import Function, averaged, best_first, label_names, score_function, scores
 from bertie.tasks.rerank import Reranker
 from bertie.tasks.similarity import unit
 
