@@ -15,13 +15,15 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = "src/bertie/engine/cpu/csrc"
-FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
+FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-maybe-uninitialized",
+         "-Wno-psabi"]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma", "-mprefer-vector-width=512"]
 X86 = {
-    "kernels_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma",
-                           "-mprefer-vector-width=512"],
+    "kernels_amx.cpp": [*AVX512, "-mamx-tile", "-mamx-int8"],
+    "kernels_avx512.cpp": AVX512,
     "kernels_avx2.cpp": ["-mavx2", "-mfma"],
-}  # fmt: skip
-FILES = ["encoder.cpp", "team.cpp", "kernels_portable.cpp"]
+}
+FILES = ["encoder.cpp", "team.cpp", "kernels_portable.cpp", "kernels_tiles.cpp"]
 
 
 NATIVE = os.environ.get("BERTIE_NATIVE", "" if sys.platform != "win32" else "0")
@@ -64,7 +66,7 @@ names = FILES + (list(X86) if is_x86 else [])
 kernels = Extension(
     "bertie.engine.cpu._kernels",
     [f"{KERNELS}/{name}" for name in names],
-    depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "kernels.inl", "simd.h", "team.h")],
+    depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "kernels.inl", "simd.h", "team.h", "tiles.inl")],
     optional=True,
 )
 wordpiece = Extension(

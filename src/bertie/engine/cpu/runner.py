@@ -58,7 +58,6 @@ class CpuRunner(Runner):
         self._library = library = self.check(model)
         config = model.config
         self.device, self.dtype = torch.device("cpu"), torch.float32
-        self.token_budget = 4096  # it cuts batches into what suits it, so this only has to be large
         self.smoothing = dict(smoothing or {})
         self.threads = check_threads(threads)
         self.width = config.hidden_size
@@ -254,6 +253,11 @@ class CpuRunner(Runner):
             CalibrationWarning,
             stacklevel=2,
         )
+
+    @property
+    def token_budget(self) -> int:  # type: ignore[override]
+        """It cuts batches into what suits it, so this only has to be large: several pieces for every thread."""
+        return max(4096, 1024 * self._team)
 
     @property
     def _team(self) -> int:

@@ -45,8 +45,9 @@ struct Kernels {
     long (*attention_scratch)(int length, int head_width);
 };
 
-extern const Kernels kernels_portable;
+extern const Kernels kernels_portable, kernels_tiles;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
+extern const Kernels kernels_amx;
 #endif
