@@ -60,6 +60,7 @@ class CpuRunner(Runner):
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.smoothing = dict(smoothing or {})
         self.threads = check_threads(threads)
+        self.token_budget = max(4096, 1024 * self._team)  # it cuts batches itself: enough for several pieces a thread
         self.width = config.hidden_size
         self.num_layers = len(model.encoder.layer)
         self.num_int8 = len(self.smoothing)
@@ -253,11 +254,6 @@ class CpuRunner(Runner):
             CalibrationWarning,
             stacklevel=2,
         )
-
-    @property
-    def token_budget(self) -> int:  # type: ignore[override]
-        """It cuts batches into what suits it, so this only has to be large: several pieces for every thread."""
-        return max(4096, 1024 * self._team)
 
     @property
     def _team(self) -> int:

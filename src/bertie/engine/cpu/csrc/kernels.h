@@ -1,4 +1,4 @@
-// What every instruction set provides. One table of functions per set; encoder.cpp picks one when a model is made.
+// What every instruction set provides. One table of functions per set; dispatch.cpp picks one when a model is made.
 #pragma once
 
 #include <cstdint>
@@ -51,3 +51,6 @@ extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
 extern const Kernels kernels_amx;
 #endif
+
+// The fastest of them here; BERTIE_CPU names a slower one.
+const Kernels *best_kernels();
