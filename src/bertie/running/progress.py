@@ -20,12 +20,22 @@ _PATIENCE = 1.5  # seconds before a bar appears
 _local = threading.local()  # the bar of the work that this thread is doing
 
 
-class Bar:
+class Meter:
+    """Answers and tokens so far, shown to nobody."""
+
+    def __init__(self) -> None:
+        self.answers = self.tokens = 0
+
+    def update(self) -> None:
+        """Either has grown, or is about to."""
+
+
+class Bar(Meter):
     """Answers and tokens so far; it is drawn once the work has taken longer than a moment."""
 
     def __init__(self, what: str, total: int | None) -> None:
+        super().__init__()
         self.what, self.total = what, total
-        self.answers = self.tokens = 0
         self._started = time.monotonic()
         self._drawn: tuple[Progress, TaskID] | None = None
 
@@ -62,26 +72,32 @@ def with_progress(items: Iterable[T], *, what: str, total: int | None = None, sh
     if not show:
         yield from items
         return
-    bar, iterator = Bar(what, total), iter(items)
+    bar = Bar(what, total)
     try:
-        while True:
-            outer, _local.bar = getattr(_local, "bar", None), bar
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-            finally:
-                _local.bar = outer
-            yield item
-            bar.answers += 1
-            bar.update()
+        yield from metered(items, bar)
     finally:
         bar.stop()
 
 
+def metered(items: Iterable[T], meter: Meter) -> Iterator[T]:
+    """Pass items on, and count in `meter` what is read for them in this thread and how many there were."""
+    iterator = iter(items)
+    while True:
+        outer, _local.bar = getattr(_local, "bar", None), meter
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        finally:
+            _local.bar = outer
+        yield item
+        meter.answers += 1
+        meter.update()
+
+
 def read_tokens(count: int) -> None:
     """The model is about to read so many tokens for whoever is waiting in this thread."""
-    bar: Bar | None = getattr(_local, "bar", None)
+    bar: Meter | None = getattr(_local, "bar", None)
     if bar is not None:
         bar.update()
         bar.tokens += count

@@ -203,6 +203,13 @@ class Embedder(TextTask[Vectors]):
 
     __call__ = embed  # type: ignore[assignment]  # of a list it gives an array, where other tasks give a list
 
+    def blocks(self, texts: Iterable[str], cutting: Cutting) -> Iterator[Vectors]:
+        """A stream's vectors, in order, as they leave the model: `[some texts, d]` at a time.
+
+        What is cut is counted in `cutting.cuts`, and nobody is warned.
+        """
+        return self._vector_stream(cutting).vectors(texts, soon=True)
+
     def stream(self, items: Iterable[str]) -> Iterator[Vectors]:
         return _quantized(self._vector_stream(self.cutting()), items, "float32", None)
 
