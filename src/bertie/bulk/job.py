@@ -35,7 +35,7 @@ from bertie.bulk.manifest import (
     write_state,
 )
 from bertie.bulk.progress import Progress
-from bertie.bulk.questions import TASKS, check_settings, chosen_columns
+from bertie.bulk.questions import TASKS, chosen_columns, own_settings
 from bertie.bulk.stores import full_name, is_address, joined, make_folder
 from bertie.bulk.work import ERROR, ROW_GROUP, JobStopped, Report, named_model
 from bertie.checkpoint.read import open_checkpoint
@@ -107,8 +107,7 @@ def prepare(
     **settings: Any,
 ) -> Prepared:
     """The job that is asked for, new or as it was left. Nothing is written, and no model is loaded."""
-    given = {name: _json_value(value) for name, value in settings.items() if value is not None}
-    check_settings(task, given)
+    given = own_settings(task, {name: _json_value(value) for name, value in settings.items()})
     whole_number("piece_rows", piece_rows, or_none="as many as fit a file of 128 MB")
     place = full_name(output)
     names = [os.fspath(one) for one in ([input] if isinstance(input, str | os.PathLike) else input)]

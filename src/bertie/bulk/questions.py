@@ -373,18 +373,20 @@ TASKS: dict[str, BulkTask] = {
         None,
     ),
 }
-_EMBED_CALL = ("prompt", "prompt_name", "precision", "long")
+_EMBED_CALL = {"prompt": None, "prompt_name": None, "precision": "float32", "long": "truncate"}
 _NOT_SETTINGS = ("model", "tokenizer", "device", "progress")
 
 
-def check_settings(task: str, settings: Settings) -> None:
-    """Refuse a setting that the task does not have, before anything is read or loaded."""
+def own_settings(task: str, settings: Settings) -> dict[str, Any]:
+    """The settings that are not the task's defaults. One that it does not have is refused, before anything is read."""
     one_of("task", task, tuple(TASKS))
-    known = [name for name in inspect.signature(TASKS[task].takes).parameters if name not in _NOT_SETTINGS]
-    known += _EMBED_CALL if task == "embed" else ()
+    parameters = inspect.signature(TASKS[task].takes).parameters
+    known = {name: one.default for name, one in parameters.items() if name not in _NOT_SETTINGS}
+    known |= _EMBED_CALL if task == "embed" else {}
     for name in settings:
         if name not in known:
             raise InputError(f"{task} has no setting {name!r}.", f"It has: {', '.join(sorted(known))}.")
+    return {name: value for name, value in settings.items() if value != known[name]}
 
 
 def chosen_columns(

@@ -40,6 +40,7 @@ def run_on_ray(
     ray = _connected(address)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # ours says more
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     needs = {"num_gpus": gpus, "num_cpus": cpus or 0} if gpus else {"num_cpus": cpus or 1}
     fit = max(1, min(len(pieces), workers or len(pieces), _room(ray, needs)))
     most = max(fit, min(len(pieces), workers or len(pieces)))
@@ -124,6 +125,7 @@ class _RayWorker:
 def _connected(address: str) -> Any:
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of this process, on the terminal; Ray's own logs stay
         import ray
         import ray.data
     except ImportError:

@@ -8,8 +8,9 @@ kept, so that whoever reads the answers can read them.
 from __future__ import annotations
 
 import io
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import IO, Any
@@ -41,15 +42,17 @@ class Batch:
         return f"{self.file.name}, row {self.first + number + 1}"
 
 
-def read_piece(files: Sequence[InputFile], piece: Piece, schema: Any, reading: Reading) -> Iterator[Batch]:
-    """All rows of a piece, in order."""
+def read_piece(
+    files: Sequence[InputFile], piece: Piece, schema: Any, reading: Reading, asked: Collection[str] = ()
+) -> Iterator[Batch]:
+    """All rows of a piece, in order. `asked` are the columns that have to be text; in others, JSON may become text."""
     for span in piece.spans:
         file = files[span.file]
         try:
             if file.format in ("parquet", "arrow"):
                 yield from _columns(file, span, schema)
             else:
-                yield from _lines(file, span, schema, reading)
+                yield from _lines(file, span, schema, reading, asked)
         except DataError:
             raise
         except (OSError, ValueError, KeyError) as error:
@@ -170,7 +173,7 @@ class _Noted(BadRows):
         self.waiting.append(error)
 
 
-def _lines(file: InputFile, span: Span, schema: Any, reading: Reading) -> Iterator[Batch]:
+def _lines(file: InputFile, span: Span, schema: Any, reading: Reading, asked: Collection[str]) -> Iterator[Batch]:
     """Lines that begin inside the span. One that begins on its last byte goes on beyond it."""
     whole = span.start == 0 and span.stop == file.size
     with open_file(file.name) as raw:
@@ -184,7 +187,8 @@ def _lines(file: InputFile, span: Span, schema: Any, reading: Reading) -> Iterat
         numbered = enumerate(_with_bad(rows, bad))
         byte = None if whole else span.start
         while some := list(islice(numbered, BATCH_ROWS)):
-            yield _batch([row for _, row in some], schema, file, some[0][0], byte)
+            batch, errors = _batch([row for _, row in some], schema, file, asked)
+            yield Batch(batch, errors, file, some[0][0], byte)
 
 
 def _with_bad(rows: Iterable[Row], bad: _Noted) -> Iterator[Row | DataError]:
@@ -196,7 +200,9 @@ def _with_bad(rows: Iterable[Row], bad: _Noted) -> Iterator[Row | DataError]:
     yield from bad.waiting
 
 
-def _batch(rows: Sequence[Row | DataError], schema: Any, file: InputFile, first: int, byte: int | None) -> Batch:
+def _batch(
+    rows: Sequence[Row | DataError], schema: Any, file: InputFile, asked: Collection[str]
+) -> tuple[Any, dict[int, str]]:
     import pyarrow as pa
 
     errors: dict[int, str] = {}
@@ -211,12 +217,13 @@ def _batch(rows: Sequence[Row | DataError], schema: Any, file: InputFile, first:
         if row.values.keys() - known:
             unknown = sorted(row.values.keys() - known)[0]
             errors[number] = f"the column {unknown!r} is not among those of the first rows: {', '.join(schema.names)}"
-    arrays = [_array([row.get(field.name) for row in values], field, errors) for field in schema]
-    return Batch(pa.RecordBatch.from_arrays(arrays, schema=schema), errors, file, first, byte)
+    arrays = [_array([row.get(field.name) for row in values], field, errors, field.name in asked) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), errors
 
 
-def _array(values: list[Any], field: Any, errors: dict[int, str]) -> Any:
-    """A column; a value of another type is left out, and its row noted."""
+def _array(values: list[Any], field: Any, errors: dict[int, str], asked: bool) -> Any:
+    """A column; a value of another type is left out, and its row noted. Where text is kept, not asked about, any value
+    is text: its JSON."""
     import pyarrow as pa
 
     failures = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -226,6 +233,8 @@ def _array(values: list[Any], field: Any, errors: dict[int, str]) -> Any:
         pass
     kept: list[Any] = []
     for number, value in enumerate(values):
+        if pa.types.is_string(field.type) and not asked and not isinstance(value, str | None):
+            value = json.dumps(value, ensure_ascii=False)
         try:
             kept.append(pa.scalar(value, type=field.type).as_py())
         except UnicodeEncodeError:

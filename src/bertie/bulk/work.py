@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,7 +105,7 @@ class Worker:
         """As `run`; the piece is computed, and the call that is given waits until its file is there."""
         reason = ""
         for attempt in range(TRIES):
-            logger.info("piece %d begins%s", number, f", again: {reason}" if attempt else "")
+            logger.info("piece %d begins in process %d%s", number, os.getpid(), f", again: {reason}" if attempt else "")
             try:
                 return self._start(number, tick)
             except JobStopped:
@@ -143,7 +144,7 @@ class Worker:
         piece, meter = self.job.pieces[number], Meter()
         cuts = self.question.cuts()
         errors = told = 0
-        source = read_piece(self.job.files, piece, self.schema, self.job.reading)
+        source = read_piece(self.job.files, piece, self.schema, self.job.reading, self.job.columns)
 
         def items() -> Iterator[object]:
             with closing(map_ahead(lambda _: next(source, None), repeat(None), depth=_READ_AHEAD)) as batches:
@@ -322,11 +323,15 @@ class _Part:
             self._guarded(lambda: self._parquet.write_table(table, row_group_size=ROW_GROUP))
 
     def _publish(self, about: str) -> tuple[int, int]:
-        self._flush()
-        self._parquet.add_key_value_metadata({FOOTER: about})
-        self._guarded(self._parquet.close)
-        size = self._new.stream.tell()
-        self._guarded(self._new.keep)
+        try:
+            self._flush()
+            self._parquet.add_key_value_metadata({FOOTER: about})
+            self._guarded(self._parquet.close)
+            size = self._new.stream.tell()
+            self._guarded(self._new.keep)
+        except BaseException:
+            self._drop()
+            raise
         return self._rows, size
 
     def _drop(self) -> None:

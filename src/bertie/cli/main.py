@@ -35,6 +35,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "features": "A vector for every token, as Google's extract_features writes.",
         "generate": "Go on from a prompt, with a decoder.",
         "tokenize": "How texts are cut into word pieces.",
+        "bulk": "Such answers for every row of many files, on one machine or a Ray cluster.",
     },
     "Training": {
         "finetune": "Teach a checkpoint a task from labelled files.",
@@ -124,7 +125,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0 done, 1 a check failed, 2 a mistake in what was asked."""
+    """Run a command; returns the exit code: 0 done, 1 a check failed, 2 a mistake in what was asked, 3 in part."""
     given = sys.argv[1:] if arguments is None else arguments
     warnings.showwarning = partial(_show_warning, given)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it retries, our own error says once
