@@ -25,7 +25,7 @@ KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/word
 	@touch $@
 
 .venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,ray]'
 	@touch $@ .venv/demo
 
 demo: .venv/demo
@@ -49,7 +49,7 @@ test: .venv/test
 	$(BIN)/python -m pytest -n 2
 
 .venv/test-all: .venv/test
-	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,langchain,mteb]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,ray,langchain,mteb,recipes]'
 	-$(BIN)/python tests/scripts/fetch_artefacts.py
 	@touch $@
 
@@ -57,7 +57,7 @@ test-all: .venv/test-all
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
 .venv/bench: .venv/test
-	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,bench]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,ray,bench]'
 	@touch $@
 
 bench: .venv/bench
@@ -68,6 +68,7 @@ bench: .venv/bench
 	$(BIN)/python -m benchmarks.cpu --save
 	$(BIN)/python -m benchmarks.serve --save
 	$(BIN)/python -m benchmarks.training --save
+	$(BIN)/python -m benchmarks.bulk --save
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

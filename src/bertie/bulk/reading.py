@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import IO, Any
 
 from bertie.bulk.inputs import InputFile, Piece, Reading, Span, arrow_batches, unreadable
@@ -130,7 +130,7 @@ def _repaired(column: Any, field: Any, errors: dict[int, str]) -> Any:
     """The column, with text that is not UTF-8 repaired and its rows noted."""
     import pyarrow as pa
 
-    if not (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
+    if not _is_text(field.type):
         return column
     try:
         column.validate(full=True)
@@ -278,14 +278,21 @@ class _Part(io.RawIOBase):
         return len(data)
 
 
-def texts_of(column: Any) -> Iterable[object]:
+def texts_of(column: Any) -> list[object]:
     """The values of a column of text; of a column of bytes, those that are UTF-8 as text."""
+    values: list[Any] = column.to_pylist()
+    return values if _is_text(column.type) else [_decoded(value) for value in values]
+
+
+def is_all_text(column: Any) -> bool:
+    """Whether every row has a text, told without looking at each."""
+    return _is_text(column.type) and not column.null_count
+
+
+def _is_text(kind: Any) -> bool:
     import pyarrow as pa
 
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        return chain.from_iterable([_decoded(value)] for value in column.to_pylist())
-    values: list[object] = column.to_pylist()
-    return values
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _decoded(value: bytes | None) -> object:

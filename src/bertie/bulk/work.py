@@ -23,7 +23,7 @@ from typing import Any
 from bertie.bulk.inputs import read_schema
 from bertie.bulk.manifest import FOOTER, Done, model_hash, part_name, read_job
 from bertie.bulk.questions import TASKS, Question
-from bertie.bulk.reading import BATCH_ROWS, Batch, read_piece, texts_of
+from bertie.bulk.reading import BATCH_ROWS, Batch, is_all_text, read_piece, texts_of
 from bertie.bulk.stores import joined, new_file
 from bertie.data.source import reason_of
 from bertie.defaults import default_embedding_model, default_language_model
@@ -144,14 +144,13 @@ class Worker:
         piece, meter = self.job.pieces[number], Meter()
         cuts = self.question.cuts()
         errors = told = 0
-        source = read_piece(self.job.files, piece, self.schema, self.job.reading, self.job.columns)
+        source = map(self._asked, read_piece(self.job.files, piece, self.schema, self.job.reading, self.job.columns))
 
         def items() -> Iterator[object]:
             with closing(map_ahead(lambda _: next(source, None), repeat(None), depth=_READ_AHEAD)) as batches:
-                for batch in batches:
-                    if batch is None:
+                for asked in batches:
+                    if asked is None:
                         return
-                    asked = self._asked(batch)
                     waiting.append(asked)
                     yield from asked.items
 
@@ -174,10 +173,10 @@ class Worker:
 
     def _asked(self, batch: Batch) -> _Asked:
         """The items of a batch's rows, and what is wrong with the rows that have none."""
-        columns = [list(texts_of(batch.rows.column(name))) for name in self.job.columns]
-        rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        good = all(type(text) is str for column in columns for text in column)
-        if good and not batch.errors and not self._refuses(rows):
+        given = [batch.rows.column(name) for name in self.job.columns]
+        columns = [texts_of(column) for column in given]
+        rows: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        if all(map(is_all_text, given)) and not batch.errors and not self._refuses(rows):
             return _Asked(batch, rows, None, {})
         errors = dict(batch.errors)
         items, places = [], []
@@ -227,7 +226,9 @@ class Worker:
                 taken[place] = number
             index = pa.array(taken, type=pa.int64())
             found = [array.take(index) for array in found]
-        said = pa.array([asked.errors.get(place) for place in range(rows.num_rows)], type=pa.string())
+        said = pa.nulls(rows.num_rows, pa.string())
+        if asked.errors:
+            said = pa.array([asked.errors.get(place) for place in range(rows.num_rows)], type=pa.string())
         return pa.RecordBatch.from_arrays([*rows.columns, *found, said], schema=self._written_schema())
 
 
