@@ -115,6 +115,18 @@ def _vectors(values: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
 
 
+def _joined(blocks: Sequence[Any]) -> Any:
+    """Blocks `[some, d]` as one column. Its memory is Arrow's own: blocks of several MB leave holes in Python's heap."""
+    import pyarrow as pa
+
+    count, kind = sum(map(len, blocks)), blocks[0].dtype
+    buffer = pa.allocate_buffer(count * blocks[0].shape[1] * kind.itemsize)
+    values = np.frombuffer(buffer, kind).reshape(count, -1)
+    np.concatenate(blocks, out=values)
+    flat = pa.Array.from_buffers(pa.from_numpy_dtype(kind), values.size, [None, buffer])
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
 # -- the tasks ---------------------------------------------------------------------------------------------------------
 
 
@@ -154,7 +166,7 @@ class EmbedQuestion:
 
     def arrays(self, answers: Sequence[Any]) -> list[Any]:
         empty = np.empty((0, self.embedder.dimension), np.float32)
-        return [_vectors(np.concatenate(answers)) if answers else self._column(empty)]
+        return [_joined(answers) if answers else self._column(empty)]
 
     def _column(self, vectors: Any) -> Any:
         from bertie.running.precision import quantize

@@ -23,6 +23,7 @@ from bertie.data.source import from_stream
 from bertie.errors import DataError
 
 BATCH_ROWS = 4096
+_COLUMN_BYTES = 1 << 22
 _LINE = re.compile(r"^, line [0-9]+( to [0-9]+)?: ")  # of the part that was read; Batch.where() says it of the file
 
 
@@ -87,7 +88,8 @@ def _parquet(file: InputFile, span: Span) -> Iterator[tuple[int, Any]]:
     """(the first row's number, batch), from the row group on in which the span begins."""
     import pyarrow.parquet as pq
 
-    with open_file(file.name) as source, pq.ParquetFile(source) as table:
+    # A few MB of a column at a time: a row group may have a million rows.
+    with open_file(file.name) as source, pq.ParquetFile(source, buffer_size=_COLUMN_BYTES) as table:
         about = table.metadata
         wanted, begin, at = [], None, 0
         for number in range(about.num_row_groups):

@@ -32,6 +32,7 @@ from bertie.running.progress import Meter, metered
 from bertie.running.stream import map_ahead
 
 ROW_GROUP = 1 << 16
+_GROUP_BYTES = 1 << 26  # or less than so many rows, where their vectors are wide: a row group is held until it is whole
 TRIES = 3
 ERROR = "error"
 _QUEUED = 4  # batches on their way to the file
@@ -275,7 +276,7 @@ class _Part:
         self._name, self._pool = name, writer
         self._pending: deque[Future[None]] = deque()
         self._held: list[Any] = []
-        self._rows = self._held_rows = 0
+        self._rows = self._held_rows = self._held_bytes = 0
         self._new = self._guarded(lambda: new_file(name))
         leaves = {path: is_vector for one in schema for path, is_vector in _leaves(one.type, one.name)}
         # Vectors are noise to a compressor.
@@ -311,7 +312,8 @@ class _Part:
     def _put(self, batch: Any) -> None:
         self._held.append(batch)
         self._held_rows += batch.num_rows
-        if self._held_rows + BATCH_ROWS > ROW_GROUP:
+        self._held_bytes += batch.nbytes
+        if self._held_rows + BATCH_ROWS > ROW_GROUP or self._held_bytes >= _GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
@@ -320,7 +322,7 @@ class _Part:
         if self._held:
             table = pa.Table.from_batches(self._held)
             self._rows += table.num_rows
-            self._held, self._held_rows = [], 0
+            self._held, self._held_rows, self._held_bytes = [], 0, 0
             self._guarded(lambda: self._parquet.write_table(table, row_group_size=ROW_GROUP))
 
     def _publish(self, about: str) -> tuple[int, int]:
