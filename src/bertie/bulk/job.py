@@ -38,7 +38,7 @@ from bertie.bulk.progress import Progress
 from bertie.bulk.questions import TASKS, chosen_columns, own_settings
 from bertie.bulk.stores import full_name, is_address, joined, make_folder
 from bertie.bulk.work import ERROR, ROW_GROUP, JobStopped, Report, named_model
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import DataError, InputError
 from bertie.files import Busy, Lock
 

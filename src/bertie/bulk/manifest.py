@@ -22,7 +22,7 @@ from typing import Any
 from bertie import __version__
 from bertie.bulk.inputs import InputFile, Piece, Reading, Span
 from bertie.bulk.stores import Found, files_below, joined, make_folder, open_file, read_small, write_small
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import DataError
 from bertie.files import sha256
 

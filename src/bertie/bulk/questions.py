@@ -32,7 +32,7 @@ from bertie.answers import (
 from bertie.arguments import one_of
 from bertie.data.columns import choose_pair, choose_text
 from bertie.errors import DataError, InputError
-from bertie.running.precision import NEED_RANGES
+from bertie.running.precision import NEED_RANGES, quantize
 from bertie.running.rows import Cuts
 from bertie.running.task import RowTask
 
@@ -116,7 +116,7 @@ def _vectors(values: Any) -> Any:
 
 
 def _joined(blocks: Sequence[Any]) -> Any:
-    """Blocks `[some, d]` as one column. Its memory is Arrow's own: blocks of several MB leave holes in Python's heap."""
+    """Blocks `[some, d]` as one column. Its memory is Arrow's: blocks of several MB leave holes in Python's heap."""
     import pyarrow as pa
 
     count, kind = sum(map(len, blocks)), blocks[0].dtype
@@ -154,10 +154,8 @@ class EmbedQuestion:
         self.cutting.pieces(items, self.cuts())
 
     def blocks(self, items: Iterator[str], cuts: Cuts) -> Iterator[Any]:
-        from bertie.running.precision import quantize
-
-        blocks = self.embedder.blocks(items, dataclasses.replace(self.cutting, cuts=cuts))
-        return (quantize(block, self.precision) for block in blocks)
+        stream = self.embedder.vector_stream(dataclasses.replace(self.cutting, cuts=cuts))
+        return (quantize(block, self.precision) for block in stream.vectors(items))
 
     def fields(self) -> list[Any]:
         import pyarrow as pa
@@ -169,8 +167,6 @@ class EmbedQuestion:
         return [_joined(answers) if answers else self._column(empty)]
 
     def _column(self, vectors: Any) -> Any:
-        from bertie.running.precision import quantize
-
         return _vectors(quantize(vectors, self.precision))
 
 

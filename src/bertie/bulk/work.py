@@ -32,7 +32,9 @@ from bertie.running.progress import Meter, metered
 from bertie.running.stream import map_ahead
 
 ROW_GROUP = 1 << 16
-_GROUP_BYTES = 1 << 26  # or less than so many rows, where their vectors are wide: a row group is held until it is whole
+_GROUP_BYTES = (
+    48 << 20
+)  # or less than so many rows, where their vectors are wide: a row group is held until it is whole
 TRIES = 3
 ERROR = "error"
 _QUEUED = 4  # batches on their way to the file

@@ -1,4 +1,4 @@
-"""`bertie bulk TASK`: the rows of many files, on this machine or on a Ray cluster."""
+"""`bertie bulk`: such answers for every row of many files, on one machine or a Ray cluster."""
 
 from __future__ import annotations
 
