@@ -174,6 +174,7 @@ def _differs(name: str, old: Any, new: Any) -> str:
     words = {
         "model_hash": "the files of its model are not those of the model named now",
         "version": f"it was begun by Bertie {old}, and this is {new}",
+        "columns": f"it reads {_shown(old)}, and now it should read {_shown(new)}",
     }
     return words.get(name, f"its {name.replace('_', ' ')} is {_shown(old)}, now it is {_shown(new)}")
 

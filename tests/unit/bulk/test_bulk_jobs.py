@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import bertie
 from bertie.bulk import BulkReport, prepare, run, work
 from bertie.bulk.stores import NewObject
-from bertie.errors import BertieError, DataError, InputError
+from bertie.errors import BertieError, DataError, InputError, MissingExtra
 from bulk_jobs import answers, jsonl_file, parquet_files, some_texts, vectors
 from sentence_models import tiny_sentence_model
 
@@ -134,7 +135,7 @@ def test_another_job_in_the_folder_is_refused_by_what_differs(
         bertie.bulk("embed", texts, out, model, truncate_dim=8)
     with pytest.raises(DataError, match="its task is 'embed', now it is 'rerank'"):
         bertie.bulk("rerank", texts, out, model)
-    with pytest.raises(DataError, match="its columns is text, now it is id"):
+    with pytest.raises(DataError, match="it reads text, and now it should read id"):
         bertie.bulk("embed", texts, out, model, column="id")
     with monkeypatch.context() as patched:
         patched.setattr("bertie.bulk.job.__version__", "9.9")
@@ -386,6 +387,14 @@ def test_columns_named_as_answers_are_refused_and_a_prefix_helps(model: str, tmp
     bertie.bulk("embed", file, tmp_path / "out", model, prefix="bertie_")
     names = answers(tmp_path / "out").column_names
     assert names == ["text", "embedding", "error", "bertie_embedding", "bertie_error"]
+
+
+def test_without_ray_a_cluster_is_refused_with_what_to_install(
+    model: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'bertie\[ray\]'"):
+        bertie.bulk("embed", texts, tmp_path / "out", model, ray="auto")
 
 
 def test_a_model_that_changed_on_the_way_is_refused(model: str, texts: Path, tmp_path: Path) -> None:

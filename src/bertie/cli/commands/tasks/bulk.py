@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  bertie bulk embed "texts/*.parquet" vectors -m ./my-model
-  bertie bulk classify reviews.jsonl labels -m ./my-sentiment --column review
-  bertie bulk embed s3://bucket/texts s3://bucket/vectors --ray auto --gpus-per-worker 1
-  bertie bulk embed texts.csv vectors --plan
+  bertie bulk embed texts.txt vectors --plan
+  bertie bulk embed texts.txt vectors
+  bertie bulk classify reviews.csv labels -m ./my-sentiment --column review
+  bertie bulk embed "doc*.txt" more-vectors --piece-rows 1000
 """
 _FORMATS = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
 _JOB = ("column", "columns", "prefix", "encoding", "delimiter", "piece_rows")
@@ -133,7 +133,11 @@ _task(
 _task(
     "tag",
     "Entities of texts: a column `entities`, a list for each row.",
-    click.option("--aggregation", type=click.Choice(["none", "simple", "first", "average", "max"])),
+    click.option(
+        "--aggregation",
+        type=click.Choice(["none", "simple", "first", "average", "max"]),
+        help="How tokens become entities. [default: simple]",
+    ),
     needs="a token classifier (BertForTokenClassification)",
 )
 _task(
