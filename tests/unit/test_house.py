@@ -46,9 +46,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "search": TASKS | {"tasks"},
     "adapters": TASKS | {"tasks"},
     "training": TASKS | {"tasks"},
+    "compression": TASKS | {"tasks", "training"},
     "client": LOWEST | {"data"},
     "serve": TASKS | {"tasks"},
-    "cli": TASKS | {"tasks", "search", "training", "serve", "client", "certificate", "convert"},
+    "cli": TASKS | {"tasks", "search", "training", "serve", "client", "certificate", "convert", "compression"},
     "__main__": {"cli"},
 }
 NO_TORCH = {*LOWEST, "library", "config", "text", "data", "defaults", "client", "cli"}
