@@ -128,7 +128,8 @@ def with_tokens(model: Model, kept: Sequence[int]) -> Model:
     if decoder is not None:
         weight = table.weight if config.tie_word_embeddings else nn.Parameter(decoder.weight.detach()[rows].clone())
         made = nn.Linear(old.embedding_dim, len(rows), bias=bias is not None, device="meta")
-        made.weight, made.bias = weight, bias
+        made.weight = weight
+        made.register_parameter("bias", bias)
     for name in ("bos_token_id", "eos_token_id", "decoder_start_token_id"):
         token = getattr(config, name)
         setattr(config, name, list(kept).index(token) if token in kept else None)
