@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Training": {
         "finetune": "Teach a checkpoint a task from labelled files.",
         "pretrain": "A new BERT from raw text, or more of it for an old one.",
+        "compress": "A model made smaller and faster, and what that cost.",
     },
     "Checkpoints": {
         "inspect": "What is in a checkpoint, from its headers alone.",

@@ -45,6 +45,9 @@ class Sizes:
     def __len__(self) -> int:
         return len(self.heads)
 
+    def describe(self) -> str:
+        return f"{sum(self.heads)} heads and {sum(self.neurons):,} neurons in {len(self)} layers"
+
 
 def keep(model: Model, heads: Sequence[Sequence[int]], neurons: Sequence[Tensor]) -> Model:
     """A copy with only these heads (original numbers) and neurons (of those it has now) in each layer."""

@@ -214,6 +214,11 @@ class CpuRunner(Runner):
         """How wide the widest row was that each product rounded, `[layers, parts]`: 0 where nothing was rounded."""
         return self._outside()[1]
 
+    @property
+    def calibrated(self) -> Tensor:
+        """What was given to `set_calibrated`; zeros before."""
+        return torch.zeros(self.num_layers, len(PRODUCTS)) if self._calibrated is None else self._calibrated
+
     def set_calibrated(self, widest: Tensor) -> None:
         """What `widest` was after the texts of the calibration: texts far beyond that are counted, and said once."""
         self._calibrated = widest = widest.float().reshape(self.num_layers, len(PRODUCTS)).contiguous()
