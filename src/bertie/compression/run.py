@@ -98,7 +98,7 @@ def compress(
         points, made = work.reach(speedup, size, keep)
         chosen = made[-1]
         if train is not None and epochs != 0 and chosen.model is not target.model:
-            learned = _distilled(target, chosen.model, task, tables, data, train, epochs or 1.0, options, scratch, tell)
+            learned = distilled(target, chosen.model, task, tables, data, train, epochs or 1.0, options, scratch, tell)
             point = replace(chosen.point, score=work.score(learned), speedup=work.speed(learned), trained=epochs or 1.0)
             chosen = Made(learned, point)
             made, points = [*made[:-1], chosen], (*points[:-1], point)
@@ -119,7 +119,7 @@ def compress(
     return Result(Path(output), chosen.point, tuple(points), report.text(), time.monotonic() - started)
 
 
-def _distilled(
+def distilled(
     target: Target, student: BertPreTrainedModel, task: str, teacher: str, data: object, train: object, epochs: float,
     options: TaskOptions | None, scratch: str, say: Callable[[str], None],
 ) -> BertPreTrainedModel:  # fmt: skip

@@ -78,8 +78,8 @@ class Work:
         else:
             assert faster is not None
             self._check_reachable(faster)
-            made = [self._of_speed(s) for s in sorted({*FRONTIER} - {faster}) if s < self._fastest()]
-            made.append(self._of_speed(faster))
+            made = [self.of_speed(s) for s in sorted({*FRONTIER} - {faster}) if s < self._fastest()]
+            made.append(self.of_speed(faster))
         return (original, *(one.point for one in made)), made
 
     def _keeping(self, kept: float) -> list[Made]:
@@ -90,7 +90,7 @@ class Work:
         for s in _FASTER:
             if s >= self._fastest():
                 break
-            made.append(self._of_speed(s))
+            made.append(self.of_speed(s))
             if made[-1].point.score < least:
                 above = s
                 break
@@ -104,7 +104,7 @@ class Work:
                 keep=kept,
                 train=...,
             )
-        if above < math.inf and (between := self._of_speed((passed.point.asked + above) / 2)).point.score >= least:
+        if above < math.inf and (between := self.of_speed((passed.point.asked + above) / 2)).point.score >= least:
             passed = between
             made.append(between)
         return [*(one for one in made if one is not passed), passed]
@@ -128,7 +128,8 @@ class Work:
             )
         return self._make([sizes], asked=share)
 
-    def _of_speed(self, faster: float) -> Made:
+    def of_speed(self, faster: float) -> Made:
+        """The model that loses least at so many times the speed."""
         return self._make(None, asked=faster)
 
     # -- making ------------------------------------------------------------------------------------------------------

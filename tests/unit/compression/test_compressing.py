@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import torch
 from tests.tiny_models import SENTENCES, saved, tokenizer
 
 import bertie
+from bertie.cli.commands.training.compress import command
+from bertie.cli.main import main
 from bertie.compression import cost, work
 from bertie.compression.layers import Sizes
 from bertie.engine.cpu import calibrate
@@ -224,6 +227,26 @@ def test_trimming_and_cutting_together(arguments: dict[str, Any]) -> None:
     result = bertie.compress(**arguments, speedup=1.5, vocab_from=texts(160))
     assert bertie.load(result.output).config.vocab_size < len(tokenizer())
     assert bertie.classify(arguments["data"][0]["text"], model=result.output).label in ("no", "yes")
+
+
+def test_the_command_writes_the_model_and_says_the_page(
+    arguments: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dev.tsv").write_text("text\tlabel\n" + "".join(f"{r['text']}\t{r['label']}\n" for r in arguments["data"]))
+    Path("corpus.txt").write_text("\n".join(texts(20)))
+    Path("mine").symlink_to(arguments["model"])
+    (example, trimming) = (line.strip() for line in (command.epilog or "").splitlines() if "bertie compress" in line)
+    assert main(shlex.split(example)[1:]) == 0
+    captured = capsys.readouterr()
+    assert "times** as fast" in captured.out
+    assert "fitting" in captured.err
+    assert bertie.load("fast").config.intermediate_sizes
+    assert main(shlex.split(trimming)[1:]) == 0
+    assert bertie.load("trimmed").config.vocab_size < len(tokenizer())
+    capsys.readouterr()
+    assert main(shlex.split(example.replace("--speedup 2 -o fast", "--speedup 0.5 -o slow"))[1:]) == 2
+    assert "--speedup 0.5: it takes a number at least 1" in capsys.readouterr().err
 
 
 def _bad(**given: Any) -> dict[str, Any]:
