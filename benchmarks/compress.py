@@ -39,7 +39,7 @@ from bertie.data import read_glue
 from bertie.defaults import default_embedding_model
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.text import BertTokenizer
-from bertie.training.finetune import finetune
+from bertie.training.fine_tuning import finetune
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "glue"
 Rows = list[dict[str, Any]]

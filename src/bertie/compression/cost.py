@@ -95,8 +95,8 @@ def timed(runners: Sequence[Runner], ids: Tensor, packing: Packing, *, rounds: i
 
 def speedup(original: Runner, smaller: Runner, ids: Tensor, packing: Packing) -> float:
     """How many times as fast, by the least disturbed round of each: other programs only ever add to a time."""
-    slow, fast = (min(seconds) for seconds in zip(*timed([original, smaller], ids, packing, rounds=9), strict=True))
-    return slow / fast
+    found = timed([original, smaller], ids, packing, rounds=9)
+    return min(slow for slow, _ in found) / min(fast for _, fast in found)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.compression import vocabulary
 from bertie.compression.layers import dense
 from bertie.compression.targets import Target, read_texts

@@ -31,7 +31,7 @@ from bertie.model import BertModel
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.text import BertTokenizer
 from bertie.training.distillation import Weights
-from bertie.training.finetune import finetune
+from bertie.training.fine_tuning import finetune
 from bertie.training.task import TaskOptions
 
 _LEARNING = Weights(task=0.5, logits=1.0, hidden=1.0)

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.config import BertConfig
 from bertie.data.documents import read_documents
 from bertie.errors import DataError, InputError
@@ -31,9 +31,8 @@ from bertie.model.pretrained import BertPreTrainedModel
 from bertie.running.open import open_model
 from bertie.running.sentence_folder import read_sentence_settings
 from bertie.text import BertTokenizer
-from bertie.training.contract import Batch, Examples
+from bertie.training.contract import Batch, Examples, batches_of, evaluating, run_model
 from bertie.training.distillation import load_teacher
-from bertie.training.objective import batches_of, evaluating, run_model
 from bertie.training.registry import TASKS, load_task
 from bertie.training.sentence_folder import write_sentence_folder
 from bertie.training.task import TaskOptions
