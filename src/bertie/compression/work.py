@@ -74,7 +74,7 @@ class Work:
         if kept is not None:
             made = self._keeping(kept)
         elif size is not None:
-            made = [self._of_size(size)]
+            made = [self.of_size(size)]
         else:
             assert faster is not None
             self._check_reachable(faster)
@@ -109,7 +109,8 @@ class Work:
             made.append(between)
         return [*(one for one in made if one is not passed), passed]
 
-    def _of_size(self, share: float) -> Made:
+    def of_size(self, share: float) -> Made:
+        """The model that loses least with this share of the parameters."""
         config, total = self.target.model.config, self.target.model.num_parameters()
         width, head = config.hidden_size, config.attention_head_size
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,24 @@ def test_padding_may_have_another_id_afterwards() -> None:
     model = tiny("BertModel", vocab_size=9, pad_token_id=1)
     smaller = with_tokens(model, found.kept)
     assert smaller.config.pad_token_id == found.tokenizer.pad_token_id == 0
+
+
+@pytest.mark.slow
+def test_multilingual_bert_down_to_english_and_chinese(shared_data: Path) -> None:
+    old = BertTokenizer.from_pretrained(shared_data / "vocabs" / "bert-base-multilingual-cased", do_lower_case=False)
+    corpus: list[str] = []
+    for language in ("en", "zh"):
+        file = shared_data / "qa" / "xquad" / f"xquad.{language}.json"
+        for article in json.loads(file.read_text(encoding="utf-8"))["data"]:
+            corpus += [paragraph["context"] for paragraph in article["paragraphs"]]
+    found = trim(old, corpus)
+    before, after = old.encode_ids(corpus), found.tokenizer.encode_ids(corpus)
+    assert [[found.kept[i] for i in row] for row in after] == before
+    others = 86_600_000  # parameters that are no word's: of 178 million
+    assert 1 - (len(found.kept) * 768 + others) / (len(old) * 768 + others) >= 0.45
+    model = tiny("BertModel", vocab_size=len(old))
+    smaller = with_tokens(model, found.kept)
+    for one, two in zip(before[:20], after[:20], strict=True):
+        with torch.no_grad():
+            wanted, got = (m(torch.tensor([ids[:48]])).last_hidden_state for m, ids in ((model, one), (smaller, two)))
+        assert torch.equal(wanted, got)
