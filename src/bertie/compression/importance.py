@@ -33,6 +33,7 @@ from bertie.training.contract import Batch
 BLOCKS = ("attention", "feed-forward")
 DAMPING = 0.01  # of the mean of the diagonal: what hardly varies on these rows may vary on others
 _PROBES = 2  # random directions of the answers, for each batch
+_TILE = 16  # neurons: every engine rounds them up to that
 _STEPS = 48  # groups that a feed-forward block's neurons go in
 
 
@@ -132,17 +133,22 @@ def _look(
 
 def curves(model: BertPreTrainedModel, observed: Sequence[dict[str, Moments]]) -> list[dict[str, Curve]]:
     """For every layer, heads by their slots and neurons by their numbers."""
-    made = []
+    made: list[dict[str, Curve]] = []
     for layer, blocks in zip(model.base_model.encoder.layer, observed, strict=True):
         width = layer.attention.self.attention_head_size
         neurons = layer.intermediate.dense.out_features
         made.append({
             "attention": _curve(projection(layer, "attention"), blocks["attention"], unit=width, at_once=1),
             "feed-forward": _curve(
-                projection(layer, "feed-forward"), blocks["feed-forward"], unit=1, at_once=max(1, -(-neurons // _STEPS))
+                projection(layer, "feed-forward"), blocks["feed-forward"], unit=1, at_once=_group(neurons)
             ),
         })  # fmt: skip
     return made
+
+
+def _group(neurons: int) -> int:
+    """Neurons that go in a step: whole tiles of the kernels, unless there are few."""
+    return _TILE * -(-neurons // (_TILE * _STEPS)) if neurons >= 16 * _TILE else max(1, -(-neurons // _STEPS))
 
 
 def damped(moments: Tensor) -> Tensor:
@@ -162,7 +168,7 @@ def _curve(linear: nn.Linear, seen: Moments, *, unit: int, at_once: int) -> Curv
     left, loss, lost = [units], [0.0], 0.0
     inverse = torch.linalg.inv(damped(seen.moments)).float() if units else seen.moments.float()
     while len(alive):
-        number = min(at_once, len(alive))
+        number = len(alive) % at_once or at_once  # from the first step on whole groups are left
         prices = _prices(weight, inverse, fisher, unit)
         going = prices.argsort()[:number]
         places = (going[:, None] * unit + torch.arange(unit)).flatten()

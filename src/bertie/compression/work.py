@@ -14,7 +14,7 @@ import torch
 
 from bertie.compression.cost import CostTable, cost_table, rows_like, runner_of, speedup, timed
 from bertie.compression.importance import BLOCKS, Curve, Moments, curves, observe
-from bertie.compression.layers import Sizes, keep
+from bertie.compression.layers import Sizes, keep, keep_layers
 from bertie.compression.refit import refit
 from bertie.compression.report import Point
 from bertie.compression.search import cheapest_loss
@@ -28,6 +28,7 @@ _FASTER = (*FRONTIER, 4.0, 6.0, 8.0)  # that are tried, one after the other, for
 _STEEP = 2.0  # a speed-up above which there are two rounds
 _CLOSE = 0.03  # how far the measured speed may be from the one asked for before sizes are chosen anew
 _TRIES = 4
+_UNSEEN = 1e-3  # of the answers' squares: what may be lost with a layer that holds nothing
 
 
 @dataclass(frozen=True)
@@ -150,12 +151,33 @@ class Work:
             self.say(f"fitting {chosen.describe()} to the original's states …")
             refit(target.model, smaller, target.fit, observed)
             model = smaller
+        model = self._without_empty_layers(model)
         speed = self.speed(model)
         point = Point(asked, speed, self.score(model), model.num_parameters(), Sizes.of(model), promised or speed)
         self.say(
             f"{point.speedup:.2f} times as fast: {target.metric} {abs(point.score):.4f} (was {abs(self.base):.4f})"
         )
         return Made(model, point)
+
+    def _without_empty_layers(self, model: BertPreTrainedModel) -> BertPreTrainedModel:
+        """A layer with neither heads nor neurons still normalises twice: it goes where the answers do not miss it."""
+        sizes = Sizes.of(model)
+        for number in reversed(range(len(sizes))):
+            if not sizes.heads[number] and not sizes.neurons[number] and len(Sizes.of(model)) > 1:
+                fewer = keep_layers(model, [other for other in range(len(Sizes.of(model))) if other != number])
+                if self._distance(fewer) <= self._distance(model) + _UNSEEN:
+                    model = fewer
+        return model
+
+    @torch.no_grad()
+    def _distance(self, model: BertPreTrainedModel) -> float:
+        """How far a model's answers are from the original's: the share of their squares."""
+        off = whole = 0.0
+        for batch in self.target.fit:
+            wanted = self.target.answers(self.target.model, batch)
+            off += float((self.target.answers(model, batch) - wanted).square().sum())
+            whole += float(wanted.square().sum())
+        return off / max(whole, 1e-30)
 
     def _sizes(self, model: BertPreTrainedModel, found: list[dict[str, Curve]], faster: float) -> tuple[Sizes, float]:
         """The best sizes whose measured speed is what is asked for, and that speed.

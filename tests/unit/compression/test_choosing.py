@@ -162,3 +162,22 @@ def test_every_task_that_can_be_fine_tuned_can_be_compressed(
     assert made.point.parameters <= 0.8 * target.model.num_parameters()
     assert Sizes.of(made.model) == made.point.sizes
     assert made.point.score == made.point.score  # a number
+
+
+def test_a_layer_with_nothing_left_goes_where_the_answers_do_not_miss_it(tmp_path: Path) -> None:
+    model = tiny("BertModel")
+    layer = model.encoder.layer[1]
+    with torch.no_grad():  # its norms do nothing, and neither does anything else of it
+        for norm in (model.encoder.layer[0].output.LayerNorm, layer.attention.output.LayerNorm, layer.output.LayerNorm):
+            norm.weight.fill_(1.0)
+            norm.bias.zero_()
+        for dense in (layer.attention.output.dense, layer.output.dense):
+            dense.weight.zero_()
+            dense.bias.zero_()
+    model.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    target = open_target("embed", str(tmp_path), SENTENCES * 2, None, tokenizer(), None)
+    work = Work(target, "cpu", lambda line: None)
+    made = work.of_size(0.75)
+    assert len(made.point.sizes) == 2
+    assert made.point.score >= 0.99
