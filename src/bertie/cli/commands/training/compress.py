@@ -1,4 +1,4 @@
-"""`bertie compress`: a fine-tuned model and a file in, a smaller and faster model out."""
+"""`bertie compress`: make a model smaller and faster, and say what that cost."""
 
 from __future__ import annotations
 
