@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": TASKS | {"tasks"},
     "compression": TASKS | {"tasks", "training"},
     "client": LOWEST | {"data"},
+    "explore": TASKS | {"tasks", "training"},
     "serve": TASKS | {"tasks"},
     "cli": TASKS | {"tasks", "search", "training", "serve", "client", "certificate", "convert", "compression"},
     "__main__": {"cli"},
