@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bertie.client import Client as Client
     from bertie.compat.auto import *  # noqa: F403
     from bertie.compat.register import register as register
+    from bertie.compression.run import compress as compress
     from bertie.config import BertConfig as BertConfig
     from bertie.config import EncoderDecoderConfig as EncoderDecoderConfig
     from bertie.engine.compile import compile as compile  # noqa: A004
@@ -73,6 +74,7 @@ _WHERE = {
     "Client": "bertie.client",
     "AsyncClient": "bertie.client",
     "compile": "bertie.engine.compile",
+    "compress": "bertie.compression.run",
     "register": "bertie.compat.register",
     "load": "bertie.loading",
     "answer": "bertie.tasks.answer",

@@ -82,6 +82,8 @@ def describe_numerics(config: BertConfig, report: LoadingReport) -> list[str]:
     if config.pruned_heads:
         gone = sum(map(len, config.pruned_heads.values()))
         lines.append(f"{gone} of {config.num_hidden_layers * config.num_attention_heads} heads are pruned")
+    if config.intermediate_sizes is not None:
+        lines.append(f"feed-forward neurons by layer: {', '.join(map(str, config.intermediate_sizes))}")
     return lines
 
 

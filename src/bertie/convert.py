@@ -92,6 +92,12 @@ def _whole(
 
 def _write_tensorflow(model: BertPreTrainedModel, folder: Path) -> list[str]:
     config = model.config
+    if config.intermediate_sizes is not None:
+        raise CheckpointError(
+            "Google's format has one feed-forward size for all layers; this model has "
+            f"{', '.join(map(str, config.intermediate_sizes))} neurons.",
+            "Keep it in the hub's format.",
+        )
     if config.position_embedding_type != "absolute" or config.pruned_heads or config.is_decoder:
         raise CheckpointError(
             f"Google's format has no place for this model (positions {config.position_embedding_type}, "

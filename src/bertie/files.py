@@ -56,6 +56,12 @@ _OPEN_FILES = "/proc/self/fd"  # by number, as links that a file without a name 
 Result = TypeVar("Result")
 
 
+def cache_folder(what: str) -> Path:
+    """Where things of a kind are kept that can be made again: below BERTIE_CACHE, or the user's own cache."""
+    home = os.environ.get("BERTIE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
+    return Path(home) / what
+
+
 # -- one file --------------------------------------------------------------------------------------------------------
 
 

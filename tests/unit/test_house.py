@@ -47,10 +47,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adapters": TASKS | {"tasks"},
     "training": TASKS | {"tasks"},
     "bulk": TASKS | {"tasks"},
+    "compression": TASKS | {"tasks", "training"},
     "client": LOWEST | {"data"},
     "explore": TASKS | {"tasks", "training"},
     "serve": TASKS | {"tasks"},
-    "cli": TASKS | {"tasks", "search", "training", "serve", "bulk", "client", "certificate", "convert"},
+    "cli": TASKS | {"tasks", "search", "training", "serve", "bulk", "client", "certificate", "convert", "compression"},
     "__main__": {"cli"},
 }
 NO_TORCH = {*LOWEST, "library", "config", "text", "data", "defaults", "client", "cli"}

@@ -107,6 +107,10 @@ class Summary:
         ]  # fmt: skip
         if self.vocabulary is not None:
             rows.append(("vocabulary", f"{self.vocabulary[1]:,} tokens in {self.vocabulary[0]}"))
+        if pruned := {layer: items(heads) or [] for layer, heads in fields(config.get("pruned_heads")).items()}:
+            rows.append(("pruned heads", "; ".join(f"layer {n}: {listed([*map(str, h)])}" for n, h in pruned.items())))
+        if sizes := items(config.get("intermediate_sizes")):
+            rows.append(("neurons by layer", ", ".join(map(str, sizes))))
         labels = [str(label) for label in fields(config.get("id2label")).values()]
         if not all(label.startswith("LABEL_") for label in labels):
             rows.append(("labels", listed(labels)))

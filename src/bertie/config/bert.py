@@ -235,6 +235,21 @@ class BertConfig:
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def intermediate_sizes(self) -> list[int] | None:
+        """Neurons of every layer's feed-forward network where layers differ; None: `intermediate_size` each.
+
+        A key of our own beside the hub's `pruned_heads`. 0 leaves of a feed-forward block its bias and its LayerNorm.
+        """
+        sizes: list[int] | None = self.__dict__["extra"].get("intermediate_sizes")
+        return sizes
+
+    @intermediate_sizes.setter
+    def intermediate_sizes(self, sizes: list[int] | None) -> None:
+        self.__dict__["extra"].pop("intermediate_sizes", None)
+        if sizes is not None:
+            self._keep("intermediate_sizes", sizes)
+
+    @property
     def head_dropout(self) -> float:
         """Dropout before a classifier: `classifier_dropout`, or `hidden_dropout_prob` when that is not set."""
         return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout

@@ -137,6 +137,7 @@ def validate(config: BertConfig) -> None:
             f"config.pad_token_id is {pad!r}; it takes null or an id below config.vocab_size ({config.vocab_size})."
         )
     _validate_pruned_heads(config)
+    _validate_intermediate_sizes(config)
     layer = config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
     rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
     if (parameters := config.num_hidden_layers * layer + rows * config.hidden_size) > MAX_PARAMETERS:
@@ -172,6 +173,23 @@ def _validate_pruned_heads(config: BertConfig) -> None:
                 f"config.pruned_heads names head {wrong[0]} of layer {layer}; "
                 f"heads are 0 to {config.num_attention_heads - 1}."
             )
+
+
+def _validate_intermediate_sizes(config: BertConfig) -> None:
+    sizes, most = config.intermediate_sizes, config.intermediate_size
+    if sizes is None:
+        return
+    if not isinstance(sizes, list) or not all(is_whole(size, 0, most) for size in sizes):
+        raise ConfigError(
+            f"config.intermediate_sizes is {sizes!r:.200}; it takes a list of whole numbers from 0 to "
+            f"config.intermediate_size ({most}), one for each layer."
+        )
+    if len(sizes) != config.num_hidden_layers:
+        raise ConfigError(
+            f"config.intermediate_sizes has {len(sizes)} numbers; config.num_hidden_layers is "
+            f"{config.num_hidden_layers}.",
+            "Give one for each layer.",
+        )
 
 
 def read_json_object(path: str | os.PathLike[str]) -> Values:

@@ -83,10 +83,11 @@ def mean_vectors(states: Tensor, packing: Packing) -> Tensor:
 
 
 def products_of(layer: BertLayer) -> dict[str, tuple[nn.Linear, ...]]:
-    """A layer's products by name, those that read the same input together."""
+    """A layer's products by name, those that read the same input together; without those that pruning left empty."""
     inside = layer.attention.self
     parts = (inside.query, inside.key, inside.value), (layer.attention.output.dense,)
-    return dict(zip(PRODUCTS, (*parts, (layer.intermediate.dense,), (layer.output.dense,)), strict=True))
+    named = zip(PRODUCTS, (*parts, (layer.intermediate.dense,), (layer.output.dense,)), strict=True)
+    return {name: linears for name, linears in named if linears[0].weight.numel()}
 
 
 @contextmanager

@@ -274,6 +274,11 @@ class BertLayer(hub_parts.LayerNames):
         fed: Tensor = self.output(self.intermediate(hidden_states), hidden_states)
         return fed
 
+    def keep_neurons(self, neurons: Tensor) -> None:
+        """Remove all neurons of the feed-forward network but these."""
+        self.intermediate.dense = kept_features(self.intermediate.dense, neurons, dim=0)
+        self.output.dense = kept_features(self.output.dense, neurons, dim=1)
+
 
 class BertEncoder(hub_parts.EncoderNames):
     """The layers, one after the other. What callers want to see on the way is collected here and nowhere else."""
@@ -386,6 +391,8 @@ class BertModel(Answers[BertModelOutput], BertPreTrainedModel):
         self.pooler = BertPooler(config) if add_pooling_layer else None
         for layer, heads in config.pruned_heads.items():
             self.encoder.layer[layer].attention.prune_heads(heads)
+        for layer, size in enumerate(config.intermediate_sizes or ()):
+            self.encoder.layer[layer].keep_neurons(torch.arange(size))
         self.init_weights()
 
     def forward(

@@ -247,7 +247,9 @@ def make_student(teacher: Model, *, layers: Sequence[int] | None = None, num_lay
         for place, layer in enumerate(chosen)
         if layer - 1 in teacher.config.pruned_heads
     }
-    config = teacher.config.replace(num_hidden_layers=len(chosen), pruned_heads=pruned)
+    sizes = teacher.config.intermediate_sizes
+    kept = {} if sizes is None else {"intermediate_sizes": [sizes[layer - 1] for layer in chosen]}
+    config = teacher.config.replace(num_hidden_layers=len(chosen), pruned_heads=pruned, **kept)
     arguments = {} if not isinstance(teacher, BertModel) else {"add_pooling_layer": teacher.pooler is not None}
     student = type(teacher)(config, **arguments)
     weights = teacher.state_dict()

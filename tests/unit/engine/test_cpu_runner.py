@@ -93,8 +93,26 @@ def test_pruned_heads() -> None:
     model.prune_heads({0: [1, 3], 2: [0]})
     assert largest_difference(bertie.compile(model), model, [7, 30]) <= 1e-5
     model.prune_heads({1: [0, 1, 2, 3]})
-    with pytest.raises(Refused, match="Layer 1 has no heads"):
-        bertie.compile(model)
+    assert largest_difference(bertie.compile(model), model, [7, 30]) <= 1e-5
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lengths", [[1], [7, 30], [48] * 12], ids=["one", "two", "many"])
+def test_layers_of_different_sizes(lengths: list[int], threads: int) -> None:
+    model = tiny("BertModel", pruned_heads={0: [1], 1: [0, 1, 2, 3]}, intermediate_sizes=[48, 16, 0])
+    assert largest_difference(bertie.compile(model, threads=threads), model, lengths) <= 1e-5
+
+
+def test_int8_of_layers_of_different_sizes() -> None:
+    model = tiny("BertModel", pruned_heads={1: [0, 1, 2, 3]}, intermediate_sizes=[48, 0, 17], initializer_range=0.05)
+    rows = [[2, *range(5, 5 + length), 3] for length in (4, 9, 14, 20, 26, 30)]
+    fast = bertie.compile(model, dtype="int8", calibration=rows)
+    assert fast.runner.num_products == 8  # four, none, four
+    assert "products" not in fast.runner.describe()
+    ids = torch.tensor(rows[-1])
+    ends = torch.tensor([0, len(ids)])
+    found, wanted = (one(ids, cu_seqlens=ends).last_hidden_state.detach() for one in (fast, model))
+    assert float(torch.nn.functional.cosine_similarity(found, wanted).mean()) >= 0.999
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])

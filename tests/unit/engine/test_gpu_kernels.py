@@ -142,6 +142,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tanh GELU": {"hidden_act": "gelu_new"},
     "ReLU": {"hidden_act": "relu"},
     "pruned": {"pruned_heads": {0: [1], 2: [0, 3]}},
+    "sizes by layer": {"pruned_heads": {0: [0, 1, 2, 3], 2: [1]}, "intermediate_sizes": [32, 0, 16]},
     "no power of two": {"hidden_size": 80, "num_attention_heads": 5, "intermediate_size": 144},
 }
 

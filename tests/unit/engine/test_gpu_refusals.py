@@ -27,12 +27,6 @@ def test_relative_positions_are_refused(positions: str) -> None:
     assert positions in refusal(tiny("BertModel", position_embedding_type=positions))
 
 
-def test_a_layer_without_heads_is_refused() -> None:
-    model = tiny("BertModel")
-    model.encoder.layer[1].attention.prune_heads([0, 1, 2, 3])
-    assert refusal(model) == "Layer 1 has no attention heads left; the GPU engine needs one."
-
-
 def test_heads_wider_than_a_program_are_refused() -> None:
     assert "272" in refusal(tiny("BertModel", hidden_size=272, num_attention_heads=1))
 

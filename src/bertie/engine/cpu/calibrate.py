@@ -26,6 +26,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -36,6 +37,7 @@ from torch import Tensor
 
 from bertie.engine.calibration import PRODUCTS, Key, Rows, inputs_watched, mean_vectors, packed, products_of
 from bertie.engine.cpu.runner import CpuRunner
+from bertie.files import cache_folder
 from bertie.model import BertModel
 from bertie.ops.packing import Packing
 
@@ -43,6 +45,7 @@ Cosines = tuple[float, float, float]
 
 logger = logging.getLogger("bertie.engine")
 _LARGE = 30_000_000  # parameters in the layers: fitting takes longer than two seconds, so it is said
+FIT_FOLDER = "int8"  # beside a model's weights
 _VERSION = 3  # of the fit: another rule makes old files worthless
 _TOKENS = 1500  # looked at on either side
 _LOW = 0.99  # a cosine below which a text's vector is another one for some purposes
@@ -78,7 +81,9 @@ def int8_runner(
     """The model in int8, with `runner.report`."""
     CpuRunner.check(model)
     place = _cache_file(model, [rows, unusual], accuracy)
-    kept = _read_cache(place)
+    # A folder may bring its fit, under the same name: the name says which weights and texts it is of.
+    brought = Path(model.config.name_or_path or os.devnull) / FIT_FOLDER / place.name
+    kept = _read_cache(place) or _read_cache(brought)
     if kept is None:
         kept = _fit(model, rows, unusual, accuracy, threads)
         _write_cache(place, *kept)
@@ -94,6 +99,17 @@ def int8_runner(
             report.unusual_min,
         )
     return runner
+
+
+def save_fit(
+    model: BertModel, rows: Rows, unusual: Rows, folder: Path, *, accuracy: float = 0.999, threads: int | None = None
+) -> Int8Report:
+    """Fit int8 to a model and keep the fit in the folder that the model is saved in: nobody fits it again."""
+    runner = int8_runner(model, rows, unusual, accuracy=accuracy, threads=threads)
+    assert runner.report is not None
+    name = _cache_file(model, [rows, unusual], accuracy).name
+    _write_cache(folder / FIT_FOLDER / name, runner.smoothing, runner.calibrated, runner.report)
+    return runner.report
 
 
 def _fit(model: BertModel, rows: Rows, unusual: Rows, accuracy: float, threads: int | None) -> Fit:
@@ -219,11 +235,10 @@ def _cache_file(model: BertModel, looked_at: Sequence[Rows], accuracy: float) ->
     digest = hashlib.sha256()
     ids = [[list(map(int, row)) for row in rows] for rows in looked_at]
     digest.update(json.dumps([_VERSION, accuracy, ids]).encode())
-    for name, parameter in model.named_parameters():
+    for name, parameter in chain(model.embeddings.named_parameters(), model.encoder.named_parameters()):
         digest.update(f"{name}{list(parameter.shape)}".encode())
         digest.update(parameter.detach().float().contiguous().numpy().data)
-    home = os.environ.get("BERTIE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
-    return Path(home) / "int8" / f"{digest.hexdigest()[:40]}.safetensors"
+    return cache_folder("int8") / f"{digest.hexdigest()[:40]}.safetensors"
 
 
 def _read_cache(place: Path) -> Fit | None:

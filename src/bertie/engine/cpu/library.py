@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from bertie.library import Signatures, open_library
 
-VERSION = 5  # of the interface at the end of csrc/encoder.cpp
+VERSION = 6  # of the interface at the end of csrc/encoder.cpp
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 _SIGNATURES: Signatures = {

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertie.engine.calibration import PRODUCTS, Key
+from bertie.engine.calibration import PRODUCTS, Key, products_of
 from bertie.engine.cpu.cores import check_threads, own_quota
 from bertie.engine.cpu.library import load_library
 from bertie.engine.runner import Options, Outside, Refused, Runner
@@ -64,6 +64,7 @@ class CpuRunner(Runner):
         self.width = config.hidden_size
         self.num_layers = len(model.encoder.layer)
         self.num_int8 = len(self.smoothing)
+        self.num_products = sum(map(len, map(products_of, model.encoder.layer)))
         self.report: Int8Report | None = None
         self._calibrated: Tensor | None = None  # [layers, parts]: the widest rows of the calibration
         self._warned, self._lock = False, threading.Lock()
@@ -114,8 +115,6 @@ class CpuRunner(Runner):
         for number, layer in enumerate(model.encoder.layer):
             norms[f"encoder.layer.{number}.attention.output"] = layer.attention.output.LayerNorm
             norms[f"encoder.layer.{number}.output"] = layer.output.LayerNorm
-            if not layer.attention.self.heads:
-                raise Refused(f"Layer {number} has no heads left, which the CPU engine does not run.")
             if layer.intermediate.intermediate_act_fn is not activation(config.hidden_act):
                 raise Refused(f"Layer {number} has another activation than config.hidden_act, {config.hidden_act!r}.")
         for name, norm in norms.items():
@@ -220,6 +219,11 @@ class CpuRunner(Runner):
         """How wide the widest row was that each product rounded, `[layers, parts]`: 0 where nothing was rounded."""
         return self._outside()[1]
 
+    @property
+    def calibrated(self) -> Tensor:
+        """What was given to `set_calibrated`; zeros before."""
+        return torch.zeros(self.num_layers, len(PRODUCTS)) if self._calibrated is None else self._calibrated
+
     def set_calibrated(self, widest: Tensor) -> None:
         """What `widest` was after the texts of the calibration: texts far beyond that are counted, and said once."""
         self._calibrated = widest = widest.float().reshape(self.num_layers, len(PRODUCTS)).contiguous()
@@ -261,11 +265,10 @@ class CpuRunner(Runner):
 
     def describe(self) -> str:
         name = self._library.bertie_instruction_set().decode()
-        total = self.num_layers * len(PRODUCTS)
         if not self.num_int8:
             return f"C++ float32 ({name})"
-        kept = total - self.num_int8
-        return f"C++ int8 ({name})" + (f", {kept} of {total} products in float32" if kept else "")
+        kept = self.num_products - self.num_int8
+        return f"C++ int8 ({name})" + (f", {kept} of {self.num_products} products in float32" if kept else "")
 
 
 def usable_cores() -> int:
@@ -285,11 +288,11 @@ def layer_weights(layer: BertLayer, head: int) -> list[tuple[str, Tensor, Tensor
     extra = padded(head) - head
     rows, biases = [], []
     for linear in (attention.query, attention.key, attention.value):
-        split = F.pad(linear.weight.detach().float().view(heads, head, -1), (0, 0, 0, extra))
+        split = F.pad(linear.weight.detach().float().view(heads, head, linear.in_features), (0, 0, 0, extra))
         rows.append(split.flatten(0, 1))
         biases.append(F.pad(linear.bias.detach().float().view(heads, head), (0, extra)).flatten())
     dense = layer.attention.output.dense
-    columns = dense.weight.detach().float().view(-1, heads, head)
+    columns = dense.weight.detach().float().view(dense.out_features, heads, head)
     out = F.pad(columns, (0, extra)).flatten(1)
     up, down = layer.intermediate.dense, layer.output.dense
     return [

@@ -55,7 +55,8 @@ class Choice:
 
     def describe(self) -> str:
         """What is in fp8, what stayed, and what it cost."""
-        every = len(PRODUCTS) * len(self.encoder.layers)
+        products = (getattr(layer, name) for layer in self.encoder.layers for name in PRODUCTS)
+        every = sum(product.weight.numel() > 0 for product in products)
         line = f"{every - len(self.kept)} of {every} products in fp8, cosine to float32 {self.cosine:.5f}"
         if not self.kept:
             return line
@@ -101,7 +102,7 @@ def choose(encoder: Encoder, base: BertModel, rows: Rows, accuracy: float) -> Ch
             else:
                 over = middle
         taken = cheapest[:fits]
-    kept = tuple((n, name) for n in range(len(layers)) for name in PRODUCTS if (n, name) not in set(taken))
+    kept = tuple((n, name) for n in range(len(layers)) for name in PRODUCTS if (n, name) in inputs.keys() - {*taken})
     chosen = with_rounding(layers, {key: rounded[key] for key in taken})
     return Choice(replace(encoder, layers=chosen), kept, found)
 
@@ -134,7 +135,7 @@ def round_all(layers: Sequence[Layer], inputs: dict[Key, Inputs]) -> dict[Key, R
     for number, layer in enumerate(layers):
         for name in PRODUCTS:
             shape = tuple(getattr(layer, name).weight.shape)
-            if all(side % 16 == 0 for side in shape):  # what cuBLAS takes in fp8
+            if (number, name) in inputs and all(side % 16 == 0 for side in shape):  # what cuBLAS takes in fp8
                 alike.setdefault(shape, []).append((number, name))
     made: dict[Key, Rounding] = {}
     for (_, width), keys in alike.items():

@@ -74,6 +74,8 @@ class Product:
 
     def to_be_added(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """What `add_norm` takes: the product, or for a few tokens its parts and the bias."""
+        if not x.shape[1]:  # nothing is left to multiply
+            return self.bias.expand(len(x), -1).contiguous(), None
         if len(x) > MOST_TOKENS:
             return self(x), None
         return self._small_batch(x, in_parts=True), self.bias if self.rounding is None else self.rounding.bias
@@ -184,10 +186,13 @@ class Layer:
         self, x: Tensor, x8: Tensor | None, plan: Schedule, *, next_scale: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """`[tokens, D]` and its fp8 form where `qkv` reads that → the same, for the layer after."""
-        qkv = self.qkv(x if x8 is None else x8)
-        context = attention(qkv, self.heads, plan, fp8_scale=self.out.input_scale)
+        context, wide = x[:, :0], x[:, :0]  # what pruning may have left of them
+        if self.heads:
+            qkv = self.qkv(x if x8 is None else x8)
+            context = attention(qkv, self.heads, plan, fp8_scale=self.out.input_scale)
         y, y8 = self.attention_norm(*self.out.to_be_added(context), x, fp8_scale=self.up.input_scale)
-        wide = self.up.then(self.activation, y if y8 is None else y8, fp8_scale=self.down.input_scale)
+        if len(self.up.weight):
+            wide = self.up.then(self.activation, y if y8 is None else y8, fp8_scale=self.down.input_scale)
         return self.output_norm(*self.down.to_be_added(wide), y, fp8_scale=next_scale)
 
 

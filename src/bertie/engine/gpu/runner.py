@@ -149,9 +149,6 @@ def _check(base: BertModel, options: Options) -> None:
     config = base.config
     if config.position_embedding_type != "absolute":
         raise Refused(f"The GPU engine has no kernel for {config.position_embedding_type} positions.", AS_IT_IS)
-    for number, layer in enumerate(base.encoder.layer):
-        if not layer.attention.self.heads:
-            raise Refused(f"Layer {number} has no attention heads left; the GPU engine needs one.", AS_IT_IS)
     if config.attention_head_size > 256:
         raise Refused(f"Heads of {config.attention_head_size} are too wide for the GPU engine: 256.", AS_IT_IS)
     if importlib.util.find_spec("triton") is None:

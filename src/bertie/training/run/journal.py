@@ -58,8 +58,10 @@ def step_flops(config: BertConfig, *, tokens: float, squares: float, predicted: 
     for. Nothing is counted twice for recomputing, and nothing for padding.
     """
     width, layers = config.hidden_size, config.num_hidden_layers
-    dense = layers * (4 * width**2 + 2 * width * config.intermediate_size)
-    attention = layers * 2 * width  # q·kᵀ and probabilities·v, per pair of tokens
+    heads = layers - sum(map(len, config.pruned_heads.values())) / config.num_attention_heads  # in layers' worth
+    neurons = layers * config.intermediate_size if config.intermediate_sizes is None else sum(config.intermediate_sizes)
+    dense = heads * 4 * width**2 + 2 * width * neurons
+    attention = heads * 2 * width  # q·kᵀ and probabilities·v, per pair of tokens
     head = width**2 + width * config.vocab_size
     return 6.0 * (tokens * dense + squares * attention + predicted * head)
 

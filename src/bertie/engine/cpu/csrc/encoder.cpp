@@ -237,6 +237,15 @@ struct Walk {
         barrier.wait(size);
     }
 
+    // y = x + bias: all that is left of attention without heads, or of feed-forward without neurons.
+    void add_bias(const OwnedLinear &linear, const float *x, float *y) {
+        const float *bias = linear.bias.get();
+        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++)
+            for (long i = (long)row * model.padded, column = 0; column < model.padded; i++, column++)
+                y[i] = x[i] + bias[column];
+        // the same rows are this member's in `norm`
+    }
+
     // What is rounded to eight bits next need not be exact before.
     Activation activation(const Layer &layer) const {
         return model.activation == GELU_ERF && layer.linear[DOWN].view.int8 ? GELU_COARSE : model.activation;
@@ -257,11 +266,16 @@ struct Walk {
         for (size_t number = 0; number < model.layers.size(); number++) {
             const Layer &layer = model.layers[number];
             const int wide = layer.heads * model.head_width, inner = layer.linear[UP].view.N;
-            product(number, QKV, x, padded, 0, rows, space.qkv.get(), 3L * wide, PLAIN, nullptr, 0);
-            attention(layer);
-            product(number, OUT, space.context.get(), wide, 0, rows, y, padded, RESIDUAL, x, padded);
+            if (layer.heads) {
+                product(number, QKV, x, padded, 0, rows, space.qkv.get(), 3L * wide, PLAIN, nullptr, 0);
+                attention(layer);
+                product(number, OUT, space.context.get(), wide, 0, rows, y, padded, RESIDUAL, x, padded);
+            } else {
+                add_bias(layer.linear[OUT], x, y);
+            }
             norm(layer.norm_weight[0], layer.norm_bias[0], y, x);
-            for (int from = 0; from < rows; from += FEED_FORWARD) {
+            if (!inner) add_bias(layer.linear[DOWN], x, y);
+            for (int from = 0; inner && from < rows; from += FEED_FORWARD) {
                 const int some = std::min(FEED_FORWARD, rows - from);
                 product(number, UP, x + from * padded, padded, from, some, space.wide.get(), inner, ACTIVATE, nullptr,
                         0, activation(layer));
@@ -320,7 +334,7 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 5; }
+API int bertie_version() { return 6; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 
 API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,
@@ -378,7 +392,8 @@ API int bertie_layer(void *handle, int number, int heads, const float *weight1, 
     }
 }
 
-// weight [N, K], bias [N], K and N multiples of 16. inverse_smooth [K] makes it an int8 product, null a float one.
+// weight [N, K], bias [N], K and N multiples of 16, 0 too. inverse_smooth [K] makes it an int8 product, null a float
+// one.
 API int bertie_linear(void *handle, int number, int which, int K, int N, const float *weight, const float *bias,
                       const float *inverse_smooth, int threads) {
     try {

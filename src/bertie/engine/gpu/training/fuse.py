@@ -51,6 +51,8 @@ def why_not(model: BertPreTrainedModel) -> str | None:
         return f"the activation {config.hidden_act!r}"
     if any(not layer.attention.self.heads for layer in layers):
         return "a layer without heads"
+    if any(not layer.intermediate.dense.out_features for layer in layers):
+        return "a layer without feed-forward neurons"
     needed = next((room for most, room in _SHARED if config.attention_head_size <= most), None)
     there = getattr(torch.cuda.get_device_properties(model.device), "shared_memory_per_block_optin", 2**31)
     if needed is None or there < needed:

@@ -1,0 +1,83 @@
+"""What a compressed model's folder holds: model, tokenizer, sentence-transformers' files, the fit of int8."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from bertie.checkpoint.open_checkpoint import open_checkpoint
+from bertie.compression import vocabulary
+from bertie.compression.layers import dense
+from bertie.compression.targets import Target, read_texts
+from bertie.engine.calibration import calibration_rows, unusual_rows
+from bertie.engine.cpu.calibrate import save_fit
+from bertie.errors import CheckpointError, InputError
+from bertie.loading import load
+from bertie.model import BertModel
+from bertie.model.pretrained import BertPreTrainedModel
+from bertie.running.sentence_folder import find_sentence_folder, read_sentence_settings
+from bertie.text import BertTokenizer
+from bertie.training.sentence_folder import write_sentence_folder
+
+
+def save(target: Target, model: BertPreTrainedModel, folder: Path, *, on: str, whole: bool) -> None:
+    written = dense(model) if whole else model
+    written.save_pretrained(folder)
+    target.save_extras(folder)
+    if on == "cpu-int8":
+        base = copy.deepcopy(written.base_model).eval()
+        save_fit(base, calibration_rows(base, target.tokenizer, None), unusual_rows(base, target.tokenizer), folder)
+
+
+def load_whole(source: str) -> BertPreTrainedModel:
+    """The model with nothing in it that the checkpoint does not have: many were saved without a pooler."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what they would say is in the report
+        model, found = load(source, output_loading_info=True)
+        if found.newly_initialised and isinstance(model, BertModel):
+            model, found = load(source, output_loading_info=True, add_pooling_layer=False)
+    if found.newly_initialised:
+        raise CheckpointError(
+            f"{source} lacks weights of a {type(model).__name__}: {sorted(found.newly_initialised)[0]}.",
+            "Correct config.architectures, or train the missing part first.",
+        )
+    whole: BertPreTrainedModel = model.eval()
+    return whole
+
+
+def trim_tables(
+    source: str, folder: Path, vocab_from: object | None, positions: int | None, say: Callable[[str], None]
+) -> None:
+    """The model with fewer tokens and positions, as a folder."""
+    model, tokenizer = load_whole(source), BertTokenizer.from_pretrained(source)
+    before = model.config.vocab_size
+    if vocab_from is not None:
+        found = vocabulary.trim(tokenizer, read_texts(vocab_from))
+        model, tokenizer = vocabulary.with_tokens(model, found.kept), found.tokenizer
+        say(f"{model.config.vocab_size:,} of {before:,} tokens are kept")
+    if positions is not None:
+        if positions > model.config.max_position_embeddings:
+            raise InputError(
+                f"{{positions:is}} the model has {model.config.max_position_embeddings}.", positions=positions
+            )
+        model.resize_position_embeddings(positions)
+        tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
+    save_plain(model, tokenizer, folder, source)
+
+
+def save_plain(model: BertPreTrainedModel, tokenizer: BertTokenizer, folder: Path, source: str) -> None:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    origin = open_checkpoint(source, with_companions=True).folder
+    if find_sentence_folder(origin) is not None:
+        width = model.config.hidden_size
+        settings = read_sentence_settings(origin, width)
+        length = min(settings.max_length or model.config.max_position_embeddings, model.config.max_position_embeddings)
+        write_sentence_folder(folder, hidden_size=width, pooling=settings.pooling, max_length=length, source=origin)
+
+
+def copy_folder(tables: Path, place: Path, *, whole: bool) -> None:
+    model, tokenizer = load_whole(str(tables)), BertTokenizer.from_pretrained(tables)
+    save_plain(dense(model) if whole else model, tokenizer, place, str(tables))

@@ -1,0 +1,218 @@
+"""`bertie.compress(…)`: a fine-tuned model and a file in, a smaller and faster model out, with what that cost.
+
+    bertie.compress("my-sentiment", task="classify", data="dev.tsv", speedup=2, output="my-fast-sentiment")
+
+The steps: observe what heads and neurons contribute to the answers (importance.py), measure what they cost
+(cost.py), choose (search.py), fit what is left to the original's states (refit.py), measure speed and score again, and
+where there is training data learn from the original (training/distillation.py). Everything is written at once at the
+end, so a folder is whole or not there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertie.arguments import number, one_of, whole_number
+from bertie.compression.cost import ENGINES
+from bertie.compression.folders import copy_folder, load_whole, save, trim_tables
+from bertie.compression.layers import Sizes
+from bertie.compression.report import Point, Report, write_report
+from bertie.compression.targets import Target, TaskTarget, open_target
+from bertie.compression.work import Made, Work
+from bertie.errors import CheckpointError, InputError
+from bertie.files import new_files
+from bertie.model import BertModel
+from bertie.model.pretrained import BertPreTrainedModel
+from bertie.text import BertTokenizer
+from bertie.training.distillation import Weights
+from bertie.training.fine_tuning import finetune
+from bertie.training.task import TaskOptions
+
+_LEARNING = Weights(task=0.5, logits=1.0, hidden=1.0)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of it. `point` is what was chosen; `frontier` is all that was tried, the original first."""
+
+    output: Path
+    point: Point
+    frontier: tuple[Point, ...]
+    report: str
+    seconds: float
+
+
+def compress(
+    model: str | os.PathLike[str],
+    *,
+    output: str | os.PathLike[str],
+    task: str | None = None,
+    data: object | None = None,
+    speedup: float | None = None,
+    size: float | None = None,
+    keep: float | None = None,
+    on: str = "cpu",
+    train: object | None = None,
+    epochs: float | None = None,
+    vocab_from: object | None = None,
+    positions: int | None = None,
+    dense: bool = False,
+    frontier: bool = False,
+    options: TaskOptions | None = None,
+    say: Callable[[str], None] | None = None,
+    command: str | None = None,
+) -> Result:
+    """Write a smaller model of `model` into the new folder `output`.
+
+    One target: `speedup` (times as fast `on` "cpu", "cpu-int8" or "cuda"), `size` (share of the parameters), or `keep`
+    (share of the score). `data` is what the task is judged by: labelled rows for the tasks of `finetune`, plain texts
+    for "embed" and "fill". With `train` the choices look at that instead of at half of `data`, and the smaller model
+    learns from the original for so many `epochs` (1 by default, 0 for none). `vocab_from` (texts) takes out the tokens
+    that these never use, `positions` those beyond so many; both also without a target. `dense` writes plain sizes with
+    zeros. `frontier` writes every model that was tried, in folders of `output`.
+    """
+    started = time.monotonic()
+    asked = _check(task, data, speedup, size, keep, on, train, epochs, vocab_from, positions)
+    _check_output(output)
+    tell = say or (lambda line: None)
+    source = os.fspath(model)
+    with tempfile.TemporaryDirectory(prefix="bertie-compress-") as scratch:
+        tables = source
+        if vocab_from is not None or positions is not None:
+            tables = os.path.join(scratch, "tables")
+            trim_tables(source, Path(tables), vocab_from, positions, tell)
+        if not asked:
+            report = _plain_report(source, tables, command)
+            _write(Path(output), lambda place: copy_folder(Path(tables), place, whole=dense), report)
+            return Result(Path(output), report.points[-1], report.points, report.text(), time.monotonic() - started)
+        assert task is not None  # _check
+        tokenizer = BertTokenizer.from_pretrained(tables)
+        target = open_target(task, tables, data, train, tokenizer, options)
+        work = Work(target, on, tell)
+        points, made = work.reach(speedup, size, keep)
+        chosen = made[-1]
+        if train is not None and epochs != 0 and chosen.model is not target.model:
+            learned = distilled(target, chosen.model, task, tables, data, train, epochs or 1.0, options, scratch, tell)
+            point = replace(chosen.point, score=work.score(learned), speedup=work.speed(learned), trained=epochs or 1.0)
+            chosen = Made(learned, point)
+            made, points = [*made[:-1], chosen], (*points[:-1], point)
+        report = Report(
+            source=source, task=task, metric=target.metric, on=on, engine=work.engine, original=work.full,
+            heads=target.model.config.num_attention_heads, neurons=target.model.config.intermediate_size,
+            points=tuple(points), chosen=points.index(chosen.point), seconds=time.monotonic() - started,
+            output=os.fspath(output), command=command, asked=asked,
+        )  # fmt: skip
+
+        def fill(place: Path) -> None:
+            for one in made if frontier else [chosen]:
+                folder = place / f"{one.point.speedup:.2f}x" if frontier else place
+                save(target, one.model, folder, on=on, whole=dense)
+
+        tell(f"writing {os.fspath(output)}")
+        _write(Path(output), fill, report)
+    return Result(Path(output), chosen.point, tuple(points), report.text(), time.monotonic() - started)
+
+
+def distilled(
+    target: Target, student: BertPreTrainedModel, task: str, teacher: str, data: object, train: object, epochs: float,
+    options: TaskOptions | None, scratch: str, say: Callable[[str], None],
+) -> BertPreTrainedModel:  # fmt: skip
+    """The student after it has learned from the original."""
+    if not isinstance(target, TaskTarget):
+        raise InputError(
+            f"{{train}}: {task} with plain texts has no task to learn.",
+            "Give {epochs}: the texts are then used to choose and to fit.",
+            train=...,
+            epochs=0,
+        )
+    before, after = Path(scratch, "student"), Path(scratch, "learned")
+    student.save_pretrained(before)
+    target.save_extras(before)
+    weights = replace(_LEARNING, logits=0.0) if isinstance(student, BertModel) else _LEARNING
+    say(f"learning from the original for {epochs:g} epoch{'' if epochs == 1 else 's'} …")
+    finetune(
+        task, model=before, train=train, dev=data, output=after, epochs=epochs, options=options, teacher=teacher,
+        distillation=weights, show=False,
+    )  # fmt: skip
+    arguments: dict[str, Any] = {}
+    if isinstance(student, BertModel):
+        arguments["add_pooling_layer"] = student.pooler is not None
+    learned: BertPreTrainedModel = type(student).from_pretrained(after, **arguments)
+    return learned.eval()
+
+
+def _plain_report(source: str, tables: str, command: str | None) -> Report:
+    models = [load_whole(path) for path in (source, tables)]
+    points = tuple(Point(1.0, 1.0, 1.0, model.num_parameters(), Sizes.of(model)) for model in models)
+    config = models[1].config
+    return Report(
+        source=source, task=None, metric="", on="", engine="", original=points[0].sizes,
+        heads=config.num_attention_heads, neurons=config.intermediate_size, points=points, chosen=1, seconds=0.0,
+        output="", command=command,
+        asked=f"{config.vocab_size:,} tokens of {models[0].config.vocab_size:,}, "
+        f"{config.max_position_embeddings} positions of {models[0].config.max_position_embeddings}",
+    )  # fmt: skip
+
+
+def _write(output: Path, fill: Callable[[Path], None], report: Report) -> None:
+    """Everything appears at once."""
+    with new_files(output, obsolete=lambda name: False) as place:
+        fill(place)
+        write_report(report, place)
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def _check(
+    task: str | None, data: object | None, faster: float | None, size: float | None, kept: float | None, on: str,
+    train: object | None, epochs: float | None, vocab_from: object | None, positions: int | None,
+) -> str:  # fmt: skip
+    """What is asked for in words; empty where only tables are trimmed."""
+    one_of("on", on, ENGINES)
+    given = {name: value for name, value in (("speedup", faster), ("size", size), ("keep", kept)) if value is not None}
+    if len(given) > 1:
+        first, second = list(given)[:2]
+        raise InputError(f"Both {{{first}}} and {{{second}}} were given.", "Give one target.", **given)
+    if faster is not None:
+        number("speedup", faster, least=1)
+    for name, share in (("size", size), ("keep", kept)):
+        if share is not None:
+            number(name, share, above=0, most=1)
+    if epochs is not None:
+        number("epochs", epochs, least=0)
+        if train is None:
+            raise InputError(
+                "{epochs:is} there is nothing to learn from.", "Name a file: {train}.", epochs=epochs, train=...
+            )
+    if positions is not None:
+        whole_number("positions", positions, least=4)
+    if not given:
+        if vocab_from is None and positions is None:
+            raise InputError(
+                "Nothing was asked for.",
+                "Give a target: {speedup}, {size} or {keep}; or {vocab_from}, {positions}.",
+                speedup=2, size=0.5, keep=0.99, vocab_from=..., positions=...,
+            )  # fmt: skip
+        return ""
+    for name, value in (("task", task), ("data", data)):
+        if value is None:
+            raise InputError(
+                f"{{{next(iter(given))}}} needs {{{name}}}: what is cut depends on what the model is for.",
+                "Name the task, and a file with rows of it.",
+                **given,
+                **{name: ...},
+            )
+    return ", ".join(f"{name} {value:g}" for name, value in given.items())
+
+
+def _check_output(output: str | os.PathLike[str]) -> None:
+    place = Path(output)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise CheckpointError(f"{place} exists already and is not an empty folder.", "Give a new folder.")

@@ -1,0 +1,285 @@
+"""What a task's answers are, and how well a model gives them.
+
+Compressing asks three things of a task: rows to look at while it chooses and fits (`fit`), the answers that are to stay
+the same (`answers`: logits, or a text's vector), and a figure to judge by (`score`). The rows that judge are others
+than those that fit.
+
+- Tasks that are fine-tuned bring all of it: their files, labels and metrics are those of training/tasks/.
+- Plain texts do for vectors: the target is the original's own vectors, and the figure their mean cosine with it.
+- Plain texts do for masked words too: every seventh token is hidden, and the figure is how many are found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertie.checkpoint.open_checkpoint import open_checkpoint
+from bertie.config import BertConfig
+from bertie.data.documents import read_documents
+from bertie.errors import DataError, InputError
+from bertie.model import BertForMaskedLM, BertModel
+from bertie.model.outputs import ModelOutput
+from bertie.model.pretrained import BertPreTrainedModel
+from bertie.running.open import open_model
+from bertie.running.sentence_folder import read_sentence_settings
+from bertie.text import BertTokenizer
+from bertie.training.contract import Batch, Examples, batches_of, evaluating, run_model
+from bertie.training.distillation import load_teacher
+from bertie.training.registry import TASKS, load_task
+from bertie.training.sentence_folder import write_sentence_folder
+from bertie.training.task import TaskOptions
+from bertie.training.tasks.embed import pool_packed
+from bertie.training.token_rows import TokenRows, pack
+
+FIT_TOKENS = 16_384  # that choices and fits look at
+_BATCH = 2048
+_HIDDEN_EVERY = 7
+_NAMES = ("logits", "start_logits", "end_logits")
+
+
+class Target(Protocol):
+    """A task with its data, and the model that is to be compressed."""
+
+    model: BertPreTrainedModel  # the original, in eval mode
+    tokenizer: BertTokenizer
+    metric: str
+    fit: Sequence[Batch]  # packed, FIT_TOKENS at most
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of the rows that judge: the shape of the user's batches."""
+
+    def answers(self, model: BertPreTrainedModel, batch: Batch) -> Tensor:
+        """What is to stay the same, `[rows, numbers]`, with gradients."""
+
+    def score(self, model: BertPreTrainedModel) -> float:
+        """How well a model does on the rows that judge; more is better."""
+
+    def save_extras(self, folder: Path) -> None:
+        """All files of a model's folder but the model's."""
+
+
+class TaskTarget(Target):
+    """A task of training/tasks/, from a folder and files."""
+
+    def __init__(
+        self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer, options: TaskOptions
+    ) -> None:
+        loaded = load_task(
+            task, model=path, train=data if train is None else train, dev=None if train is None else data,
+            tokenizer=tokenizer, options=options,
+        )  # fmt: skip
+        self.objective, self.tokenizer = loaded.objective, tokenizer
+        # The head must be the checkpoint's: one that is made up answers nothing.
+        self.model = load_teacher(path, self.objective).requires_grad_(True).eval()
+        self.model.config.problem_type = self.objective.model.config.problem_type
+        self.objective.model = self.model
+        self.metric = self.objective.best_metric
+        self._sign = 1.0 if self.objective.greater_is_better else -1.0
+        examples: Examples[Any] = loaded.train
+        judged = loaded.dev
+        if judged is None:
+            things = np.arange(len(examples.groups() or range(len(examples))))
+            if len(things) < 2:
+                raise DataError("{data} has one row.", "Half of the rows fit and half judge: give more.", data=...)
+            examples, judged = examples.take(things[::2]), examples.take(things[1::2])
+        self.judged: Examples[Any] = judged
+        self.fit = list(_limited(batches_of(self.objective, _some(examples), token_budget=_BATCH, device="cpu")))
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        found: list[int] = self.judged.lengths().tolist()
+        return found
+
+    def answers(self, model: BertPreTrainedModel, batch: Batch) -> Tensor:
+        outputs: list[ModelOutput] = []
+        handle = model.register_forward_hook(lambda module, given, output: outputs.append(output))
+        try:
+            self.objective.loss(model, batch)  # tasks lay out their rows in ways of their own
+        finally:
+            handle.remove()
+        output = outputs[0]
+        if found := [output[name] for name in _NAMES if name in output]:
+            logits = torch.stack([x.float() for x in found], dim=-1) if found[0].dim() == 1 else found[0].float()
+            # What is added to all labels alike changes no probability.
+            shared = logits.shape[-1] > 1 and model.config.problem_type == "single_label_classification"
+            return logits - logits.mean(-1, keepdim=True) if shared else logits
+        return _vectors(output, batch, self.objective.settings.pooling.modes)  # type: ignore[attr-defined]  # embed's
+
+    def score(self, model: BertPreTrainedModel) -> float:
+        figures = self.objective.evaluate(model, self.judged, token_budget=_BATCH, device=model.device)
+        return self._sign * figures[self.metric]
+
+    def save_extras(self, folder: Path) -> None:
+        self.objective.save_extras(folder)
+
+
+class _PlainTexts(Target):
+    """Texts without labels, every other one to judge by."""
+
+    kind: type[BertPreTrainedModel]
+
+    def __init__(self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer) -> None:
+        self.path, self.tokenizer = path, tokenizer
+        extra: dict[str, Any] = {"add_pooling_layer": False} if self.kind is BertModel else {}
+        opened = open_model(path, self.kind, task=task, device="cpu", dtype="float32", engine="reference", **extra)
+        assert isinstance(opened.model, BertPreTrainedModel)
+        self.model = opened.model.eval()
+        texts = read_texts(data)
+        fit, judged = (read_texts(train), texts) if train is not None else (texts[::2], texts[1::2])
+        if not fit or not judged:
+            raise DataError("{data} holds fewer than two texts.", "Half of them fit and half judge.", data=...)
+        length = min(self.model.config.max_position_embeddings, tokenizer.model_max_length, self._most())
+        rows, self.judged = (TokenRows.encode(tokenizer, part, max_length=length) for part in (fit, judged))
+        chosen = _spread(len(rows), rows.lengths().tolist())
+        self.fit = list(_limited(self._batches(rows.take(chosen))))
+
+    def _most(self) -> int:
+        return self.model.config.max_position_embeddings
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        found: list[int] = self.judged.lengths().tolist()
+        return found
+
+    def _batches(self, rows: TokenRows) -> Iterator[tuple[list[int], Batch]]:
+        start = 0
+        while start < len(rows):
+            end, tokens = start, 0
+            while end < len(rows) and (end == start or tokens + rows.length(end) <= _BATCH):
+                tokens, end = tokens + rows.length(end), end + 1
+            tensors = self._prepared(pack([rows[i] for i in range(start, end)]))
+            yield list(range(start, end)), Batch(tensors, end - start, tokens, end - start)
+            start = end
+
+    def _prepared(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return tensors
+
+    def save_extras(self, folder: Path) -> None:
+        self.tokenizer.save_pretrained(folder)
+
+
+class VectorTarget(_PlainTexts):
+    """The vectors of texts, as the original gives them."""
+
+    kind, metric = BertModel, "cosine"
+
+    def __init__(self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer) -> None:
+        checkpoint = open_checkpoint(path, with_companions=True)
+        self.folder = checkpoint.folder
+        self.settings = read_sentence_settings(self.folder, BertConfig.from_dict(checkpoint.config).hidden_size)
+        super().__init__(task, path, data, train, tokenizer)
+        self._wanted: Tensor | None = None
+
+    def _most(self) -> int:
+        return self.settings.max_length or super()._most()
+
+    def answers(self, model: BertPreTrainedModel, batch: Batch) -> Tensor:
+        return _vectors(run_model(model, batch), batch, self.settings.pooling.modes)
+
+    def score(self, model: BertPreTrainedModel) -> float:
+        if self._wanted is None:
+            self._wanted = self._judged_vectors(self.model)
+        return float(F.cosine_similarity(self._judged_vectors(model), self._wanted).mean())
+
+    def _judged_vectors(self, model: BertPreTrainedModel) -> Tensor:
+        with evaluating(model):
+            return torch.cat([self.answers(model, batch) for _, batch in self._batches(self.judged)])
+
+    def save_extras(self, folder: Path) -> None:
+        super().save_extras(folder)
+        width, length = self.model.config.hidden_size, self.settings.max_length
+        write_sentence_folder(
+            folder, hidden_size=width, pooling=self.settings.pooling, max_length=length, source=self.folder
+        )
+
+
+class MaskedWords(_PlainTexts):
+    """Words behind [MASK]."""
+
+    kind, metric = BertForMaskedLM, "accuracy"
+
+    def _prepared(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        ids = tensors["input_ids"]
+        special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids))
+        places = torch.nonzero(~special)[::_HIDDEN_EVERY, 0]
+        mask = self.tokenizer.mask_token_id
+        if mask is None:
+            raise InputError("The tokenizer has no [MASK].", "Masked words need one.")
+        tensors = tensors | {"places": places, "words": ids[places]}
+        tensors["input_ids"] = ids.index_fill(0, places, mask)
+        return tensors
+
+    def answers(self, model: BertPreTrainedModel, batch: Batch) -> Tensor:
+        logits: Tensor = run_model(model, batch)["logits"][batch.tensors["places"]]
+        return logits.float() - logits.float().mean(-1, keepdim=True)
+
+    def score(self, model: BertPreTrainedModel) -> float:
+        found = total = 0
+        with evaluating(model):
+            for _, batch in self._batches(self.judged):
+                best = self.answers(model, batch).argmax(-1)
+                found, total = found + int((best == batch.tensors["words"]).sum()), total + len(best)
+        return found / max(1, total)
+
+
+def read_texts(given: object) -> list[str]:
+    """The texts of a file, a line each, or those of a list; empty ones are left out."""
+    if isinstance(given, str | os.PathLike):
+        given = (line for document in read_documents(given) for line in document.lines)
+    return [text for text in given if text.strip()]  # type: ignore[attr-defined]  # any iterable of texts
+
+
+def open_target(
+    task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer, options: TaskOptions | None
+) -> Target:
+    """A task by its name: those of `bertie finetune`, embed with plain texts, and fill."""
+    plain = isinstance(data, str | os.PathLike) and Path(data).suffix.lower() in (".txt", "")
+    texts = isinstance(data, list | tuple) and bool(data) and all(isinstance(each, str) for each in data)
+    if task == "fill":
+        return MaskedWords(task, path, data, train, tokenizer)
+    if task == "embed" and (plain or texts):
+        return VectorTarget(task, path, data, train, tokenizer)
+    if task not in TASKS:
+        known = (*TASKS, "fill")
+        raise InputError("{task} is not known.", f"Use one of {', '.join(known)}.", accepted=known, task=task)
+    return TaskTarget(task, path, data, train, tokenizer, options or TaskOptions())
+
+
+def _vectors(output: ModelOutput, batch: Batch, modes: Sequence[str]) -> Tensor:
+    states: Tensor = output["last_hidden_state"]
+    return F.normalize(pool_packed(states.float(), batch.tensors["cu_seqlens"], modes), dim=-1)
+
+
+def _some(examples: Examples[Any]) -> Examples[Any]:
+    """Examples from all over the data, of FIT_TOKENS and a little more."""
+    things = len(examples.groups() or range(len(examples)))
+    if things != len(examples):
+        return examples.take(_spread(things, [int(examples.lengths().mean())] * things))
+    return examples.take(_spread(things, examples.lengths().tolist()))
+
+
+def _spread(count: int, lengths: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    order = np.random.Generator(np.random.PCG64(0)).permutation(count)
+    enough = int(np.searchsorted(np.cumsum(np.asarray(lengths)[order]), FIT_TOKENS)) + 1
+    return np.sort(order[:enough])
+
+
+def _limited(batches: Iterator[tuple[list[int], Batch]]) -> Iterator[Batch]:
+    tokens = 0
+    for _, batch in batches:
+        if tokens and tokens + batch.num_tokens > FIT_TOKENS + _BATCH:
+            return
+        tokens += batch.num_tokens
+        yield batch
+
+
+__all__ = ["MaskedWords", "Target", "TaskTarget", "VectorTarget", "open_target", "read_texts"]

@@ -1,0 +1,339 @@
+"""`bertie.compress` from end to end on a tiny model, with times that are computed and not measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny_models import SENTENCES, saved, tokenizer
+
+import bertie
+from bertie.cli.commands.training.compress import command
+from bertie.cli.main import main
+from bertie.compression import cost, work
+from bertie.compression.layers import Sizes
+from bertie.engine.cpu import calibrate
+from bertie.errors import BertieError, CheckpointError, InputError
+from bertie.model.pretrained import BertPreTrainedModel
+
+WORDS = sorted({word.strip(".,;!?") for text in SENTENCES[:4] for word in text.split()})
+
+
+class Computed:
+    """A runner whose time follows from its sizes: 2 for what is always there, 1 for a head, 1/12 for a neuron."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, model: BertPreTrainedModel) -> None:
+        sizes = Sizes.of(model)
+        self.seconds = 2 + sum(sizes.heads) + sum(sizes.neurons) / 12
+
+    def describe(self) -> str:
+        return "computed"
+
+
+@pytest.fixture
+def _computed_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BERTIE_CACHE", str(tmp_path / "cache"))
+
+    def timed(runners: Sequence[Computed], *batch: object, rounds: int = 1) -> list[list[float]]:
+        return [[runner.seconds for runner in runners]]
+
+    for module in (cost, work):
+        monkeypatch.setattr(module, "runner_of", lambda model, on: Computed(model))
+        monkeypatch.setattr(module, "timed", timed)
+    monkeypatch.setattr(work, "FRONTIER", ())  # what else a report shows
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(3, 12))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, str]]]:
+    """A model, and rows with the labels that it gives them itself."""
+    folder = saved(
+        tmp_path_factory.mktemp("models") / "classifier", "BertForSequenceClassification", id2label={0: "no", 1: "yes"}
+    )
+    given = texts(160)
+    found = bertie.classify(given, model=folder)
+    return folder, [{"text": text, "label": one.label} for text, one in zip(given, found, strict=True)]
+
+
+@pytest.fixture
+def arguments(classifier: tuple[str, list[dict[str, str]]], _computed_times: None, tmp_path: Path) -> dict[str, Any]:
+    folder, rows = classifier
+    return {"model": folder, "task": "classify", "data": rows, "output": tmp_path / "small"}
+
+
+def test_the_speed_that_was_asked_for_is_met_and_the_answers_stay(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "FRONTIER", (1.25, 3.0))
+    result = bertie.compress(**arguments, speedup=1.5)
+    assert result.point.speedup == pytest.approx(1.5, rel=0.05)
+    assert result.frontier[0].score == 1.0
+    assert result.point.score >= 0.85
+    assert [round(point.asked, 2) for point in result.frontier] == [1, 1.25, 3, 1.5]
+    config = json.loads((result.output / "config.json").read_text())
+    assert tuple(config["intermediate_sizes"]) == result.point.sizes.neurons
+    loaded = bertie.load(result.output)
+    assert Sizes.of(loaded) == result.point.sizes
+    rows = arguments["data"][1::2]
+    found = bertie.classify([row["text"] for row in rows], model=result.output)
+    right = sum(one.label == row["label"] for one, row in zip(found, rows, strict=True)) / len(rows)
+    assert right == pytest.approx(result.point.score)
+
+
+def test_the_page_says_what_was_cut_and_how_to_go_on(arguments: dict[str, Any]) -> None:
+    said: list[str] = []
+    result = bertie.compress(**arguments, speedup=2, say=said.append)
+    page = (result.output / "compress.md").read_text()
+    assert f"**{result.point.speedup:.2f} times** as fast" in page
+    assert "| 0 | " in page
+    assert "**written**" in page
+    assert "On disk: " in page
+    assert f"bertie serve -m {result.output}" in page
+    kept = json.loads((result.output / "compress.json").read_text())
+    assert kept["points"][kept["chosen"]]["asked"] == 2
+    assert any("looking at" in line for line in said)
+
+
+def test_what_is_left_is_fitted_to_the_original(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = bertie.compress(**arguments, speedup=2)
+    monkeypatch.setattr(work, "refit", lambda *given: None)
+    plain = bertie.compress(**arguments | {"output": fitted.output.with_name("plain")}, speedup=2)
+    assert plain.point.sizes == fitted.point.sizes
+
+    def off(folder: Path) -> float:
+        found = [bertie.load(place) for place in (folder, Path(arguments["model"]))]
+        ids = torch.tensor(tokenizer()([row["text"] for row in arguments["data"][1::2]], padding=True)["input_ids"])
+        mask = (ids != 0).long()
+        with torch.no_grad():
+            ours, theirs = (model.eval()(ids, mask).logits for model in found)
+        return float((ours - theirs).square().mean())
+
+    assert off(fitted.output) < 0.5 * off(plain.output)
+
+
+def test_a_share_of_the_parameters(arguments: dict[str, Any]) -> None:
+    result = bertie.compress(**arguments, size=0.8)
+    model, original = bertie.load(result.output), bertie.load(arguments["model"])
+    share = model.num_parameters() / original.num_parameters()
+    assert 0.75 <= share <= 0.8
+
+
+def test_the_fastest_that_keeps_a_share_of_the_score(arguments: dict[str, Any]) -> None:
+    result = bertie.compress(**arguments, keep=0.8)
+    assert result.point.score >= 0.8
+    assert result.point.speedup >= 1.2
+    slower = [point for point in result.frontier if point.score >= 0.8]
+    assert result.point.speedup == max(point.speedup for point in slower)
+
+
+def test_a_budget_of_everything_takes_nothing_out(arguments: dict[str, Any]) -> None:
+    result = bertie.compress(**arguments, speedup=1)
+    before, after = (bertie.load(folder).state_dict() for folder in (arguments["model"], result.output))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert result.point.speedup == 1
+
+
+def test_a_compressed_model_goes_on_from_where_it_is(arguments: dict[str, Any], tmp_path: Path) -> None:
+    once = bertie.compress(**arguments, speedup=1.5)
+    twice = bertie.compress(**arguments | {"model": once.output, "output": tmp_path / "twice"}, speedup=1.5)
+    assert twice.frontier[0].sizes == once.point.sizes
+    assert twice.point.parameters < once.point.parameters
+    whole = bertie.load(arguments["model"])
+    assert Computed(whole).seconds / Computed(bertie.load(twice.output)).seconds == pytest.approx(2.25, rel=0.1)
+
+
+def test_a_dense_folder_has_plain_sizes_and_the_same_answers(arguments: dict[str, Any], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    small = bertie.compress(**arguments, speedup=2)
+    whole = bertie.compress(**arguments | {"output": tmp_path / "dense"}, speedup=2, dense=True)
+    theirs = transformers.BertForSequenceClassification.from_pretrained(whole.output).eval()
+    ids = torch.tensor([tokenizer()("the dog and the fox")["input_ids"]])
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, bertie.load(small.output).eval()(ids).logits, atol=1e-5, rtol=0)
+
+
+def test_the_frontier_is_a_folder_of_models(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "FRONTIER", (1.25, 1.5))
+    result = bertie.compress(**arguments, speedup=1.5, frontier=True)
+    folders = sorted(path for path in result.output.iterdir() if path.is_dir())
+    assert [folder.name for folder in folders] == [f"{point.speedup:.2f}x" for point in result.frontier[1:]]
+    assert (result.output / "compress.md").is_file()
+    for folder in folders:
+        assert bertie.classify("the dog", model=folder).label in ("no", "yes")
+
+
+def test_it_learns_from_the_original(arguments: dict[str, Any]) -> None:
+    result = bertie.compress(**arguments, speedup=3, train=arguments["data"], epochs=1)
+    assert result.point.trained == 1
+    assert Sizes.of(bertie.load(result.output)) == result.point.sizes
+    assert "1 epochs" in (result.output / "compress.md").read_text()
+
+
+def test_the_int8_fit_is_in_the_folder(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = bertie.compress(**arguments, speedup=1.5, on="cpu-int8")
+    assert len(list((result.output / calibrate.FIT_FOLDER).iterdir())) == 1
+    monkeypatch.setenv("BERTIE_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(calibrate, "_fit", lambda *given: pytest.fail("fitted again"))
+    assert bertie.classify("the dog", model=result.output, dtype="int8").label in ("no", "yes")
+
+
+@pytest.mark.usefixtures("_computed_times")
+@pytest.mark.parametrize(("task", "name"), [("embed", "BertModel"), ("fill", "BertForMaskedLM")])
+def test_plain_texts_do_for_vectors_and_masked_words(task: str, name: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", name)
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("\n".join(texts(80)))
+    result = bertie.compress(folder, task=task, data=corpus, speedup=1.25, output=tmp_path / "small")
+    assert result.point.speedup == pytest.approx(1.25, rel=0.05)
+    if task == "embed":
+        assert result.frontier[0].score == pytest.approx(1.0)
+        assert 0.8 <= result.point.score < 1
+        assert bertie.embed("the dog", model=result.output).shape == (32,)
+    else:
+        assert 0 <= result.point.score <= 1
+        assert bertie.fill("the [MASK]", model=result.output)
+
+
+def test_a_trimmed_vocabulary_alone(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", "BertModel")
+    result = bertie.compress(folder, vocab_from=SENTENCES[:2], positions=32, output=tmp_path / "small")
+    model = bertie.load(result.output)
+    assert model.config.max_position_embeddings == 32
+    assert model.config.vocab_size < len(tokenizer())
+    before, after = (bertie.embed(SENTENCES[0], model=place) for place in (folder, result.output))
+    assert (before == after).all()
+    assert "tokens of" in (result.output / "compress.md").read_text()
+
+
+def test_trimming_and_cutting_together(arguments: dict[str, Any]) -> None:
+    result = bertie.compress(**arguments, speedup=1.5, vocab_from=texts(160))
+    assert bertie.load(result.output).config.vocab_size < len(tokenizer())
+    assert bertie.classify(arguments["data"][0]["text"], model=result.output).label in ("no", "yes")
+
+
+def test_the_command_writes_the_model_and_says_the_page(
+    arguments: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dev.tsv").write_text("text\tlabel\n" + "".join(f"{r['text']}\t{r['label']}\n" for r in arguments["data"]))
+    Path("corpus.txt").write_text("\n".join(texts(20)))
+    Path("mine").symlink_to(arguments["model"])
+    (example, trimming) = (line.strip() for line in (command.epilog or "").splitlines() if "bertie compress" in line)
+    assert main(shlex.split(example)[1:]) == 0
+    captured = capsys.readouterr()
+    assert "times** as fast" in captured.out
+    assert "fitting" in captured.err
+    assert bertie.load("fast").config.intermediate_sizes
+    assert main(shlex.split(trimming)[1:]) == 0
+    assert bertie.load("trimmed").config.vocab_size < len(tokenizer())
+    capsys.readouterr()
+    assert main(shlex.split(example.replace("--speedup 2 -o fast", "--speedup 0.5 -o slow"))[1:]) == 2
+    assert "--speedup 0.5: it takes a number at least 1" in capsys.readouterr().err
+
+
+def _bad(**given: Any) -> dict[str, Any]:
+    return given
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (_bad(speedup=0.5), "speedup is 0.5; it takes a number at least 1"),
+        (_bad(speedup=float("nan")), "it takes a number at least 1"),
+        (_bad(size=0), "size is 0; it takes a number above 0 and at most 1"),
+        (_bad(keep=1.5), "keep is 1.5; it takes a number above 0 and at most 1"),
+        (_bad(speedup=50), r"with every head and neuron gone this model is 13.0 times as fast \(computed\)"),
+        (_bad(size=0.1), "with every head and neuron gone this model still has 0.35 of its parameters"),
+        (_bad(speedup=2, size=0.5), "Both speedup=2 and size=0.5 were given"),
+        (_bad(), "Nothing was asked for"),
+        (_bad(speedup=2, task=None), "speedup=2 needs task"),
+        (_bad(speedup=2, data=None), "speedup=2 needs data"),
+        (_bad(speedup=2, on="tpu"), "on='tpu' is not known"),
+        (_bad(speedup=2, task="sing"), "task='sing' is not known"),
+        (_bad(speedup=2, epochs=2), "epochs is 2; there is nothing to learn from"),
+        (_bad(positions=1), "positions is 1; it takes a whole number of at least 4"),
+        (_bad(positions=900), "positions is 900; the model has 48"),
+        (_bad(speedup=2, data=[{"text": "the dog"}, {"text": "a fox"}]), "label"),
+        (_bad(speedup=2, data=[{"text": "the dog", "label": "perhaps"}] * 4), "all rows have the label 'perhaps'"),
+        (_bad(speedup=2, on="cuda"), "torch sees no GPU"),
+        (_bad(vocab_from=[]), "vocab_from holds no text"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    given: dict[str, Any], said: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if given.get("on") == "cuda":
+        monkeypatch.undo()  # the real engines
+    with pytest.raises(BertieError, match=said):
+        bertie.compress(**arguments | given)
+    assert not arguments["output"].exists()
+
+
+def test_a_score_that_cannot_be_kept_says_the_best(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "refit", lambda original, smaller, *given: smaller.classifier.bias.data.add_(-50))
+    scores = iter([0.9] + [0.3] * 20)
+    monkeypatch.setattr("bertie.compression.targets.TaskTarget.score", lambda self, model: next(scores))
+    with pytest.raises(InputError, match=r"the best found keeps 0.333 of the accuracy, at 1.2. times the speed"):
+        bertie.compress(**arguments, keep=0.99)
+
+
+def test_a_model_without_the_head_is_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
+    arguments["model"] = saved(tmp_path / "headless", "BertModel")
+    with pytest.raises(InputError, match=r"has no weights for classifier\.bias"):
+        bertie.compress(**arguments, speedup=2)
+
+
+def test_a_folder_with_something_in_it_is_refused(arguments: dict[str, Any]) -> None:
+    arguments["output"].mkdir()
+    (arguments["output"] / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="not an empty folder"):
+        bertie.compress(**arguments, speedup=2)
+
+
+KILLED = """
+import os, signal, sys
+import bertie
+from bertie.compression import run
+run.write_report = lambda report, folder: os.kill(os.getpid(), signal.SIGKILL)
+bertie.compress(sys.argv[1], vocab_from=["the dog and the fox"], output=sys.argv[2])
+"""
+
+
+def test_killed_while_it_writes_it_leaves_no_folder(classifier: tuple[str, Any], tmp_path: Path) -> None:
+    output = tmp_path / "small"
+    done = subprocess.run([sys.executable, "-c", KILLED, classifier[0], str(output)], env=os.environ.copy())
+    assert done.returncode == -signal.SIGKILL
+    assert not output.exists()
+    bertie.compress(classifier[0], vocab_from=["the dog and the fox"], output=output)
+    assert bertie.load(output).config.vocab_size < len(tokenizer())
+    assert [path.name for path in tmp_path.iterdir() if path.name != "small"] == []
+
+
+@pytest.mark.usefixtures("_computed_times")
+def test_the_cost_table_is_measured_once() -> None:
+    config, said = bertie.BertConfig(hidden_size=32, num_attention_heads=4, intermediate_size=48), list[str]()
+    first = cost.cost_table(config, [7, 9], "cpu", say=said.append)
+    again = cost.cost_table(config, [7, 9], "cpu", say=said.append)
+    assert first == again
+    assert "measuring" in said[0]
+    assert "known from before" in said[1]
+    assert first.price("attention", 3) == pytest.approx(3)
+    assert first.price("feed-forward", 24) == pytest.approx(2)
