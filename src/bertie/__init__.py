@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from bertie.errors import BertieError as BertieError
     from bertie.errors import CalibrationWarning as CalibrationWarning
     from bertie.errors import TruncationWarning as TruncationWarning
+    from bertie.family.camembert import *  # noqa: F403
+    from bertie.family.distilbert import *  # noqa: F403
+    from bertie.family.electra import *  # noqa: F403
+    from bertie.family.mpnet import *  # noqa: F403
+    from bertie.family.roberta import *  # noqa: F403
+    from bertie.family.xlm_roberta import *  # noqa: F403
     from bertie.loading import load as load
     from bertie.model import *  # noqa: F403
     from bertie.model import BertEncoderDecoder as EncoderDecoderModel  # noqa: F401
@@ -59,6 +65,19 @@ _AUTO_NAMES = (
     "AutoModelForSequenceClassification", "AutoModelForTextEncoding", "AutoModelForTokenClassification",
     "AutoTokenizer",
 )  # fmt: skip
+# BERT's relatives: how their classes begin, where they are, and those that not all of them have.
+_RELATIVES = {
+    "Roberta": ("roberta", "ForCausalLM"),
+    "XLMRoberta": ("xlm_roberta", "ForCausalLM"),
+    "Camembert": ("camembert", "ForCausalLM"),
+    "DistilBert": ("distilbert",),
+    "Electra": ("electra", "ForCausalLM", "ForPreTraining"),
+    "MPNet": ("mpnet",),
+}
+_OF_RELATIVES = (
+    "Config", "ForMaskedLM", "ForMultipleChoice", "ForQuestionAnswering", "ForSequenceClassification",
+    "ForTokenClassification", "Model", "PreTrainedModel",
+)  # fmt: skip
 _WHERE = {
     "BertConfig": "bertie.config",
     "EncoderDecoderConfig": "bertie.config",
@@ -89,6 +108,11 @@ _WHERE = {
     "zero_shot": "bertie.tasks.zero_shot",
     **dict.fromkeys(_MODEL_NAMES, "bertie.model"),
     **dict.fromkeys(_AUTO_NAMES, "bertie.compat.auto"),
+    **{
+        begins + ends: f"bertie.family.{file}"
+        for begins, (file, *own) in _RELATIVES.items()
+        for ends in (*_OF_RELATIVES, *own)
+    },
 }
 
 # Names that scripts written for the hub's library import.

@@ -59,7 +59,7 @@ def fetch(
     subfolder: str = "",
     variant: str | None = None,
     asked: str | None = None,
-    wanted_type: str = "bert",
+    wanted_type: str | None = None,
     also: tuple[str, ...] = (),
     with_companions: bool = False,
     **fetching: Unpack[Fetching],

@@ -18,6 +18,7 @@ from torch import nn
 from bertie import json_values
 from bertie.checkpoint.fill import named_dtype, named_tensors
 from bertie.checkpoint.folder import with_variant
+from bertie.checkpoint.names import renamed
 from bertie.checkpoint.safetensors import stored_dtype, write_safetensors
 from bertie.errors import CheckpointError, ConfigError
 from bertie.files import new_files
@@ -43,6 +44,8 @@ def save_model(
     first = next((tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()), torch.float32)
     wanted = first if dtype is None else named_dtype(dtype, "dtype")
     name = str(wanted).removeprefix("torch.")
+    in_files = [(ours, theirs) for theirs, ours in getattr(model, "names_in_files", ())]
+    tensors = {renamed(name, in_files): tensor for name, tensor in tensors.items()}
     architecture = getattr(model, "architecture", type(model).__name__)
     values = dict(config) | {"architectures": [architecture], "dtype": name, "torch_dtype": name}
     save_tensors(tensors, folder, values, dtype=None if dtype is None else wanted, **options)

@@ -138,6 +138,8 @@ class FastBert(BertModel):
                 output_hidden_states, return_dict, cu_seqlens=cu_seqlens,
             )  # fmt: skip
         assert input_ids is not None
+        if not config.has_segments:
+            token_type_ids = None
         packing = inputs.read_packing(input_ids, None, cu_seqlens)
         inputs.check(self, input_ids, token_type_ids, position_ids, None, packing, 0)
         all_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -149,7 +151,8 @@ class FastBert(BertModel):
             pooled = None if self.pooler is None else self.pooler(states[-1], packing)
         if inputs.wants_dict(config, return_dict):
             return BertModelOutput(states[-1], pooled, tuple(states) if all_states else None)
-        return (states[-1], pooled, tuple(states)) if all_states else (states[-1], pooled)
+        pooler = (pooled,) if config.has_pooler else ()
+        return (states[-1], *pooler, tuple(states)) if all_states else (states[-1], *pooler)
 
     def _padded(
         self,
@@ -162,7 +165,7 @@ class FastBert(BertModel):
         """Hidden tokens are left out, the rest keep their positions; where a token was left out the state is 0."""
         keep = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         if position_ids is None:
-            position_ids = torch.arange(ids.shape[1], device=ids.device)[None]
+            position_ids = inputs.positions(self.embeddings, ids, ids.shape[1])
         positions = position_ids.expand_as(ids)[keep]
         packing = Packing.of(keep.sum(1).tolist(), device=ids.device)
         types = None if type_ids is None else type_ids.expand_as(ids)[keep]

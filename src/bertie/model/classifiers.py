@@ -96,7 +96,7 @@ class BertForSequenceClassification(Answers[LogitsOutput], HeadModel):
         wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
         outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
-        logits: Tensor = self.classifier(self.dropout(outputs.pooler_output))
+        logits = self._judge(outputs, cu_seqlens)
         loss = None
         if labels is not None:
             loss = classification_loss(
@@ -147,7 +147,7 @@ class BertForMultipleChoice(Answers[LogitsOutput], HeadModel):
         wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
         outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
-        scores: Tensor = self.classifier(self.dropout(outputs.pooler_output))
+        scores = self._judge(outputs, cu_seqlens)
         if num_choices is None or (cu_seqlens is not None and (num_choices < 1 or len(scores) % num_choices)):
             raise InputError(
                 f"{{num_choices:is}} the packed batch has {len(scores)} texts.",

@@ -23,7 +23,7 @@ from bertie.model.cache import KeyValueCache
 from bertie.model.generation.generate import Generation
 from bertie.model.inputs import WantedMaps
 from bertie.model.losses import IGNORED, class_labels, classification_loss, cross_entropy
-from bertie.model.outputs import Answers, BertForPreTrainingOutput, CausalLMOutput, LogitsOutput
+from bertie.model.outputs import Answers, BertForPreTrainingOutput, BertModelOutput, CausalLMOutput, LogitsOutput
 from bertie.model.pretrained import BertPreTrainedModel
 
 # -- heads -----------------------------------------------------------------------------------------------------------
@@ -100,6 +100,13 @@ class HeadModel(BertPreTrainedModel):
     """A BertModel as `self.bert` with something on top."""
 
     bert: BertModel
+    dropout: nn.Module
+    classifier: nn.Module
+
+    def _judge(self, outputs: BertModelOutput, cu_seqlens: Tensor | None) -> Tensor:
+        """A classifier's scores for each text, from the pooler; most relatives (family/) look at the first token."""
+        scores: Tensor = self.classifier(self.dropout(outputs.pooler_output))
+        return scores
 
 
 class LanguageModel(HeadModel):

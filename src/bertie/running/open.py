@@ -31,7 +31,8 @@ from bertie.engine.compile import DTYPES, dtype_name
 from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
 from bertie.errors import CheckpointError, InputError
-from bertie.loading import model_class, named_class
+from bertie.family import related
+from bertie.loading import model_class, named_kind
 from bertie.model.inputs import fits_positions, ids_below
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.running.batching import Row
@@ -108,7 +109,7 @@ class OpenModel:
     @property
     def max_length(self) -> int:
         """The longest row the model takes, special tokens included."""
-        return min(self.config.max_position_embeddings, self.tokenizer.model_max_length)
+        return min(self.config.max_input_length, self.tokenizer.model_max_length)
 
     def checked_length(self, max_length: int | None, *, default: int | None = None) -> int:
         """`max_length` where it was given, otherwise the default; never more than the model takes."""
@@ -155,7 +156,7 @@ class OpenModel:
             return states
         read_tokens(len(ids))
         self._check(ids, None)
-        fits_positions(int(lengths.max()), 0, self.config.max_position_embeddings)
+        fits_positions(int(lengths.max()), 0, self.config.max_input_length)
         flat = torch.from_numpy(ids)
         return self.model.runner.last_state(flat.pin_memory() if self.device.type == "cuda" else flat, lengths.tolist())
 
@@ -163,7 +164,7 @@ class OpenModel:
         """Ids are looked at here, where no GPU is waited for; a model that is compiled for one does not look."""
         config = self.config
         ids_below("input_ids", torch.from_numpy(ids), config.vocab_size, "vocab_size")
-        if types is not None:
+        if types is not None and config.has_segments:
             ids_below("token_type_ids", torch.from_numpy(types), config.type_vocab_size, "type_vocab_size")
 
     @staticmethod
@@ -334,10 +335,10 @@ def _from_files(
 ) -> OpenModel:
     rounded = dtype if dtype in _ENGINE_TYPES else None
     checkpoint = open_checkpoint(source, with_companions=True)
-    _check_classifier(named_class(checkpoint.config), kind.__name__, task=task, source=source)
+    _check_classifier(named_kind(checkpoint.config), kind.__name__, task=task, source=source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made: Any = kind.from_pretrained(
+        made: Any = related(kind, checkpoint.config.get("model_type")).from_pretrained(
             source,
             dtype=dtype if dtype is None or rounded is None else DTYPES[rounded],
             device=device,

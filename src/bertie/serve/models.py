@@ -20,6 +20,7 @@ import torch
 
 from bertie.checkpoint.read import open_checkpoint
 from bertie.errors import InputError
+from bertie.family import kind_of
 from bertie.loading import model_class
 from bertie.running.batching import Row
 from bertie.running.open import OpenModel, forget_models
@@ -258,7 +259,7 @@ def chosen_tasks(choice: ModelChoice) -> tuple[str, tuple[str, ...]]:
     unknown = [task for task in choice.tasks if task not in TASKS]
     if unknown:
         raise InputError(f"There is no task {unknown[0]!r} to serve.", f"Use one of {', '.join(TASKS)}.")
-    found = model_class(open_checkpoint(choice.source)).__name__
+    found = kind_of(model_class(open_checkpoint(choice.source))).__name__
     tasks = choice.tasks or tuple(name for name, task in TASKS.items() if found in task.classes)
     if not tasks:
         raise InputError(f"{choice.source} is a {found}, which no route serves.", "Name a task with --task.")

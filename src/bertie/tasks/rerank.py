@@ -27,6 +27,7 @@ from bertie.checkpoint.read import open_checkpoint
 from bertie.config import read_json_object
 from bertie.data.lists import listed
 from bertie.errors import BertieError, InputError
+from bertie.family import kind_of
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
 from bertie.running.open import ModelLike, OpenModel, is_named, open_model
@@ -250,7 +251,7 @@ def embeds(model: ModelLike | None) -> bool:
     if model is None:
         return True
     if is_named(model):
-        return model_class(open_checkpoint(model)) is BertModel
+        return kind_of(model_class(open_checkpoint(model))) is BertModel
     return isinstance(model.model if isinstance(model, OpenModel) else model, BertModel)
 
 

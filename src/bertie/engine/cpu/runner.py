@@ -20,7 +20,7 @@ from torch import Tensor
 from bertie.engine.calibration import PRODUCTS, Key
 from bertie.engine.cpu.cores import check_threads, own_quota
 from bertie.engine.cpu.library import load_library
-from bertie.engine.runner import Options, Outside, Refused, Runner
+from bertie.engine.runner import Options, Outside, Refused, Runner, embedding_tables
 from bertie.errors import CalibrationWarning, InputError
 from bertie.model import BertLayer, BertModel
 from bertie.model.activations import activation
@@ -70,11 +70,8 @@ class CpuRunner(Runner):
         embeddings = model.embeddings
         norm = embeddings.LayerNorm
         # C reads these three where they are; everything else is copied and laid out anew.
-        self._tables = [
-            embeddings.word_embeddings.weight.detach().float().contiguous(),
-            embeddings.position_embeddings.weight.detach().float().contiguous(),
-            embeddings.token_type_embeddings.weight.detach().float().contiguous(),
-        ]
+        self._tables = [table.float().contiguous() for table in embedding_tables(embeddings)]
+        self._padding = config.position_padding
         head = config.attention_head_size
         self._handle = library.bertie_model_new(
             self.width,
@@ -179,6 +176,8 @@ class CpuRunner(Runner):
     ) -> list[Tensor]:
         tokens = ids.shape[0]
         ids = ids.long().contiguous()
+        if positions is None and self._padding is not None:
+            positions = packing.positions(ids, self._padding)
         type_ids, positions = (None if x is None else x.long().contiguous() for x in (type_ids, positions))
         out = torch.empty(tokens, self.width)
         states = torch.empty(self.num_layers + 1, tokens, self.width) if all_states else None

@@ -81,6 +81,7 @@ class GpuRunner(Runner):
 
         Returns as soon as the work is queued on the current stream.
         """
+        positions = self._positions(ids, lengths, positions)
         parts = _parts(lengths)
         out = torch.empty(len(ids), self.width, device=self.device, dtype=self.dtype)
         for texts, tokens in parts:
@@ -100,7 +101,15 @@ class GpuRunner(Runner):
         self, ids: Tensor, lengths: Sequence[int], *, type_ids: Tensor | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
         """The embeddings and every layer's states."""
+        positions = self._positions(ids, lengths, positions)
         return self._launched(ids, lengths, type_ids, positions, all_states=True)
+
+    def _positions(self, ids: Tensor, lengths: Sequence[int], given: Tensor | None) -> Tensor | None:
+        """Those given; where the position table has a row for padding, those after it; otherwise the kernel's own."""
+        padding = self.encoder.embeddings.padding
+        if given is not None or padding is None:
+            return given
+        return Packing.of(list(lengths), device=ids.device).positions(ids, padding)
 
     def describe(self) -> str:
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
