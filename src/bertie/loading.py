@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import bertie.model
 from bertie import family
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger("bertie.checkpoint")
+Kind = TypeVar("Kind", bound=BertPreTrainedModel)
 CLASSES = (
     "BertModel", "BertForPreTraining", "BertLMHeadModel", "BertForMaskedLM", "BertForNextSentencePrediction",
     "BertForSequenceClassification", "BertForMultipleChoice", "BertForTokenClassification", "BertForQuestionAnswering",
@@ -69,6 +70,12 @@ def model_class(checkpoint: Checkpoint) -> type[BertPreTrainedModel]:
         found = family.named(model_type, name) or getattr(bertie.model, name)
         logger.info("%s: %s, because %s", checkpoint.source, name, reason)
     return found
+
+
+def class_for(kind: type[Kind], source: str | os.PathLike[str]) -> type[Kind]:
+    """The class that is to the checkpoint what `kind` is to BERT: RobertaForMaskedLM for BertForMaskedLM."""
+    found = family.related(kind, open_checkpoint(source).config.get("model_type"))
+    return cast("type[Kind]", found)
 
 
 def named_kind(config: Mapping[str, object]) -> str | None:

@@ -24,6 +24,14 @@ OTHERS: Mapping[str, str] = {
 }
 
 
+_COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
+
+
+def first_position(model_type: object, pad_token_id: int | None) -> int:
+    """The row of the position table that a text's first token has: RoBERTa and those after it start after padding."""
+    return (1 if pad_token_id is None else pad_token_id) + 1 if model_type in _COUNT_FROM_PADDING else 0
+
+
 class RelativeConfig(BertConfig):
     """A configuration whose keys, or their defaults, are not BERT's.
 

@@ -48,6 +48,8 @@ def related(kind: type[BertPreTrainedModel], model_type: object) -> type[BertPre
     module, prefix = found
     name = kind.__name__.removeprefix("Bert")
     relative = getattr(module, prefix + _OTHERWISE.get(name, name), None)
+    if relative is None and name == "ForPreTraining":  # on the hub, what they were pretrained as
+        relative = getattr(module, f"{prefix}ForMaskedLM")
     if relative is None:
         raise InputError(
             f"A {model_type!r} model has nothing like {kind.__name__}.",

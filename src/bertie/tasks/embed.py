@@ -523,7 +523,7 @@ def _features(ids: Sequence[int], hidden: Tensor, vector: Vectors) -> dict[str, 
 
 
 def _checked_length(given: int | None, own: int | None, loaded: OpenModel) -> int:
-    positions = loaded.config.max_position_embeddings
+    positions = loaded.config.max_input_length
     if given is None:
         return min(own, positions) if own is not None else min(loaded.max_length, positions)
     if not is_whole(given, 3, positions):

@@ -12,7 +12,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 from tokenizers.models import WordPiece
 
 from bertie.errors import TokenizerError
+from bertie.text.converting import add_special, frame
 from bertie.text.files import TokenizerFiles
+from bertie.text.kinds import KINDS
 from bertie.text.rust import check_word_limit, keep_whole, parse_backend, rust_errors, set_template
 from bertie.text.settings import SPECIAL_ROLES, Settings, SpecialToken, as_added
 from bertie.text.wordpiece.reference import WORD_LIMIT
@@ -85,6 +87,9 @@ def parts_from_files(files: TokenizerFiles, given: Settings, *, check_case: bool
         vocab = read_vocabulary(files.vocab_file)
         settings["never_split"] = _known_words(settings, vocab, files, strict=strict)
         backend = _build(vocab, settings, check_case=check_case, name=files.name, source=files.source)
+        if KINDS[files.kind].two_separators:
+            add_special(backend, KINDS[files.kind])
+            frame(backend, {role: str(settings.get(role)) for role in ("cls_token", "sep_token")}, second=1)
     else:
         backend = parse_backend(files.tokenizer_json, source=f"{files.source} (tokenizer.json)")
         _apply_normalizer(backend, settings, files, check_case=check_case)

@@ -103,6 +103,16 @@ def parse_backend(text: str, *, source: str) -> Tokenizer:
     return backend
 
 
+def word_start(backend: Tokenizer) -> str | None:
+    """The mark of pieces that begin a word, where a tokenizer marks those."""
+    if backend.pre_tokenizer is None:
+        return None
+    described = json.loads(backend.pre_tokenizer.__getstate__())
+    marks = {"Metaspace": "▁", "ByteLevel": "Ġ"}
+    parts = (described, *described.get("pretokenizers", ()))
+    return next((marks[part["type"]] for part in parts if part["type"] in marks), None)
+
+
 def check_word_limit(limit: int, source: str) -> None:
     """The time a word takes grows with the square of its length, so this limit is what keeps long texts linear."""
     if not 0 < limit <= _LARGEST_WORD_LIMIT:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, Protocol, Self, TypeAlias, TypeGuard, cast, overload
 
 from tokenizers import AddedToken, decoders
 
 from bertie.errors import TokenizerError, TokenizerTypeError
 from bertie.text.building import TokenizerParts, add_to_vocabulary
-from bertie.text.rust import Encoders, copy_backend, encode_all, rust_errors, set_template
+from bertie.text.rust import Encoders, copy_backend, encode_all, rust_errors, set_template, word_start
 from bertie.text.settings import (
     ADDITIONAL,
     NO_LIMIT,
@@ -145,6 +145,7 @@ class TokenTable:
         self.clean_up_tokenization_spaces = settings.get("clean_up_tokenization_spaces")
         self.split_special_tokens = bool(settings.get("split_special_tokens"))
         self.model_input_names = list(settings.get("model_input_names") or type(self).model_input_names)
+        self.tokenizer_class = settings.get("tokenizer_class") or "BertTokenizer"
         self.pad_token_type_id = 0
         self.verbose = True
         self.other_settings: dict[str, object] = {}  # names that mean nothing here; on the hub they are kept likewise
@@ -153,6 +154,16 @@ class TokenTable:
         self.deprecation_warnings: dict[str, bool] = {}  # what was said already, by the hub's name for it
         # BERT types a single text 0 throughout, so the column need not be read; a foreign tokenizer.json may not.
         self._types_single_texts = any(encode_all(parts.backend, ["a"])[0].type_ids)
+
+    @cached_property
+    def word_start(self) -> str | None:
+        """What pieces that begin a word start with (▁, Ġ); None where those that go on are marked, as BERT's ##."""
+        return word_start(self._backend)
+
+    def continues_word(self, token: str) -> bool:
+        """Whether a piece of the vocabulary goes on with the word before it."""
+        start = self.word_start
+        return token.startswith("##") if start is None else not token.startswith(start)
 
     def _say_once(self, what: str, message: str) -> None:
         if not self.deprecation_warnings.get(what):

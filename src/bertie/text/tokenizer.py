@@ -285,7 +285,7 @@ class BertTokenizer(HubInterface):
         if self.model_input_names == type(self).model_input_names:
             left_out.add("model_input_names")
         config: dict[str, object] = {name: value for name, value in self.init_kwargs.items() if name not in left_out}
-        config |= {"tokenizer_class": "BertTokenizer", **self.special_tokens_map}
+        config |= {"tokenizer_class": self.tokenizer_class, **self.special_tokens_map}
         config["split_special_tokens"] = self.split_special_tokens or None
         if config["max_input_chars_per_word"] == WORD_LIMIT:
             del config["max_input_chars_per_word"]
