@@ -154,14 +154,6 @@ def _check_parts(base: BertModel) -> None:
     """`Refused` for modules that do not compute what BERT's do."""
     if type(base).forward is not BertModel.forward:
         raise Refused(f"{type(base).__name__} has a forward of its own, which the engine would not call.", AS_IT_IS)
-    if base.encoder.relative_attention_bias is not None:
-        raise Refused("The engine has no position bias that all layers share; the reference runs it.", AS_IT_IS)
-    if base.embeddings.project is not None:
-        raise Refused(
-            "The engine has no projection from narrow embeddings "
-            f"({base.config.embedding_width} to {base.config.hidden_size}); the reference runs it.",
-            AS_IT_IS,
-        )
     for prefix in ("embeddings", "encoder"):
         for name, module in getattr(base, prefix).named_modules(prefix=prefix):
             if name.rpartition(".")[2] == "intermediate_act_fn":  # runners look at that themselves

@@ -128,6 +128,7 @@ class FastBert(BertModel):
             or inputs.wanted_maps(self, output_attentions)
             or config.is_decoder
             or not _marks_texts(input_ids, attention_mask, cu_seqlens)
+            or (config.position_buckets and _has_holes(attention_mask))
         ):
             if not self._said_reference:
                 logger.info("Head masks, maps and masks between tokens: the reference answers, in %s", self.dtype)
@@ -195,6 +196,11 @@ def _marks_texts(ids: Tensor | None, mask: Tensor | None, cu_seqlens: Tensor | N
         return False
     kept = mask.bool()
     return bool(((mask == 0) | (mask == 1)).all()) and bool(kept.any(1).all())
+
+
+def _has_holes(mask: Tensor | None) -> bool:
+    """Whether tokens inside a text are hidden: left out, those around them would be nearer to each other."""
+    return mask is not None and bool((mask.bool().long().diff(dim=1).abs().sum(1) + mask[:, 0].bool() > 2).any())
 
 
 class Source:

@@ -158,6 +158,11 @@ def _check(base: BertModel, options: Options) -> None:
     config = base.config
     if config.position_embedding_type != "absolute":
         raise Refused(f"The GPU engine has no kernel for {config.position_embedding_type} positions.", AS_IT_IS)
+    if base.encoder.relative_attention_bias is not None:
+        raise Refused("The GPU engine has no kernel for a position bias that all layers share.", AS_IT_IS)
+    if base.embeddings.project is not None:
+        widths = f"{config.embedding_width} to {config.hidden_size}"
+        raise Refused(f"The GPU engine has no projection from narrow embeddings ({widths}).", AS_IT_IS)
     for number, layer in enumerate(base.encoder.layer):
         if not layer.attention.self.heads:
             raise Refused(f"Layer {number} has no attention heads left; the GPU engine needs one.", AS_IT_IS)
