@@ -50,7 +50,7 @@ def _pieces() -> Tokenizer:
 
 
 def save_tokenizer(kind: str, folder: Path) -> None:
-    """The files of such a tokenizer as its checkpoints have them: some with tokenizer.json, some with the older ones."""
+    """The files of such a tokenizer as checkpoints have them: some as tokenizer.json, some the older way."""
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "RobertaTokenizer":
         learned = ByteLevelBPETokenizer()

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from bertie.tasks.fill import fill as fill
     from bertie.tasks.generate import generate as generate
     from bertie.tasks.next_sentence import next_sentence as next_sentence
+    from bertie.tasks.represent import represent as represent
     from bertie.tasks.rerank import rerank as rerank
     from bertie.tasks.similarity import similarity as similarity
     from bertie.tasks.tag import tag as tag
@@ -100,6 +101,7 @@ _WHERE = {
     "fill": "bertie.tasks.fill",
     "generate": "bertie.tasks.generate",
     "next_sentence": "bertie.tasks.next_sentence",
+    "represent": "bertie.tasks.represent",
     "rerank": "bertie.tasks.rerank",
     "Index": "bertie.search.index",
     "build_index": "bertie.search.index",

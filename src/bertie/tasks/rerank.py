@@ -6,7 +6,9 @@
 A cross-encoder (`BertForSequenceClassification`) reads query and document together. With one label the score is what
 sentence-transformers' `CrossEncoder` gives: the activation the checkpoint names, and the sigmoid where it names none.
 With several labels it is the probability of the one that means "relevant". An embedding model (a `BertModel`, or a
-sentence-transformers folder) ranks by cosine instead: it reads each text alone, which is quicker and coarser.
+sentence-transformers folder) ranks by cosine instead: it reads each text alone, which is quicker and coarser. A model
+with a vector for every token (ColBERT, or BGE-M3 with `vectors="multi"`) ranks by MaxSim: each of the query's vectors
+counts as its best match in the document, and those are added up.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nlargest
-from typing import ClassVar, TypedDict, Unpack, overload
+from typing import ClassVar, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -37,6 +39,7 @@ from bertie.running.scoring import Reading, ScoringTask, logits_later
 from bertie.running.task import checked_text, described, described_as, is_collection
 from bertie.tasks.classify import FUNCTIONS, Function, label_names, scores
 from bertie.tasks.embed import Embedder
+from bertie.tasks.represent import COLBERT, Representer, max_sim
 from bertie.text import BertTokenizer
 
 # A query and documents → each document's score, and whether only a part of it was read.
@@ -55,7 +58,9 @@ class Reranker:
     model's length is cut.
     `function` sets how logits become scores; `relevant` is the name of the label to rank by, where there are several
     (otherwise the one called "relevant", "yes" or "true"; a classifier that has none of these is refused). Without a
-    classifier in the checkpoint, and without a model, the ranking is by cosine of embeddings (`bertie.embed`).
+    classifier in the checkpoint, and without a model, the ranking is by cosine of embeddings (`bertie.embed`), or with
+    `vectors="multi"` by MaxSim of the tokens' (`bertie.represent`), which is ColBERT's default; long documents are then
+    cut.
     """
 
     name: ClassVar[str] = "rerank"
@@ -66,6 +71,7 @@ class Reranker:
         *,
         function: Function | None = None,
         relevant: str | None = None,
+        vectors: Literal["dense", "multi"] | None = None,
         long: Long = "windows",
         stride: int = DEFAULT_STRIDE,
         tokenizer: BertTokenizer | None = None,
@@ -74,6 +80,14 @@ class Reranker:
     ) -> None:
         one_of("function", function, (None, *FUNCTIONS))
         one_of("long", long, LONG)
+        one_of("vectors", vectors, (None, "dense", "multi"))
+        if vectors == "multi" or (vectors is None and is_colbert(model)):
+            if not is_named(model):
+                raise InputError("{vectors} needs the checkpoint's files.", "Give its folder.", vectors="multi")
+            made = Representer(model, vectors="multi", long="error" if long == "error" else "truncate", device=device,
+                               dtype=dtype)  # fmt: skip
+            self._score: Score = _MaxSim(made).scored
+            return
         if embeds(model):
             for name, value in (("function", function), ("relevant", relevant)):
                 if value is not None:
@@ -83,7 +97,7 @@ class Reranker:
                         **{name: value},
                     )
             embedder = Embedder(model, tokenizer=tokenizer, device=device, dtype=dtype, normalize=True)
-            self._score: Score = _Cosine(embedder, long).scored
+            self._score = _Cosine(embedder, long).scored
             return
         self.loaded = open_model(
             model, BertForSequenceClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
@@ -206,10 +220,25 @@ class _Cosine:
             yield float(vector @ asked), cut.popleft()
 
 
+@dataclass(frozen=True)
+class _MaxSim:
+    """Every token of the query against every token of the document."""
+
+    representer: Representer
+
+    def scored(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
+        (asked,) = self.representer([query], progress=False)
+        for found in self.representer(iter(documents), progress=False):
+            assert asked.multi is not None  # it was asked for
+            assert found.multi is not None
+            yield max_sim(asked.multi, found.multi), found.truncated
+
+
 class RerankSettings(TypedDict, total=False):
     model: ModelLike | None
     function: Function | None
     relevant: str | None
+    vectors: Literal["dense", "multi"] | None
     long: Long
     stride: int
     tokenizer: BertTokenizer | None
@@ -253,6 +282,11 @@ def embeds(model: ModelLike | None) -> bool:
     if is_named(model):
         return kind_of(model_class(open_checkpoint(model))) is BertModel
     return isinstance(model.model if isinstance(model, OpenModel) else model, BertModel)
+
+
+def is_colbert(model: ModelLike | None) -> bool:
+    """Does the checkpoint carry ColBERT's own layer, with which it was trained to give a vector to every token?"""
+    return is_named(model) and COLBERT in open_checkpoint(model).tensors.info
 
 
 def relevant_label(names: Sequence[str]) -> int | None:
