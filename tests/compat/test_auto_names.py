@@ -87,18 +87,6 @@ def test_other_models_are_refused_by_name(tmp_path: Path) -> None:
         bertie.AutoModel()
 
 
-def test_relatives_are_chosen_by_their_model_type(tmp_path: Path) -> None:
-    other = transformers.DistilBertConfig(vocab_size=300, dim=8, n_heads=2, n_layers=1, hidden_dim=8)
-    transformers.DistilBertForMaskedLM(other).save_pretrained(tmp_path)
-    assert type(bertie.AutoConfig.from_pretrained(tmp_path)) is bertie.DistilBertConfig
-    assert type(bertie.AutoModel.from_pretrained(tmp_path)) is bertie.DistilBertModel
-    assert type(bertie.AutoModelForMaskedLM.from_config(other)) is bertie.DistilBertForMaskedLM
-    assert type(bertie.AutoModelForPreTraining.from_pretrained(tmp_path)) is bertie.DistilBertForMaskedLM
-    assert bertie.AutoConfig.for_model("roberta").pad_token_id == 1
-    with pytest.raises(bertie.BertieError, match="nothing like BertLMHeadModel"):
-        bertie.AutoModelForCausalLM.from_pretrained(tmp_path)
-
-
 def test_the_names_are_those_of_transformers_and_cost_no_torch() -> None:
     names = {name for name in dir(bertie) if name.startswith("Auto")}
     assert names == {*MODELS, "AutoConfig", "AutoTokenizer"}

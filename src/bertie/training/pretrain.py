@@ -330,7 +330,14 @@ def _network(
     if model is not None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            loaded = class_for(kind, model).from_pretrained(model)
+            made = class_for(kind, model)
+            if not issubclass(made, kind):
+                raise ConfigError(
+                    f"{{nsp}}: {os.fspath(model)} is a {made.config_class.model_type!r}, which has no head for it.",
+                    "Leave it out: relatives of BERT are pretrained on masked words alone.",
+                    nsp=True,
+                )
+            loaded = made.from_pretrained(model)
         fresh = tuple(str(one.message) for one in caught if issubclass(one.category, NewlyInitialized))
         for one in caught:  # a head made anew is what training is for, and a note says so; the rest are warnings
             if not issubclass(one.category, NewlyInitialized):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ import torch
 import bertie
 import family_models
 import tiny_models
-from bertie.certificate import verify
+from bertie.certificate import certify
 from bertie.checkpoint.inspect import summarise
 from bertie.convert import convert
 from bertie.engine.cpu.library import load_library
 from bertie.errors import BertieError
+from bertie.training.finetune import finetune
+from bertie.training.pretrain import PRETRAINING, PretrainOptions, pretrain
 
 RELATIVES = list(family_models.RELATIVES)
 TEXTS = tiny_models.SENTENCES
@@ -47,8 +50,7 @@ def test_tasks_answer_what_the_model_says(relative: str, place: Path) -> None:
     for text in (TEXTS[0], PAIR):
         found = bertie.classify(text, model=path, top_k=3)
         wanted = alone(f"{relative}ForSequenceClassification", path, text).logits[0].softmax(0)  # type: ignore[attr-defined]
-        by_label = dict(zip(found.labels, found.scores, strict=True)) if hasattr(found, "labels") else None
-        scores = by_label or {one.label: one.score for one in found}
+        scores = dict(found.labels)
         assert np.allclose([scores[f"LABEL_{i}"] for i in range(3)], wanted, atol=1e-5)
 
     path = folder(place, f"{relative}Model")
@@ -65,45 +67,57 @@ def test_tasks_answer_what_the_model_says(relative: str, place: Path) -> None:
     logits = alone(f"{relative}ForMaskedLM", path, text).logits[0]  # type: ignore[attr-defined]
     at = tokenizer(text)["input_ids"].index(tokenizer.mask_token_id)
     best = int(logits[at].argmax())
-    assert json.dumps(found, default=vars).count(json.dumps(tokenizer.convert_ids_to_tokens(best)))
+    assert found.candidates[0].token == tokenizer.decode([best]).strip()
 
 
 @pytest.mark.parametrize("relative", RELATIVES)
 def test_tokens_and_answers_point_into_the_text(relative: str, place: Path) -> None:
     path = folder(place, f"{relative}ForTokenClassification", id2label={0: "O", 1: "B-X", 2: "I-X"})
     text = TEXTS[4]
-    for entity in bertie.tag(text, model=path).entities:
+    for entity in bertie.tag(text, model=path):
         assert text[entity.start : entity.end] == entity.text
-        assert entity.text == entity.text.strip()
+        assert entity.text == entity.text.strip() or not entity.text.strip()  # a piece may be a space
     path = folder(place, f"{relative}ForQuestionAnswering")
     long = " ".join(TEXTS)
     found = bertie.answer("What is the capital of Germany?", long, model=path)
-    assert long[found.start : found.end] == found.text
+    assert found.candidates
+    for one in found.candidates:
+        assert long[one.start : one.end] == one.text
 
 
 @pytest.mark.parametrize("relative", RELATIVES)
 @pytest.mark.skipif(load_library() is None, reason="the C++ kernels are not built")
 def test_the_engine_answers_as_the_reference(relative: str, place: Path) -> None:
-    path = folder(place, f"{relative}Model")
+    narrow = {"embedding_size": 20} if relative == "Electra" else {}
+    path = folder(place, f"{relative}Model", **narrow)
     tokenizer = bertie.BertTokenizer.from_pretrained(path)
     model = bertie.load(path)
     texts = [*TEXTS, TEXTS[0] + (tokenizer.pad_token or "") + TEXTS[1]]  # padding as a word of a text
     batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
     keep = batch["attention_mask"].bool()
     with torch.no_grad():
-        wanted = model(**batch).last_hidden_state[keep]
-        if relative == "MPNet":
-            with pytest.raises(BertieError, match="bias that all layers share"):
-                bertie.compile(model)
-            return
+        wanted = model(**batch, output_hidden_states=True)
         fast = bertie.compile(model)
         assert "C++ float32" in fast.runner.describe()
-        assert torch.allclose(fast(**batch).last_hidden_state[keep], wanted, atol=2e-5)
+        found = fast(**batch, output_hidden_states=True)
+        for ours, theirs in zip(found.hidden_states, wanted.hidden_states, strict=True):
+            assert torch.allclose(ours[keep], theirs[keep], atol=2e-5)
         ends = torch.nn.functional.pad(keep.sum(1).cumsum(0), (1, 0))
-        packed = fast(batch["input_ids"][keep], cu_seqlens=ends).last_hidden_state
-        assert torch.allclose(packed, wanted, atol=2e-5)
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            packed = fast(batch["input_ids"][keep], cu_seqlens=ends).last_hidden_state
+            assert torch.allclose(packed, wanted.last_hidden_state[keep], atol=2e-5)
+        torch.set_num_threads(1)
+        holes = batch["attention_mask"].clone()
+        holes[:, 3:5] = 0
+        hidden = batch | {"attention_mask": holes}
+        assert torch.allclose(
+            fast(**hidden).last_hidden_state[holes.bool()], model(**hidden).last_hidden_state[holes.bool()], atol=2e-5
+        )
         int8 = bertie.compile(model, dtype="int8", calibration=TEXTS, tokenizer=tokenizer)
-        near = torch.nn.functional.cosine_similarity(int8(**batch).last_hidden_state[keep], wanted)
+        near = torch.nn.functional.cosine_similarity(
+            int8(**batch).last_hidden_state[keep], wanted.last_hidden_state[keep]
+        )
         assert near.mean() > 0.99
 
 
@@ -114,7 +128,7 @@ def test_checkpoints_are_inspected_verified_and_converted(relative: str, place: 
     assert summary.layers == 2
     assert summary.heads == ["masked words"]
     assert not summary.notes
-    assert verify(path).passed
+    assert certify(path).passed
     convert(path, tmp_path / "half", dtype="float16")
     half = bertie.load(tmp_path / "half")
     assert type(half).__name__ == f"{relative}ForMaskedLM"
@@ -124,8 +138,6 @@ def test_checkpoints_are_inspected_verified_and_converted(relative: str, place: 
 
 @pytest.mark.parametrize("relative", RELATIVES)
 def test_fine_tuning_and_masked_words_train_it(relative: str, place: Path, tmp_path: Path) -> None:
-    from bertie.training import finetune, pretrain
-
     path = folder(place, f"{relative}Model")
     rows = [{"text": text, "pair": TEXTS[0], "label": "ab"[i % 2]} for i, text in enumerate(TEXTS * 2)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -136,6 +148,10 @@ def test_fine_tuning_and_masked_words_train_it(relative: str, place: Path, tmp_p
     words = folder(place, f"{relative}ForMaskedLM")
     (tmp_path / "corpus.txt").write_text("\n\n".join("\n".join(TEXTS) for _ in range(3)))
     pretrain(
-        corpus=[tmp_path / "corpus.txt"], output=tmp_path / "more", model=words, nsp=False, max_length=24, epochs=1
+        corpus=[tmp_path / "corpus.txt"],
+        output=tmp_path / "more",
+        model=words,
+        settings=replace(PRETRAINING, epochs=1),
+        options=PretrainOptions(nsp=False, max_length=24),
     )
     assert type(bertie.load(tmp_path / "more")).__name__ == f"{relative}ForMaskedLM"
