@@ -72,7 +72,7 @@ def describe_numerics(config: BertConfig, report: LoadingReport) -> list[str]:
     lines = [
         f"activation {act}" + (f" ({form})" if form else ""),
         f"LayerNorm eps {config.layer_norm_eps:g}",
-        f"positions {config.position_embedding_type}, up to {config.max_position_embeddings}",
+        f"positions {config.position_embedding_type}, up to {config.max_input_length}",
     ]
     if report.format == "tensorflow" and act == "gelu":
         lines.append(

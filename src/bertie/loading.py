@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import bertie.model
 from bertie import family
 from bertie.checkpoint.names import BASE, common_wrapper
-from bertie.checkpoint.read import Checkpoint, open_checkpoint
+from bertie.checkpoint.open_checkpoint import Checkpoint, open_checkpoint
 from bertie.config import BertConfig
 from bertie.errors import CheckpointError
 from bertie.model.hub.options import take_fetching

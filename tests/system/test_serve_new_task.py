@@ -22,7 +22,7 @@ import httpx
 
 from bertie import answers
 from bertie.client import AsyncClient, Client
-from bertie.running.batching import Row
+from bertie.running.rows import Row
 from bertie.serve import app, tasks
 from bertie.serve.run import Running
 from bertie.serve.runners import Place, RowRunner, Runner, Source

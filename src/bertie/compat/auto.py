@@ -41,7 +41,7 @@ class AutoConfig(_Auto):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> BertConfig:
         """The configuration of a folder, a file or a hub name; further keywords change it."""
-        from bertie.checkpoint.folder import check_model_type
+        from bertie.checkpoint.weight_files import check_model_type
 
         options.pop("code_revision", None)
         values, changes = BertConfig.get_config_dict(pretrained_model_name_or_path, **options)
@@ -76,7 +76,7 @@ class _AutoModel(_Auto, Generic[M]):
         if isinstance(config, BertConfig):
             made = cls._class(config.model_type)
         elif pretrained_model_name_or_path is not None and config is None:
-            from bertie.checkpoint.locate import read_config
+            from bertie.checkpoint.find_checkpoint import read_config
 
             fetching = {name: options[name] for name in FETCHING if options.get(name) is not None}
             with suppress(CheckpointError):  # what is wrong with it is said when it is loaded

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 import bertie.model
-from bertie.checkpoint.read import Checkpoint
+from bertie.checkpoint.open_checkpoint import Checkpoint
 from bertie.config import BertConfig
 from bertie.config.relatives import MODEL_TYPES
 from bertie.errors import ConfigError, InputError

@@ -21,7 +21,7 @@ from bertie.model.bert import BertModel
 from bertie.model.heads import HeadModel
 from bertie.model.inputs import WantedMaps
 from bertie.model.losses import yes_or_no_loss
-from bertie.model.outputs import Answers, BertModelOutput, LogitsOutput
+from bertie.model.outputs import Answers, BertModelOutput, LogitsOutput, as_wanted
 from bertie.model.pretrained import BertPreTrainedModel
 
 
@@ -189,4 +189,4 @@ class ForReplaced(Answers[LogitsOutput], Relative):
         outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
         logits: Tensor = self.discriminator_predictions(outputs.last_hidden_state)
         loss = None if labels is None else yes_or_no_loss(logits, labels, attention_mask)
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+        return as_wanted(self, LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)

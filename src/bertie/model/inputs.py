@@ -26,8 +26,7 @@ from bertie.model.cache import KeyValueCache
 from bertie.model.hub.cache import adopt, contents
 from bertie.model.hub.parts import heads_of
 from bertie.ops.attention import AttentionPlan, as_bias
-from bertie.ops.packing import Packing
-from bertie.ops.tracing import records_sizes
+from bertie.ops.packing import Packing, records_sizes, values_are_known
 
 if TYPE_CHECKING:
     from bertie.model.bert import BertEmbeddings, BertModel
@@ -58,13 +57,6 @@ def read_packing(input_ids: Tensor | None, inputs_embeds: Tensor | None, cu_seql
             else None,
         )
     return None
-
-
-def wants_dict(config: BertConfig, return_dict: bool | None) -> bool:
-    """Whether an output object is wanted, or the plain tuple: as the call says, or the config."""
-    if return_dict is not None:
-        return return_dict
-    return config.return_dict and not config.extra.get("torchscript")  # TorchScript knows tuples
 
 
 def read_cache(
@@ -141,7 +133,7 @@ def check(
         num_positions -= 0 if padding is None else padding + 1  # rows that no token of a text has
         length = shape[-1] if packing is None else packing.max_length
         fits_positions(length, past, num_positions)
-    if not model.check_inputs:
+    if not checks_values(model):
         return
     for name, ids, table, size in (
         ("input_ids", input_ids, "word_embeddings", "vocab_size"),
@@ -170,6 +162,11 @@ def positions(
         return embeddings.position_ids[:, padding + 1 : padding + 1 + length]
     real = (input_ids != padding).long()
     return (real.cumsum(-1) + past) * real + padding
+
+
+def checks_values(model: BertModel) -> bool:
+    """Whether values are to be looked at; never while they stand for those of calls to come."""
+    return getattr(model, "_check_inputs", True) and values_are_known()
 
 
 def _num_rows(embeddings: nn.Module, table: str) -> int | None:
@@ -245,7 +242,7 @@ def _bias(model: BertModel, name: str, mask: Tensor | None, hidden_states: Tenso
     is_tensor(name, mask)
     batch, num_queries = hidden_states.shape[:2]
     keep = _broadcastable(mask, name, batch, model.config.num_attention_heads, num_queries, num_keys)
-    if model.check_inputs:
+    if checks_values(model):
         _check_keep_or_drop(mask, name)
         if bool((mask != 0).all()):
             return None

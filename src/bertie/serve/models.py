@@ -18,12 +18,12 @@ from typing import TypeVar
 
 import torch
 
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import InputError
 from bertie.family import kind_of
 from bertie.loading import model_class
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel, forget_models
+from bertie.running.rows import Row
 from bertie.serve.failures import Refusal, unhealthy
 from bertie.serve.runners import EmbedRunner, LogitsRunner, Place, Runner
 from bertie.serve.scheduler import Device, Engine, device_failed

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.model import BertForMaskedLM, BertForNextSentencePrediction, BertForSequenceClassification
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel, open_model
 from bertie.running.pooling import Pieces
-from bertie.running.rows import Cuts, Cutting, Sliding, TextOrPair, split_text_or_pair, truncated_rows
+from bertie.running.rows import Cuts, Cutting, Row, Sliding, TextOrPair, split_text_or_pair, truncated_rows
 from bertie.running.sentence_folder import Normalize
 from bertie.serve.failures import Refusal, invalid, too_large
 from bertie.serve.queues import Lane

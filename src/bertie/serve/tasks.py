@@ -27,10 +27,8 @@ from bertie.answers import (
 )
 from bertie.errors import BertieError
 from bertie.model import BertForSequenceClassification
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel, open_model
 from bertie.running.rows import TextOrPair
-from bertie.running.scoring import row_logits
 from bertie.serve.failures import invalid
 from bertie.serve.runners import (
     EmbedRunner,
@@ -174,8 +172,13 @@ def _open_zero_shot(source: Source, place: Place) -> Runner:
         return ZeroShotClassifier(labels, loaded, **options)
 
     loaded = open_model(source, BertForSequenceClassification, task="zero_shot", device=place.device, dtype=place.dtype)
-    run: Callable[[list[Row]], Sequence[object]] = partial(row_logits, loaded)
-    return RowRunner("zero_shot", loaded, make, run=run, repeats=lambda options: len(options["labels"]))
+    return RowRunner(
+        "zero_shot",
+        loaded,
+        make,
+        run=lambda rows: loaded.row_logits(rows)(),
+        repeats=lambda options: len(options["labels"]),
+    )
 
 
 def _infers(loaded: OpenModel) -> bool:

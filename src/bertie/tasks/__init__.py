@@ -46,4 +46,5 @@ _WHERE = {
 def __getattr__(name: str) -> object:
     if name not in _WHERE:
         raise AttributeError(f"module 'bertie.tasks' has no attribute {name!r}")
-    return getattr(import_module(f"bertie.tasks.{_WHERE[name]}"), name)
+    globals()[name] = found = getattr(import_module(f"bertie.tasks.{_WHERE[name]}"), name)
+    return found

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from bertie.answers import Representation
 from bertie.arguments import one_of, one_or_several
-from bertie.checkpoint.read import Checkpoint, open_checkpoint
+from bertie.checkpoint.open_checkpoint import Checkpoint, open_checkpoint
 from bertie.checkpoint.torch_bin import BinFile
 from bertie.errors import CheckpointError, InputError, WeightsMismatch
 from bertie.family import kind_of

@@ -235,7 +235,7 @@ def check_device(device: str) -> None:
     """Refuse a device that is not there."""
     import torch
 
-    from bertie.checkpoint.fill import usable_device
+    from bertie.checkpoint.load_weights import usable_device
 
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
@@ -20,6 +20,7 @@ from bertie.errors import (
     MissingExtra,
     TokenizerError,
 )
+from bertie.training.settings import OptimizerName, Precision, ScheduleName
 
 if TYPE_CHECKING:
     from bertie.training import Result, Settings
@@ -75,15 +76,15 @@ def training_options(
         number("--warmup", metavar="X", default=warmup, shown="Share of the steps, or from 1 up their number."),
         click.option(
             "--schedule",
-            type=click.Choice(["linear", "polynomial", "cosine", "constant"]),
+            type=click.Choice(get_args(ScheduleName)),
             metavar="NAME",
             default="linear",
             show_default=True,
-            help="Rate after the warm-up: linear, polynomial, cosine, constant.",
+            help=f"Rate after the warm-up: {', '.join(get_args(ScheduleName))}.",
         ),
         click.option(
             "--optimizer",
-            type=click.Choice(["adamw", "adam-weight-decay", "lamb"]),
+            type=click.Choice(get_args(OptimizerName)),
             metavar="NAME",
             default="adamw",
             show_default=True,
@@ -103,7 +104,7 @@ def training_options(
         number("--workers", default=0, shown="Processes that make batches; 0 is a thread."),
         click.option(
             "--precision",
-            type=click.Choice(["auto", "float32", "bfloat16"]),
+            type=click.Choice(get_args(Precision)),
             metavar="NAME",
             default="auto",
             show_default=True,

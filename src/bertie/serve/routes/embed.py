@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertie.running.batching import Row
+from bertie.running.rows import Row
 from bertie.serve import schemas
 from bertie.serve.bodies import encode, encode_parts, encode_rows
 from bertie.serve.failures import empty, invalid

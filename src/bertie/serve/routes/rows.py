@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bertie.answers import TASK_ROUTES
-from bertie.running.batching import Row
-from bertie.running.rows import TextOrPair
+from bertie.running.rows import Row, TextOrPair
 from bertie.serve.bodies import encode_answer
 from bertie.serve.routes import Route
 from bertie.serve.runners import Options, RowRunner

@@ -12,9 +12,7 @@ import numpy as np
 import torch
 
 from bertie.answers import Classification, Prediction
-from bertie.running.batching import Row
-from bertie.running.rows import Sliding, TextOrPair
-from bertie.running.scoring import averaged
+from bertie.running.rows import Row, Sliding, TextOrPair
 from bertie.serve import schemas
 from bertie.serve.failures import empty, invalid
 from bertie.serve.models import ServedModel
@@ -25,7 +23,7 @@ from bertie.serve.schemas import as_item, as_list
 from bertie.serve.service import Call, text_size
 from bertie.serve.settings import Truncation
 from bertie.serve.tasks import LABEL_BYTES, show_labels
-from bertie.tasks.classify import Function, best_first, scores
+from bertie.tasks.classify import Function, averaged, best_first, scores
 from bertie.tasks.similarity import unit
 
 _CHARACTER_BYTES = 6  # of JSON, at most

@@ -95,7 +95,7 @@ def command(context: click.Context, /, **values: Any) -> int:
 
 
 def _pretrain(values: dict[str, Any]) -> Result:
-    from bertie.training.pretrain import PRETRAINING, PretrainOptions, pretrain
+    from bertie.training.pretraining.pretrain import PRETRAINING, PretrainOptions, pretrain
 
     for name in ("save_every", "evaluate_every"):
         values[name] = getattr(PRETRAINING, name) if values[name] is None else values[name]
