@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,19 @@ def test_any_string_gives_the_fast_tokenizers_answer(name: str, text: str, folde
 
 
 LOADED: dict[str, tuple[Any, BertTokenizer]] = {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_a_hundred_thousand_lines_and_twenty_thousand_odd_strings(name: str, folders: dict[str, Path]) -> None:
+    theirs, ours = oracle(name, folders[name]), BertTokenizer.from_pretrained(folders[name])
+    chance = random.Random(0)
+    words = [word for line in LINES for word in line.split(" ")]
+    lines = [" ".join(chance.choices(words, k=chance.randint(1, 14))) for _ in range(100_000)]
+    letters = [*map(chr, range(1, 0x250)), *map(chr, range(0x300, 0x370)), *"αяشहか漢한ไ\u200b\u2028\ufeff😀👩🏽"]
+    odd = ["".join(chance.choices(letters, k=chance.randint(0, 40))) for _ in range(20_000)]
+    for start in range(0, 120_000, 5_000):
+        texts = (lines + odd)[start : start + 5_000]
+        wanted, found = (one(texts, return_offsets_mapping=True) for one in (theirs, ours))
+        assert found["input_ids"] == wanted["input_ids"]
+        assert found["offset_mapping"] == wanted["offset_mapping"]

@@ -18,8 +18,8 @@ from bertie.checkpoint.inspect import summarise
 from bertie.convert import convert
 from bertie.engine.cpu.library import load_library
 from bertie.errors import BertieError
-from bertie.training.finetune import finetune
-from bertie.training.pretrain import PRETRAINING, PretrainOptions, pretrain
+from bertie.training.fine_tuning import finetune
+from bertie.training.pretraining.pretrain import PRETRAINING, PretrainOptions, pretrain
 
 RELATIVES = list(family_models.RELATIVES)
 TEXTS = tiny_models.SENTENCES
