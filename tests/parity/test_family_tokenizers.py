@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import ByteLevelBPETokenizer
 
 from bertie import BertTokenizer
+from bertie.errors import BertieError
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="the oracle (extra 'parity') is not installed")
 
@@ -123,6 +124,23 @@ def test_older_files_give_the_fast_tokenizers_answers(name: str, folders: dict[s
     assert type(back).__name__ == f"{name}Fast"
     check_same(back, ours, LINES)
     check_same(back, ours, *map(list, zip(*PAIRS, strict=True)))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_split_words_are_theirs_and_never_joined(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    words = [["Paris", "is", "in", "France", "."], ["Été", "à"]]
+    ours = BertTokenizer.from_pretrained(folders[name])
+    if name == "RobertaTokenizer":
+        with pytest.raises(BertieError, match="add_prefix_space=True"):
+            ours(words, is_split_into_words=True)
+    theirs = oracle(name, folders[name], add_prefix_space=True)
+    prefixed = BertTokenizer.from_pretrained(folders[name], add_prefix_space=True)
+    check_same(theirs, prefixed, words, is_split_into_words=True)
+    check_same(theirs, prefixed, LINES)
+    check_same(theirs, ours.for_words(), words, is_split_into_words=True)
+    ours.for_words().save_pretrained(tmp_path)
+    check_same(theirs, BertTokenizer.from_pretrained(tmp_path), words, is_split_into_words=True)
+    check_same(transformers.AutoTokenizer.from_pretrained(tmp_path), prefixed, LINES)
 
 
 @pytest.mark.parametrize("name", KINDS)

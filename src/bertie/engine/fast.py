@@ -128,7 +128,7 @@ class FastBert(BertModel):
             or inputs.wanted_maps(self, output_attentions)
             or config.is_decoder
             or not _marks_texts(input_ids, attention_mask, cu_seqlens)
-            or (config.position_buckets and _has_holes(attention_mask))
+            or (self.encoder.relative_attention_bias is not None and _has_holes(attention_mask))
         ):
             if not self._said_reference:
                 logger.info("Head masks, maps and masks between tokens: the reference answers, in %s", self.dtype)

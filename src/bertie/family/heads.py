@@ -18,6 +18,7 @@ from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model.activations import activation
 from bertie.model.bert import BertModel
+from bertie.model.classifiers import TextModel
 from bertie.model.heads import HeadModel
 from bertie.model.inputs import WantedMaps
 from bertie.model.losses import yes_or_no_loss
@@ -111,17 +112,17 @@ class ForWords(Relative):
             self.lm_head.bias = decoder.bias
 
 
-class ForTexts(Relative):
+class ForTexts(Relative, TextModel):
     """The relatives' `ForSequenceClassification`, and some of their `ForMultipleChoice`; the head is a `TextHead`."""
 
-    def _judge(self, outputs: BertModelOutput, cu_seqlens: Tensor | None) -> Tensor:
+    def judge(self, outputs: BertModelOutput, cu_seqlens: Tensor | None) -> Tensor:
         states = outputs.last_hidden_state
         first = states[:, 0] if cu_seqlens is None else states[cu_seqlens[:-1].to(states.device).long()]
         scores: Tensor = self.classifier(first)
         return scores
 
 
-class ForChoices(Relative):
+class ForChoices(Relative, TextModel):
     """A relative's `ForMultipleChoice` that looks at the pooler, as BERT's does."""
 
     pooled = True

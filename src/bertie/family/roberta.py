@@ -14,9 +14,10 @@ Names of tensors are the hub's in the model too.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from bertie.config import BertConfig, Values
@@ -31,6 +32,7 @@ from bertie.model.classifiers import (
     BertForTokenClassification,
 )
 from bertie.model.heads import BertForMaskedLM, BertLMHeadModel
+from bertie.model.outputs import LogitsOutput
 from bertie.model.pretrained import BertPreTrainedModel
 
 
@@ -81,7 +83,21 @@ class RobertaForSequenceClassification(RobertaHead, ForTexts, BertForSequenceCla
         self.classifier = TextHead(config, torch.tanh, config.num_labels, before=rate, after=rate)
 
 
-class RobertaForMultipleChoice(RobertaHead, ForChoices, BertForMultipleChoice): ...
+class RobertaForMultipleChoice(RobertaHead, ForChoices, BertForMultipleChoice):
+    def forward(  # type: ignore[override]  # the hub's order, which is not that of its other classes
+        self,
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        head_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        *others: Any,
+        **named: Any,
+    ) -> LogitsOutput | tuple[Any, ...]:
+        given = (input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds, labels)
+        return super().forward(*given, *others, **named)
 
 
 class RobertaForTokenClassification(RobertaHead, ForTokens, BertForTokenClassification): ...

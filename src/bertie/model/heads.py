@@ -26,7 +26,6 @@ from bertie.model.losses import IGNORED, class_labels, classification_loss, cros
 from bertie.model.outputs import (
     Answers,
     BertForPreTrainingOutput,
-    BertModelOutput,
     CausalLMOutput,
     LogitsOutput,
     as_wanted,
@@ -107,13 +106,6 @@ class HeadModel(BertPreTrainedModel):
     """A BertModel as `self.bert` with something on top."""
 
     bert: BertModel
-    dropout: nn.Module
-    classifier: nn.Module
-
-    def _judge(self, outputs: BertModelOutput, cu_seqlens: Tensor | None) -> Tensor:
-        """A classifier's scores for each text, from the pooler; most relatives (family/) look at the first token."""
-        scores: Tensor = self.classifier(self.dropout(outputs.pooler_output))
-        return scores
 
 
 class LanguageModel(HeadModel):

@@ -129,7 +129,7 @@ def check(
     absolute = config.position_embedding_type == "absolute"
     num_positions = _num_rows(embeddings, "position_embeddings") if absolute else config.max_position_embeddings
     if (position_ids is None or not absolute) and num_positions is not None:
-        padding = config.position_padding if absolute else None
+        padding = getattr(embeddings.position_embeddings, "padding_idx", None) if absolute else None
         num_positions -= 0 if padding is None else padding + 1  # rows that no token of a text has
         length = shape[-1] if packing is None else packing.max_length
         fits_positions(length, past, num_positions)

@@ -85,8 +85,10 @@ class OpenModel:
     budget: int = 0
     rounded: str | None = None
     is_fast: bool = field(init=False)
+    unused: int = field(init=False)  # positions that no token of a text has: RoBERTa's first ones are padding's
 
     def __post_init__(self) -> None:
+        self.unused = self.config.max_position_embeddings - self.config.max_input_length
         self.is_fast = isinstance(getattr(self.model, "base_model", None), FastBert)
         if not self.budget:
             budgets = _ENGINE_BUDGETS if self.is_fast else _BUDGETS
@@ -108,7 +110,12 @@ class OpenModel:
     @property
     def max_length(self) -> int:
         """The longest row the model takes, special tokens included."""
-        return min(self.config.max_input_length, self.tokenizer.model_max_length)
+        return min(self.positions, self.tokenizer.model_max_length)
+
+    @property
+    def positions(self) -> int:
+        """How many tokens a text may have by the position table alone."""
+        return self.config.max_position_embeddings - self.unused
 
     def checked_length(self, max_length: int | None, *, default: int | None = None) -> int:
         """`max_length` where it was given, otherwise the default; never more than the model takes."""

@@ -119,6 +119,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
     "strip_accents": (_is_flag, "true or false"),
     "tokenize_chinese_chars": (_is_flag, "true or false"),
     "clean_up_tokenization_spaces": (_is_flag, "true or false"),
+    "add_prefix_space": (_is_flag, "true or false"),
     "split_special_tokens": (_is_flag, "true or false"),
     "max_input_chars_per_word": (lambda it: 0 < (whole(it) or 0) < 2**31, "a positive number"),
     "padding_side": (lambda it: it in ("left", "right"), "'left' or 'right'"),

@@ -8,6 +8,7 @@ calls already under way finish with the old one.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from tokenizers import AddedToken, decoders
 
 from bertie.errors import TokenizerError, TokenizerTypeError
 from bertie.text.building import TokenizerParts, add_to_vocabulary, set_template
-from bertie.text.rust import Encoders, copy_backend, encode_all, rust_errors, word_start
+from bertie.text.rust import Encoders, copy_backend, encode_all, joins_words, rust_errors, set_prefix_space, word_start
 from bertie.text.settings import (
     ADDITIONAL,
     NO_LIMIT,
@@ -160,6 +161,21 @@ class TokenTable:
     def word_start(self) -> str | None:
         """What pieces that begin a word start with (▁, Ġ); None where those that go on are marked, as BERT's ##."""
         return word_start(self._backend)
+
+    @property
+    def joins_words(self) -> bool:
+        """Whether words given one by one would become one: see `for_words`."""
+        return self.word_start == "Ġ" and joins_words(self._backend)
+
+    def for_words(self) -> Self:
+        """This tokenizer, or one like it that puts a space before a text: for words that are split already."""
+        if not self.joins_words:
+            return self
+        made = copy.copy(self)
+        made._backend, made._encoders = set_prefix_space(self._backend, True), Encoders()
+        made.__dict__.pop("word_start", None)
+        made.__dict__["add_prefix_space"] = True
+        return made
 
     def continues_word(self, token: str) -> bool:
         """Whether a piece of the vocabulary goes on with the word before it."""

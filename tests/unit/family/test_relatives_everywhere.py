@@ -145,6 +145,10 @@ def test_fine_tuning_and_masked_words_train_it(relative: str, place: Path, tmp_p
     assert type(bertie.load(tmp_path / "tuned")).__name__ == f"{relative}ForSequenceClassification"
     assert bertie.classify(PAIR, model=str(tmp_path / "tuned")) is not None
 
+    tagged = [{"tokens": text.split(), "tags": ["O"] * len(text.split())} for text in TEXTS]
+    finetune("tag", model=path, train=tagged, output=tmp_path / "tags", epochs=1)
+    assert bertie.tag(TEXTS[0], model=str(tmp_path / "tags")) is not None
+
     words = folder(place, f"{relative}ForMaskedLM")
     (tmp_path / "corpus.txt").write_text("\n\n".join("\n".join(TEXTS) for _ in range(3)))
     pretrain(
