@@ -1,4 +1,4 @@
-"""`bertie doctor`: what this machine has, and what Bertie will use of it."""
+"""`bertie doctor`: versions, processor, GPU, kernels, where models are looked for."""
 
 from __future__ import annotations
 
