@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from bertie.errors import BertieError as BertieError
     from bertie.errors import CalibrationWarning as CalibrationWarning
     from bertie.errors import TruncationWarning as TruncationWarning
+    from bertie.family.camembert import *  # noqa: F403
+    from bertie.family.distilbert import *  # noqa: F403
+    from bertie.family.electra import *  # noqa: F403
+    from bertie.family.mpnet import *  # noqa: F403
+    from bertie.family.roberta import *  # noqa: F403
+    from bertie.family.xlm_roberta import *  # noqa: F403
     from bertie.loading import load as load
     from bertie.model import *  # noqa: F403
     from bertie.model import BertEncoderDecoder as EncoderDecoderModel  # noqa: F401
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from bertie.tasks.fill import fill as fill
     from bertie.tasks.generate import generate as generate
     from bertie.tasks.next_sentence import next_sentence as next_sentence
+    from bertie.tasks.represent import represent as represent
     from bertie.tasks.rerank import rerank as rerank
     from bertie.tasks.similarity import similarity as similarity
     from bertie.tasks.tag import tag as tag
@@ -61,6 +68,19 @@ _AUTO_NAMES = (
     "AutoModelForNextSentencePrediction", "AutoModelForPreTraining", "AutoModelForQuestionAnswering",
     "AutoModelForSequenceClassification", "AutoModelForTextEncoding", "AutoModelForTokenClassification",
     "AutoTokenizer",
+)  # fmt: skip
+# BERT's relatives: how their classes begin, where they are, and those that not all of them have.
+_RELATIVES = {
+    "Roberta": ("roberta", "ForCausalLM"),
+    "XLMRoberta": ("xlm_roberta", "ForCausalLM"),
+    "Camembert": ("camembert", "ForCausalLM"),
+    "DistilBert": ("distilbert",),
+    "Electra": ("electra", "ForCausalLM", "ForPreTraining"),
+    "MPNet": ("mpnet",),
+}
+_OF_RELATIVES = (
+    "Config", "ForMaskedLM", "ForMultipleChoice", "ForQuestionAnswering", "ForSequenceClassification",
+    "ForTokenClassification", "Model", "PreTrainedModel",
 )  # fmt: skip
 _WHERE = {
     "BertConfig": "bertie.config",
@@ -86,6 +106,7 @@ _WHERE = {
     "fill": "bertie.tasks.fill",
     "generate": "bertie.tasks.generate",
     "next_sentence": "bertie.tasks.next_sentence",
+    "represent": "bertie.tasks.represent",
     "rerank": "bertie.tasks.rerank",
     "Index": "bertie.search.index",
     "build_index": "bertie.search.index",
@@ -94,6 +115,11 @@ _WHERE = {
     "zero_shot": "bertie.tasks.zero_shot",
     **dict.fromkeys(_MODEL_NAMES, "bertie.model"),
     **dict.fromkeys(_AUTO_NAMES, "bertie.compat.auto"),
+    **{
+        begins + ends: f"bertie.family.{file}"
+        for begins, (file, *own) in _RELATIVES.items()
+        for ends in (*_OF_RELATIVES, *own)
+    },
 }
 
 # Rooms that are public as they are.

@@ -194,6 +194,20 @@ class TokenFeatures:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Representation:
+    """A text as a retrieval model has it; what was not asked for is None.
+
+    `dense` is one vector, `sparse` the weight of each id of the vocabulary that has one, `multi` a vector for every
+    token, `[tokens, d]`, of length 1.
+    """
+
+    dense: Floats | None
+    sparse: dict[int, float] | None
+    multi: Floats | None
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Features:
     """The tokens of a text. `index` is the number of the text among those that were given."""
 

@@ -72,7 +72,7 @@ def describe_numerics(config: BertConfig, report: LoadingReport) -> list[str]:
     lines = [
         f"activation {act}" + (f" ({form})" if form else ""),
         f"LayerNorm eps {config.layer_norm_eps:g}",
-        f"positions {config.position_embedding_type}, up to {config.max_position_embeddings}",
+        f"positions {config.position_embedding_type}, up to {config.max_input_length}",
     ]
     if report.format == "tensorflow" and act == "gelu":
         lines.append(
@@ -104,7 +104,7 @@ def _finite(model: BertPreTrainedModel) -> Check:
 
 def golden_ids(config: BertConfig) -> list[Tensor]:
     """Three texts of 1, 7 and up to 48 tokens whose ids walk through the vocabulary."""
-    lengths = [1, min(7, config.max_position_embeddings), min(48, config.max_position_embeddings)]
+    lengths = [1, min(7, config.max_input_length), min(48, config.max_input_length)]
     texts = []
     for number, length in enumerate(lengths):
         steps = torch.arange(length) * 7919 + 101 * (number + 1)

@@ -18,14 +18,18 @@ from bertie.checkpoint.open_checkpoint import Checkpoint, open_checkpoint
 from bertie.checkpoint.report import LoadingReport, listed
 from bertie.checkpoint.tensorflow import save_tf_checkpoint
 from bertie.config import BertConfig
+from bertie.config.relatives import RelativeConfig
 from bertie.errors import CheckpointError, WeightsMismatch
+from bertie.family import kind_of
 from bertie.files import new_files
 from bertie.loading import load, model_class
+from bertie.model import BertModel
 from bertie.model.pretrained import BertPreTrainedModel
 
 # Small files that belong to a model and are the same in every format.
 _COMPANIONS = (
-    "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json",
 )  # fmt: skip
 
@@ -80,7 +84,7 @@ def _whole(
         if report.newly_initialised and all("pooler." in name for name in report.newly_initialised):
             # Many encoders were saved without a pooler; a random one must not be written.
             kind = model_class(checkpoint)
-            if kind.__name__ == "BertModel":
+            if kind_of(kind) is BertModel:
                 model, report = load(source, dtype=dtype, output_loading_info=True, add_pooling_layer=False)
     if report.newly_initialised:
         raise WeightsMismatch(
@@ -92,6 +96,10 @@ def _whole(
 
 def _write_tensorflow(model: BertPreTrainedModel, folder: Path) -> list[str]:
     config = model.config
+    if isinstance(config, RelativeConfig):
+        raise CheckpointError(
+            f"Google's format is BERT's; this model is a {config.model_type!r}.", "Keep it in the hub's format."
+        )
     if config.intermediate_sizes is not None:
         raise CheckpointError(
             "Google's format has one feed-forward size for all layers; this model has "

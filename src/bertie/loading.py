@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import bertie.model
+from bertie import family
 from bertie.checkpoint.names import BASE, common_wrapper
 from bertie.checkpoint.open_checkpoint import Checkpoint, open_checkpoint
+from bertie.config import BertConfig
 from bertie.errors import CheckpointError
 from bertie.model.hub.options import take_fetching
 from bertie.model.pretrained import BertPreTrainedModel
@@ -21,9 +23,8 @@ from bertie.model.pretrained import BertPreTrainedModel
 if TYPE_CHECKING:
     import torch
 
-    from bertie.config import BertConfig
-
 logger = logging.getLogger("bertie.checkpoint")
+Kind = TypeVar("Kind", bound=BertPreTrainedModel)
 CLASSES = (
     "BertModel", "BertForPreTraining", "BertLMHeadModel", "BertForMaskedLM", "BertForNextSentencePrediction",
     "BertForSequenceClassification", "BertForMultipleChoice", "BertForTokenClassification", "BertForQuestionAnswering",
@@ -61,21 +62,39 @@ def load(
 
 def model_class(checkpoint: Checkpoint) -> type[BertPreTrainedModel]:
     """The class a checkpoint was saved from, by its configuration or else by the names of its tensors."""
-    name = named_class(checkpoint.config)
-    if name is None:
-        name, reason = _by_tensors(checkpoint)
+    found = _named(checkpoint.config)
+    if found is None:
+        model_type = checkpoint.config.get("model_type")
+        choose = _by_tensors if family.config_class(model_type) is BertConfig else family.by_tensors
+        name, reason = choose(checkpoint)
+        found = family.named(model_type, name) or getattr(bertie.model, name)
         logger.info("%s: %s, because %s", checkpoint.source, name, reason)
-    found: type[BertPreTrainedModel] = getattr(bertie.model, name)
     return found
 
 
-def named_class(config: Mapping[str, object]) -> str | None:
+def class_for(kind: type[Kind], source: str | os.PathLike[str]) -> type[Kind]:
+    """The class that is to the checkpoint what `kind` is to BERT: RobertaForMaskedLM for BertForMaskedLM."""
+    found = family.related(kind, open_checkpoint(source).config.get("model_type"))
+    return cast("type[Kind]", found)
+
+
+def named_kind(config: Mapping[str, object]) -> str | None:
+    """What the class that the configuration names is to BERT: BertForMaskedLM for RobertaForMaskedLM."""
+    found = _named(config)
+    return None if found is None else family.kind_of(found).__name__
+
+
+def _named(config: Mapping[str, object]) -> type[BertPreTrainedModel] | None:
     """The first class of ours that the configuration's `architectures` names."""
     named = config.get("architectures")
+    model_type = config.get("model_type")
     for architecture in named if isinstance(named, list) else []:
         name = str(architecture).removeprefix("TF").removeprefix("Flax")
-        if name in CLASSES:
-            return name
+        if (relative := family.named(model_type, name)) is not None:
+            return relative
+        if name in CLASSES and family.config_class(model_type) is BertConfig:
+            found: type[BertPreTrainedModel] = getattr(bertie.model, name)
+            return found
     return None
 
 

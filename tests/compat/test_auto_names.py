@@ -70,15 +70,16 @@ def test_configurations_and_tokenizers_are_what_transformers_gives(tmp_path: Pat
 
 
 def test_other_models_are_refused_by_name(tmp_path: Path) -> None:
-    other = transformers.DistilBertConfig(vocab_size=300, dim=8, n_heads=2, n_layers=1, hidden_dim=8)
-    transformers.DistilBertModel(other).save_pretrained(tmp_path)
+    other = transformers.AlbertConfig(vocab_size=300, hidden_size=8, embedding_size=8, num_attention_heads=2,
+                                      num_hidden_layers=1, intermediate_size=8)  # fmt: skip
+    transformers.AlbertModel(other).save_pretrained(tmp_path)
     tiny_models.tokenizer().save_pretrained(tmp_path)
     for call in (bertie.AutoConfig.from_pretrained, bertie.AutoModel.from_pretrained):
-        with pytest.raises(bertie.BertieError, match="'distilbert' model"):
+        with pytest.raises(bertie.BertieError, match="'albert' model"):
             call(tmp_path)
-    with pytest.raises(bertie.BertieError, match="from_config was given a 'distilbert'"):
+    with pytest.raises(bertie.BertieError, match="from_config was given a 'albert'"):
         bertie.AutoModelForMaskedLM.from_config(other)
-    with pytest.raises(bertie.BertieError, match=r"AutoTokenizer\.from_pretrained was given a 'distilbert'"):
+    with pytest.raises(bertie.BertieError, match=r"AutoTokenizer\.from_pretrained was given a 'albert'"):
         bertie.AutoTokenizer.from_pretrained(tmp_path, config=other)
     with pytest.raises(bertie.BertieError, match="for_model was given a 'gpt2'"):
         bertie.AutoConfig.for_model("gpt2")

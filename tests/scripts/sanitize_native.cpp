@@ -26,6 +26,8 @@ void bertie_limits(void *, const float *);
 int64_t bertie_outside(void *, float *);
 int bertie_layer(void *, int, int, const float *, const float *, const float *, const float *);
 int bertie_linear(void *, int, int, int, int, const float *, const float *, const float *, int);
+int bertie_projection(void *, int, int, int, const float *, const float *, const float *, const float *, int);
+int bertie_bias(void *, int, int, const float *);
 int bertie_forward(void *, const int64_t *, const int64_t *, const int64_t *, const int32_t *, int, float *, float *, int);
 void *bertie_wordpiece_new(const char *, const int32_t *, int64_t, const char *, const char *, int64_t, int32_t, int32_t);
 void bertie_wordpiece_free(void *);
@@ -78,6 +80,16 @@ void engine() {
     void *model = bertie_model_new(width, padded(width), padded(head), layers, 1 / std::sqrt((float)head), 1e-12f,
                                    between(0, 2), word.data(), position.data(), type.data(), weight.data(), bias.data());
     bertie_rows(model, words, places, 2);
+    if (!between(0, 2)) {  // embeddings narrower than the layers
+        const int narrow = between(1, width);
+        const auto matrix = rectangle(width, narrow), shift = numbers(padded(width), 0.1f);
+        bertie_projection(model, narrow, padded(narrow), padded(width), matrix.data(), shift.data(), weight.data(),
+                          bias.data(), between(1, 5));
+    }
+    if (!between(0, 2)) {  // a bias by distance
+        const auto table = numbers((size_t)heads * (2 * places - 1), 0.5f);
+        bertie_bias(model, heads, places, table.data());
+    }
     const std::vector<float> limits(4 * layers, (float)between(1, 60));
     bertie_limits(model, limits.data());
     for (int layer = 0; layer < layers; layer++) {

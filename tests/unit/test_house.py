@@ -19,7 +19,7 @@ SOURCE = Path(bertie.__file__).parent
 # A room may import itself and these. Rooms that are not listed do not exist.
 LOWEST = {"errors", "arguments", "answers", "files", "json_values"}
 FILES = LOWEST | {"config", "checkpoint"}
-MODELS = FILES | {"ops", "model", "loading"}
+MODELS = FILES | {"ops", "model", "family", "loading"}
 RUNNING = MODELS | {"defaults", "text", "data", "engine"}
 TASKS = RUNNING | {"running"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -36,10 +36,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ops": LOWEST,
     "checkpoint": LOWEST | {"config"},
     "model": FILES | {"ops"},
-    "loading": FILES | {"model"},
-    "certificate": FILES | {"model", "loading"},
-    "convert": FILES | {"model", "loading"},
-    "compat": FILES | {"model", "text"},
+    "family": FILES | {"ops", "model"},
+    "loading": FILES | {"model", "family"},
+    "certificate": FILES | {"model", "family", "loading"},
+    "convert": FILES | {"model", "family", "loading"},
+    "compat": FILES | {"model", "family", "text"},
     "engine": LOWEST | {"config", "library", "ops", "model", "text"},
     "running": RUNNING,
     "tasks": TASKS,

@@ -55,7 +55,7 @@ def read_located(
     subfolder: str = "",
     variant: str | None = None,
     asked: str | None = None,
-    model_type: str = "bert",
+    model_type: str | None = None,
     needs_config: bool = True,
     also: tuple[str, ...] = (),
     with_companions: bool = False,
@@ -64,7 +64,8 @@ def read_located(
     """Find what `source` names, and the result of `use` on it: opening its files, say.
 
     When another process saves a model there meanwhile, both are done again: what is used is of one save.
-    `asked` allows only some kinds of weights (folder.ASKED); `also`, `with_companions` and `fetching` are those of
+    `model_type` is the only one to take; None takes all that are known. `asked` allows only some kinds of weights
+    (folder.ASKED); `also`, `with_companions` and `fetching` are those of
     `hub.fetch`, used when it is a hub name.
     """
     found = _found_on_disk(name_of(source), subfolder, **fetching)

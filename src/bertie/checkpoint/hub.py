@@ -33,7 +33,10 @@ from bertie.json_values import fields, text
 
 _BUNDLE = ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001")
 MODEL = (*CONFIG_NAMES, "modules.json")  # what there is of every model
-TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+TOKENIZER = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json",
+)  # fmt: skip
 _PATIENCE = 5.0  # seconds in which the hub has to take a connection
 _SENTENCE = ("sentence_bert_config.json", "config_sentence_transformers.json")
 
@@ -59,7 +62,7 @@ def fetch(
     subfolder: str = "",
     variant: str | None = None,
     asked: str | None = None,
-    wanted_type: str = "bert",
+    wanted_type: str | None = None,
     also: tuple[str, ...] = (),
     with_companions: bool = False,
     **fetching: Unpack[Fetching],

@@ -26,8 +26,20 @@ _HEADS = {
     "cls.seq_relationship.": "next sentence",
     "classifier.": "classifier",
     "qa_outputs.": "answer spans",
+    # of BERT's relatives
+    "lm_head.": "masked words",
+    "vocab_": "masked words",
+    "generator_": "masked words",
+    "discriminator_predictions.": "replaced words",
+    "pre_classifier.": "classifier",
+    "sequence_summary.": "classifier",
 }
-_PARTS = {"embeddings.": "embeddings", "encoder.": "encoder", "pooler.": "pooler", **_HEADS}
+_BODIES = {"embeddings": "embeddings", "encoder.": "encoder", "transformer.": "encoder", "pooler.": "pooler"}
+_PARTS = {**_BODIES, **_HEADS}
+_WORDS = "embeddings.word_embeddings.weight"
+# What predicts words; its matrix is the word embeddings', and BERT's and RoBERTa's heads know their bias by two names.
+_DECODERS = ("cls.predictions.decoder.", "lm_head.decoder.", "vocab_projector.weight", "generator_lm_head.weight")
+_TOKENIZERS = ("vocab.txt", "tokenizer.json", "merges.txt", "sentencepiece.bpe.model")
 _MAX_VOCABULARY_BYTES = 64 << 20
 
 
@@ -48,6 +60,7 @@ class Summary:
     config: dict[str, Any]
     tensors: list[TensorHeader]
     vocabulary: tuple[str, int] | None = None
+    has_tokenizer: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -59,11 +72,14 @@ class Summary:
     def names(self) -> dict[str, TensorHeader]:
         """Tensors by today's names, without the prefixes wrappers and heads add."""
         wrapper = common_wrapper([tensor.name for tensor in self.tensors])
-        return {modern(t.name.removeprefix(wrapper)).removeprefix("bert."): t for t in self.tensors}
+        plain = {modern(t.name.removeprefix(wrapper)): t for t in self.tensors}
+        words = next((name for name in plain if name.endswith(f".{_WORDS}")), f"bert.{_WORDS}")
+        return {name.removeprefix(words.removesuffix(_WORDS)): tensor for name, tensor in plain.items()}
 
     @property
     def heads(self) -> list[str]:
-        return [what for prefix, what in _HEADS.items() if any(name.startswith(prefix) for name in self.names)]
+        found = [what for prefix, what in _HEADS.items() if any(name.startswith(prefix) for name in self.names)]
+        return list(dict.fromkeys(found))
 
     @property
     def layers(self) -> int:
@@ -76,14 +92,14 @@ class Summary:
         for name, tensor in self.names.items():
             if name.endswith(("position_ids", "token_type_ids")) and tensor.dtype.startswith("int"):
                 continue
-            if name.startswith("cls.predictions.decoder.") and self._tied(name):
+            if name.startswith(_DECODERS) and self._tied(name):
                 continue
             part = next((part for prefix, part in _PARTS.items() if name.startswith(prefix)), "other")
             counts[part] = counts.get(part, 0) + math.prod(tensor.shape)
         return {**counts, "total": sum(counts.values())}
 
     def _tied(self, name: str) -> bool:
-        twin = "embeddings.word_embeddings.weight" if name.endswith("weight") else "cls.predictions.bias"
+        twin = _WORDS if name.endswith("weight") else name.replace(".decoder.", ".")
         tied = self.config.get("tie_word_embeddings", True) or name.endswith("bias")
         return bool(tied) and twin in self.names
 
@@ -148,6 +164,7 @@ def _summary(source: str, found: Located) -> Summary:
         config=found.config,
         tensors=_headers(found.weights),
         vocabulary=_vocabulary(found.folder),
+        has_tokenizer=any((found.folder / name).is_file() for name in _TOKENIZERS),
     )
     summary.notes = list(_notes(summary))
     return summary
@@ -197,10 +214,10 @@ def _notes(summary: Summary) -> Iterable[str]:
     """What a person should know before using it."""
     config = summary.config
     try:
-        BertConfig.from_dict(config)
+        BertConfig.from_dict({**config, "model_type": BertConfig.model_type})  # a relative's has at least BERT's keys
     except BertieError as error:
         yield f"the configuration is not valid: {error.cause}"
-    words = summary.names.get("embeddings.word_embeddings.weight")
+    words = summary.names.get(_WORDS)
     rows = None if words is None else words.shape[0]
     if rows is None:
         yield "there are no word embeddings: these are not a whole BERT's weights"
@@ -211,7 +228,7 @@ def _notes(summary: Summary) -> Iterable[str]:
         yield f"{name} has {count} tokens, the model {rows}" + (": ids would not fit" if count > rows else "")
     if config.get("num_hidden_layers", summary.layers) != summary.layers:
         yield f"config.num_hidden_layers is {config['num_hidden_layers']}, the weights have {summary.layers} layers"
-    if summary.vocabulary is None:
+    if not summary.has_tokenizer:
         yield "no vocab.txt beside the weights"
 
 

@@ -149,7 +149,8 @@ def _fill(
     wanted = named_tensors(modules)
     groups = _tied_groups(wanted)
     prefix = f"{getattr(model, 'base_model_prefix', 'bert')}."
-    matching = match_names(tensors.info, wanted, prefix=prefix, key_mapping=key_mapping)
+    in_files = getattr(model, "names_in_files", ())
+    matching = match_names(tensors.info, wanted, prefix=prefix, key_mapping=key_mapping, in_files=in_files)
     report.unexpected, report.renamed = matching.unexpected, matching.renamed
     report.ignored += matching.ignored
     # First by names and shapes alone, so that an error comes before gigabytes are touched.

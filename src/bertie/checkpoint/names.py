@@ -11,7 +11,7 @@ Most are the same. What differs, over eight years of checkpoints:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bertie.errors import WeightsMismatch
@@ -20,10 +20,10 @@ BASE = "bert."
 WRAPPERS = ("module.", "_orig_mod.", "0.auto_model.", "auto_model.", "model.", "transformer.")
 _BUFFER = re.compile(r"(^|\.)embeddings\.(position_ids|token_type_ids)$")
 _OLD_NORM = re.compile(r"LayerNorm\.(gamma|beta)$")
-_LAYER = re.compile(r"(?:^|\.)encoder\.layer\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:^|\.)(?:encoder|transformer)\.layer\.(\d{1,9})\.")
 # What every BERT has: cross-attention, relative positions and what people add to layers may be missing.
-_PARTS = r"""(?:embeddings\.(?:word_embeddings|position_embeddings|token_type_embeddings|LayerNorm)
-    |encoder\.layer\.\d+\.(?:attention\.self\.(?:query|key|value)|attention\.output\.(?:dense|LayerNorm)
+_PARTS = r"""(?:embeddings\.(?:word_embeddings|position_embeddings|token_type_embeddings|LayerNorm|project)
+    |encoder\.relative_attention_bias|encoder\.layer\.\d+\.(?:attention\.self\.(?:query|key|value)|attention\.output\.(?:dense|LayerNorm)
     |intermediate\.dense|output\.(?:dense|LayerNorm)))\.(?:weight|bias)$"""
 _CORE = re.compile(r"(?:^|\.)" + _PARTS, re.VERBOSE)
 _REQUIRED = re.compile(r"(?:encoder\.|decoder\.bert\.)?" + _PARTS, re.VERBOSE)  # of one BERT, or of two joined
@@ -45,10 +45,12 @@ def match_names(
     *,
     prefix: str = BASE,
     key_mapping: Mapping[str, str] | None = None,
+    in_files: Sequence[tuple[str, str]] = (),
 ) -> Matching:
     """Find every checkpoint name's place among the names a model wants.
 
-    `prefix` is where the model keeps its BERT; `key_mapping` renames first: `{pattern: replacement}`.
+    `prefix` is where the model keeps its BERT; `key_mapping` renames first: `{pattern: replacement}`. `in_files` are
+    the (file's, model's) parts of names that differ in a relative of BERT.
     """
     found, matching = list(found), Matching()
     wrapper = common_wrapper(found)
@@ -56,7 +58,12 @@ def match_names(
         plain = modern(name.removeprefix(wrapper))
         for pattern, replacement in (key_mapping or {}).items():
             plain = re.sub(pattern, replacement, plain)
-        candidates = (plain, prefix + plain, plain.removeprefix(BASE), prefix + plain.removeprefix(BASE))
+        candidates = [
+            candidate
+            for known in dict.fromkeys((renamed(plain, in_files), plain))  # a state dict may have the model's own
+            for bare in (known, known.removeprefix(BASE).removeprefix(prefix))
+            for candidate in (bare, prefix + bare)
+        ]
         place = next((candidate for candidate in candidates if candidate in wanted), None)
         if place is None:
             (matching.ignored if _BUFFER.search(plain) else matching.unexpected).append(name)
@@ -70,6 +77,15 @@ def match_names(
         if place != name:
             matching.renamed[name] = place
     return matching
+
+
+def renamed(name: str, parts: Iterable[tuple[str, str]]) -> str:
+    """The name with each old part that begins it, or begins after a dot, in its new form, in the order they have."""
+    for old, new in parts:
+        if name.startswith(old):
+            name = new + name.removeprefix(old)
+        name = name.replace(f".{old}", f".{new}")
+    return name
 
 
 def common_wrapper(names: Collection[str]) -> str:

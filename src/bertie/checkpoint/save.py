@@ -17,6 +17,7 @@ from torch import nn
 
 from bertie import json_values
 from bertie.checkpoint.load_weights import named_dtype, named_tensors
+from bertie.checkpoint.names import renamed
 from bertie.checkpoint.safetensors import stored_dtype, write_safetensors
 from bertie.checkpoint.weight_files import with_variant
 from bertie.errors import CheckpointError, ConfigError
@@ -43,6 +44,8 @@ def save_model(
     first = next((tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()), torch.float32)
     wanted = first if dtype is None else named_dtype(dtype, "dtype")
     name = str(wanted).removeprefix("torch.")
+    in_files = [(ours, theirs) for theirs, ours in getattr(model, "names_in_files", ())]
+    tensors = {renamed(name, in_files): tensor for name, tensor in tensors.items()}
     architecture = getattr(model, "architecture", type(model).__name__)
     values = dict(config) | {"architectures": [architecture], "dtype": name, "torch_dtype": name}
     save_tensors(tensors, folder, values, dtype=None if dtype is None else wanted, **options)

@@ -24,6 +24,7 @@ from pathlib import Path
 from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.tensorflow_files import find_bundle
+from bertie.config.relatives import MODEL_TYPES, OTHERS
 from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
 from bertie.json_values import fields, items, members, text
 
@@ -191,8 +192,10 @@ def read_modules_file(path: Path) -> object:
         raise CorruptCheckpoint(f"{path} is not valid JSON: {error!s:.200}.", "Fetch the file again.") from None
 
 
-def check_model_type(values: Mapping[str, object], where: str | os.PathLike[str], *, wanted: str = "bert") -> None:
-    """Refuse another architecture by its name. Old configurations name none and pass."""
+def check_model_type(
+    values: Mapping[str, object], where: str | os.PathLike[str], *, wanted: str | None = "bert"
+) -> None:
+    """Refuse another architecture by its name. Old configurations name none and pass; None wants any we know."""
     model_type = values.get("model_type", _guessed_type(values))
     if model_type is None and not values.keys() & _SIZES:
         inner = _found_inside(values, "architectures")
@@ -201,15 +204,18 @@ def check_model_type(values: Mapping[str, object], where: str | os.PathLike[str]
             f"{where} does not describe a BERT: it has {listed(list(map(str, values))) or 'no keys'}{what}.",
             f"A BERT's configuration has model_type 'bert' and {listed(sorted(_SIZES))}.",
         )
-    if model_type is not None and model_type != wanted:
-        named = listed([str(name)[:80] for name in items(values.get("architectures")) or ()]) or "no architecture named"
-        raise CheckpointError(
-            f"{where} describes a {model_type!r} model ({named}), not a {wanted!r} one.",
-            "Bertie reads models of model_type 'bert' only; near relatives such as DistilBERT, RoBERTa and ELECTRA "
-            "differ in their layers or weights."
-            if wanted == "bert" and model_type != "encoder-decoder"
-            else "A pair of BERTs is loaded with BertEncoderDecoder.from_pretrained, a single one with BertModel's.",
-        )
+    if model_type is None or model_type == wanted or (wanted is None and model_type in MODEL_TYPES):
+        return
+    named = listed([str(name)[:80] for name in items(values.get("architectures")) or ()]) or "no architecture named"
+    cause = f"{where} describes a {model_type!r} model ({named})"
+    if "encoder-decoder" in (wanted, model_type):
+        remedy = "A pair of BERTs is loaded with BertEncoderDecoder.from_pretrained, a single one with BertModel's."
+    elif model_type in MODEL_TYPES:
+        remedy = "bertie.load(…) takes the class that the checkpoint was saved from."
+    else:
+        reason = OTHERS.get(str(model_type))
+        remedy = f"{reason + ', so it is no BERT. ' if reason else ''}Bertie reads {', '.join(MODEL_TYPES)}."
+    raise CheckpointError(f"{cause}, not a {wanted!r} one." if wanted else f"{cause}, which is not read here.", remedy)
 
 
 def _found_inside(values: Mapping[str, object], key: str, *, depth: int = 5) -> list[object]:

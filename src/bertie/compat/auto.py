@@ -1,18 +1,21 @@
 """The hub's `Auto…` names, for scripts that import them: `from bertie import AutoTokenizer, AutoModelForMaskedLM`.
 
-On the hub these choose among hundreds of architectures by config.json's `model_type`. Here there is one, so each name
-stands for one class, and a checkpoint of another architecture is refused by its name. `bertie.load` chooses the head.
+On the hub these choose among hundreds of architectures by config.json's `model_type`. Here they choose among BERT and
+its relatives, and a checkpoint of another architecture is refused by its name. `bertie.load` chooses the head.
 `bertie.register()` is for the other direction: transformers' own `Auto…` classes, giving Bertie's models.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import bertie  # its names are imported when they are first used: a tokenizer needs no torch, a model no tokenizer
 from bertie.config import BertConfig
-from bertie.errors import ConfigError
+from bertie.config.checks import FETCHING
+from bertie.config.relatives import MODEL_TYPES
+from bertie.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from bertie.model import *  # noqa: F403
@@ -33,8 +36,7 @@ class AutoConfig(_Auto):
     @staticmethod
     def for_model(model_type: str, *arguments: object, **options: object) -> BertConfig:
         """A new configuration: `AutoConfig.for_model("bert", hidden_size=128)`."""
-        _check_type(model_type, "AutoConfig.for_model")
-        return BertConfig(*arguments, **options)
+        return _config_class(model_type, "AutoConfig.for_model")(*arguments, **options)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> BertConfig:
@@ -43,8 +45,9 @@ class AutoConfig(_Auto):
 
         options.pop("code_revision", None)
         values, changes = BertConfig.get_config_dict(pretrained_model_name_or_path, **options)
-        check_model_type(values, pretrained_model_name_or_path)
-        return BertConfig.from_dict(values, name_or_path=os.fspath(pretrained_model_name_or_path), **changes)
+        check_model_type(values, pretrained_model_name_or_path, wanted=None)
+        found = _config_class(values.get("model_type"), "AutoConfig.from_pretrained")
+        return found.from_dict(values, name_or_path=os.fspath(pretrained_model_name_or_path), **changes)
 
 
 class AutoTokenizer(_Auto):
@@ -56,7 +59,7 @@ class AutoTokenizer(_Auto):
         chosen = tokenizer_class(options)
         options.pop("trust_remote_code", None)  # a permission, and there is no code to run
         config, named = options.pop("config", None), options.pop("tokenizer_type", None)
-        _check_type(named or getattr(config, "model_type", None), "AutoTokenizer.from_pretrained")
+        _config_class(named or getattr(config, "model_type", None), "AutoTokenizer.from_pretrained")
         return chosen.from_pretrained(pretrained_model_name_or_path, **options)  # type: ignore[arg-type]
 
 
@@ -68,7 +71,17 @@ class _AutoModel(_Auto, Generic[M]):
         cls, pretrained_model_name_or_path: str | os.PathLike[str] | None, *model_args: Any, **options: Any
     ) -> M:
         """The model of a checkpoint; the arguments are those of `BertModel.from_pretrained`."""
-        return cls._class().from_pretrained(pretrained_model_name_or_path, *model_args, **options)
+        made = cls._class()
+        config = options.get("config")
+        if isinstance(config, BertConfig):
+            made = cls._class(config.model_type)
+        elif pretrained_model_name_or_path is not None and config is None:
+            from bertie.checkpoint.find_checkpoint import read_config
+
+            fetching = {name: options[name] for name in FETCHING if options.get(name) is not None}
+            with suppress(CheckpointError):  # what is wrong with it is said when it is loaded
+                made = cls._class(read_config(pretrained_model_name_or_path, **fetching).get("model_type"))
+        return made.from_pretrained(pretrained_model_name_or_path, *model_args, **options)
 
     @classmethod
     def from_config(cls, config: Any, **options: Any) -> M:
@@ -76,14 +89,19 @@ class _AutoModel(_Auto, Generic[M]):
         for name in ("trust_remote_code", "code_revision"):
             options.pop(name, None)
         if not isinstance(config, BertConfig):  # transformers' own, say from its CONFIG_MAPPING
-            _check_type(getattr(config, "model_type", type(config).__name__), f"{cls.__name__}.from_config")
-            config = BertConfig.from_dict(config.to_dict())
-        return cls._class()._from_config(config, **options)
+            kind = getattr(config, "model_type", type(config).__name__)
+            config = _config_class(kind, f"{cls.__name__}.from_config").from_dict(config.to_dict())
+        return cls._class(config.model_type)._from_config(config, **options)
 
     @classmethod
-    def _class(cls) -> type[M]:
+    def _class(cls, model_type: object = None) -> type[M]:
+        """The class that is to this model_type what the named one is to BERT."""
         found: type[M] = getattr(bertie, cls._model)
-        return found
+        if model_type in (None, found.config_class.model_type):
+            return found
+        from bertie import family  # a tokenizer needs none of it
+
+        return cast("type[M]", family.related(found, model_type))
 
 
 class AutoModel(_AutoModel["BertModel"]):
@@ -136,9 +154,14 @@ def tokenizer_class(options: dict[str, Any]) -> type[BertTokenizer]:
     return BertTokenizerSlow if options.pop("use_fast", True) is False else BertTokenizerFast
 
 
-def _check_type(model_type: str | None, call: str) -> None:
-    if model_type not in (None, "bert"):
+def _config_class(model_type: object, call: str) -> type[BertConfig]:
+    if model_type in (None, BertConfig.model_type):
+        return BertConfig
+    if model_type not in MODEL_TYPES:
         raise ConfigError(
-            f"{call} was given a {model_type!r}; Bertie has models of model_type 'bert' only.",
+            f"{call} was given a {model_type!r}; Bertie has models of {', '.join(MODEL_TYPES)}.",
             f"For other models call transformers' own {call}.",
         )
+    from bertie import family
+
+    return family.config_class(model_type)

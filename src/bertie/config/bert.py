@@ -54,6 +54,8 @@ class BertConfig:
     base_model_tp_plan: ClassVar[None] = None
     base_model_pp_plan: ClassVar[None] = None
     base_model_ep_plan: ClassVar[None] = None
+    has_segments: ClassVar[bool] = True  # relatives of BERT (family/) have none of one or the other
+    has_pooler: ClassVar[bool] = True
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -248,6 +250,27 @@ class BertConfig:
         self.__dict__["extra"].pop("intermediate_sizes", None)
         if sizes is not None:
             self._keep("intermediate_sizes", sizes)
+
+    @property
+    def embedding_width(self) -> int:
+        """How wide the embeddings are; where that is not `hidden_size`, a projection follows them."""
+        return self.hidden_size
+
+    @property
+    def position_padding(self) -> int | None:
+        """The row of the position table that stands for padding, before the first position's; None: there is none."""
+        return None
+
+    @property
+    def position_buckets(self) -> int:
+        """How many distances an attention bias that all layers share tells apart; 0: there is no such bias."""
+        return 0
+
+    @property
+    def max_input_length(self) -> int:
+        """The longest text, special tokens included: the position table without what stands for padding."""
+        padding = self.position_padding
+        return self.max_position_embeddings - (0 if padding is None else padding + 1)
 
     @property
     def head_dropout(self) -> float:

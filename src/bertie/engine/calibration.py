@@ -52,12 +52,12 @@ def calibration_rows(
             "Rounding to eight bits is fitted on text, and the model came without its tokenizer.",
             "Pass tokenizer=BertTokenizer.from_pretrained(…), or calibration=rows of token ids.",
         )
-    return tokenizer.encode_ids(list(calibration), max_length=min(base.config.max_position_embeddings, _LONGEST))
+    return tokenizer.encode_ids(list(calibration), max_length=min(base.config.max_input_length, _LONGEST))
 
 
 def unusual_rows(base: BertModel, tokenizer: BertTokenizer) -> Rows:
     """The texts unlike prose, and ids from all over the vocabulary, short and long."""
-    limit = min(base.config.max_position_embeddings, _LONGEST)
+    limit = min(base.config.max_input_length, _LONGEST)
     size = min(base.config.vocab_size, len(tokenizer))
     written = tokenizer.encode_ids(own_texts("unusual"), max_length=limit)
     first, last = written[0][0], written[0][-1]  # [CLS] and [SEP]

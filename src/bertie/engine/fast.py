@@ -128,6 +128,7 @@ class FastBert(BertModel):
             or inputs.wanted_maps(self, output_attentions)
             or config.is_decoder
             or not _marks_texts(input_ids, attention_mask, cu_seqlens)
+            or (self.encoder.relative_attention_bias is not None and _has_holes(attention_mask))
         ):
             if not self._said_reference:
                 logger.info("Head masks, maps and masks between tokens: the reference answers, in %s", self.dtype)
@@ -138,6 +139,8 @@ class FastBert(BertModel):
                 output_hidden_states, return_dict, cu_seqlens=cu_seqlens,
             )  # fmt: skip
         assert input_ids is not None
+        if not config.has_segments:
+            token_type_ids = None
         packing = inputs.read_packing(input_ids, None, cu_seqlens)
         inputs.check(self, input_ids, token_type_ids, position_ids, None, packing, 0)
         all_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -149,14 +152,15 @@ class FastBert(BertModel):
             pooled = None if self.pooler is None else self.pooler(states[-1], packing)
         if wants_dict(config, return_dict):
             return BertModelOutput(states[-1], pooled, tuple(states) if all_states else None)
-        return (states[-1], pooled, tuple(states)) if all_states else (states[-1], pooled)
+        pooler = (pooled,) if config.has_pooler else ()
+        return (states[-1], *pooler, tuple(states)) if all_states else (states[-1], *pooler)
 
     def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
         """`[tokens, hidden]` of rows end to end in the host's memory, all of segment 0; nobody waits for a GPU's."""
         runner = self.runner
         if runner.device.type == "cuda":  # whose kernels do not look at ids; the others' do
             inputs.ids_below("input_ids", ids, self.config.vocab_size, "vocab_size")
-            inputs.fits_positions(max(lengths), 0, self.config.max_position_embeddings)
+            inputs.fits_positions(max(lengths), 0, self.config.max_input_length)
             ids = ids.pin_memory()
         return runner.last_state(ids, lengths)
 
@@ -171,7 +175,7 @@ class FastBert(BertModel):
         """Hidden tokens are left out, the rest keep their positions; where a token was left out the state is 0."""
         keep = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         if position_ids is None:
-            position_ids = torch.arange(ids.shape[1], device=ids.device)[None]
+            position_ids = inputs.positions(self.embeddings, ids, ids.shape[1])
         positions = position_ids.expand_as(ids)[keep]
         packing = Packing.of(keep.sum(1).tolist(), device=ids.device)
         types = None if type_ids is None else type_ids.expand_as(ids)[keep]
@@ -201,6 +205,11 @@ def _marks_texts(ids: Tensor | None, mask: Tensor | None, cu_seqlens: Tensor | N
         return False
     kept = mask.bool()
     return bool(((mask == 0) | (mask == 1)).all()) and bool(kept.any(1).all())
+
+
+def _has_holes(mask: Tensor | None) -> bool:
+    """Whether tokens inside a text are hidden: left out, those around them would be nearer to each other."""
+    return mask is not None and bool((mask.bool().long().diff(dim=1).abs().sum(1) + mask[:, 0].bool() > 2).any())
 
 
 class Source:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertie.engine.calibration import Rows
 from bertie.errors import InputError
-from bertie.model import BertModel
+from bertie.model import BertEmbeddings, BertModel
 from bertie.ops.packing import Packing
 
 AS_IT_IS = "Use the model as it is."
@@ -25,6 +25,14 @@ AS_IT_IS = "Use the model as it is."
 
 class Refused(InputError):
     """The engine has no runner for this model here; the reference answers instead."""
+
+
+def embedding_tables(embeddings: BertEmbeddings) -> tuple[Tensor, Tensor, Tensor]:
+    """Words, positions and segments; a model without segments has one, of zeros."""
+    words = embeddings.word_embeddings.weight.detach()
+    segments = embeddings.token_type_embeddings
+    types = words.new_zeros(1, words.shape[1]) if segments is None else segments.weight.detach()
+    return words, embeddings.position_embeddings.weight.detach(), types
 
 
 @dataclass(frozen=True)

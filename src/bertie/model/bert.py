@@ -39,9 +39,9 @@ from bertie.model.inputs import WantedMaps
 from bertie.model.outputs import Answers, Attentions, BertEncoderOutput, BertModelOutput, wants_dict
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.model.surgery import kept_features
-from bertie.ops.attention import AttentionPlan, Maps, attention, choose_backend
+from bertie.ops.attention import AttentionPlan, Maps, attention, choose_backend, with_shared_bias
 from bertie.ops.packing import Packing
-from bertie.ops.relative import RelativePositions
+from bertie.ops.relative import RelativePositions, shared_bias_table
 
 PLAIN = AttentionPlan()
 
@@ -54,11 +54,13 @@ class BertEmbeddings(hub_parts.EmbeddingNames):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        width, positions = config.embedding_width, config.max_position_embeddings  # the width is D, but in ELECTRA
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.position_embeddings = nn.Embedding(positions, width, padding_idx=config.position_padding)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.has_segments else None
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.project = None if width == config.hidden_size else nn.Linear(width, config.hidden_size)
         # Relative positions enter in attention; the table above then exists (checkpoints have it) but is not used.
         self.position_embedding_type = config.position_embedding_type
         self.make_default_ids()
@@ -84,14 +86,16 @@ class BertEmbeddings(hub_parts.EmbeddingNames):
             inputs_embeds = self.word_embeddings(inputs.one_of_ids_or_embeds(input_ids, None))
         length = inputs_embeds.shape[-2]
         if position_ids is None:
-            position_ids = self.position_ids[:, past_key_values_length : past_key_values_length + length]
-        if token_type_ids is None:
-            token_type_ids = torch.zeros_like(position_ids)
-        embeddings = inputs_embeds + self.token_type_embeddings(token_type_ids)
+            position_ids = inputs.positions(self, input_ids, length, past_key_values_length)
+        embeddings = inputs_embeds
+        if self.token_type_embeddings is not None:
+            if token_type_ids is None:
+                token_type_ids = torch.zeros_like(position_ids)
+            embeddings = embeddings + self.token_type_embeddings(token_type_ids)
         if self.absolute:
             embeddings = embeddings + self.position_embeddings(position_ids)
         normalised: Tensor = self.dropout(self.LayerNorm(embeddings))
-        return normalised
+        return normalised if self.project is None else self.project(normalised)
 
 
 class BertSelfAttention(hub_parts.SelfAttentionNames):
@@ -141,9 +145,8 @@ class BertSelfAttention(hub_parts.SelfAttentionNames):
             v = self.split_heads(self.value(encoder_hidden_states))
             if cache is not None:
                 cache.cross = (k, v)
-        context, maps = attention(
-            q, k, v, plan, relative=self.relative_positions(), dropout=self.dropout_now(), kernel=self.kernel
-        )
+        relative = self.relative_positions() or plan.shared
+        context, maps = attention(q, k, v, plan, relative=relative, dropout=self.dropout_now(), kernel=self.kernel)
         return self.join_heads(context), maps
 
     def split_heads(self, x: Tensor) -> Tensor:
@@ -288,6 +291,7 @@ class BertEncoder(hub_parts.EncoderNames):
         self.config = config
         layers = [BertLayer(config, layer_idx=number) for number in range(config.num_hidden_layers)]
         self.layer: Sequence[BertLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.relative_attention_bias = shared_bias_table(config.position_buckets, config.num_attention_heads)
         self.checkpointing: dict[str, Any] | None = None  # arguments of torch's checkpoint, when it is on
 
     @takes_hub_arguments(hub_parts.read_encoder)
@@ -303,6 +307,7 @@ class BertEncoder(hub_parts.EncoderNames):
         output_hidden_states: bool = False,
         output_attentions: WantedMaps = False,
     ) -> BertEncoderOutput:
+        plan = with_shared_bias(plan, self.relative_attention_bias, hidden_states)
         states = [hidden_states]
         all_maps: list[Maps | None] = []
         all_cross_maps: list[Maps | None] = []
@@ -343,7 +348,8 @@ def _layer_plan(
     if bias is not None and bias.shape[1] > 1:
         bias = bias[:, heads]
     maps = wanted if isinstance(wanted, bool) else tuple(heads.index(h) for layer, h in wanted if layer == number)
-    return replace(plan, bias=bias, head_mask=head_mask, maps=maps if maps != () else False)
+    shared = plan.shared and plan.shared.of_heads(heads)
+    return replace(plan, bias=bias, head_mask=head_mask, maps=maps if maps != () else False, shared=shared)
 
 
 def _collected(all_maps: list[Maps | None], wanted: WantedMaps) -> Attentions | None:
@@ -388,7 +394,7 @@ class BertModel(Answers[BertModelOutput], BertPreTrainedModel):
         super().__init__(config)
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
-        self.pooler = BertPooler(config) if add_pooling_layer else None
+        self.pooler = BertPooler(config) if add_pooling_layer and config.has_pooler else None
         for layer, heads in config.pruned_heads.items():
             self.encoder.layer[layer].attention.prune_heads(heads)
         for layer, size in enumerate(config.intermediate_sizes or ()):
@@ -423,7 +429,7 @@ class BertModel(Answers[BertModelOutput], BertPreTrainedModel):
         inputs.check(self, input_ids, token_type_ids, position_ids, inputs_embeds, packing, past)
 
         if packing is not None and position_ids is None:
-            position_ids = packing.position_ids
+            position_ids = inputs.positions(self.embeddings, input_ids, packing.max_length, packing=packing)
         hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds, past)
         plan = inputs.self_plan(self, hidden_states, attention_mask, packing, past)
         cross_plan = inputs.cross_plan(self, hidden_states, encoder_hidden_states, encoder_attention_mask, packing)
@@ -441,8 +447,8 @@ class BertModel(Answers[BertModelOutput], BertPreTrainedModel):
         pooled = None if self.pooler is None else self.pooler(encoded.last_hidden_state, packing)
         if wants_dict(config, return_dict):
             return BertModelOutput(pooler_output=pooled, **encoded)
-        # The hub's tuple keeps the pooler's place even when there is no pooler.
-        return (encoded.last_hidden_state, pooled, *encoded.to_tuple()[1:])
+        # The hub's tuple keeps the pooler's place even when there is no pooler, unless there never is one.
+        return (encoded.last_hidden_state, *((pooled,) if config.has_pooler else ()), *encoded.to_tuple()[1:])
 
 
 def apply_chunking_to_forward(forward: Any, chunk_size: int, chunk_dim: int, *inputs: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from bertie.model.bert import BertModel
 from bertie.model.heads import BertOnlyNSPHead, HeadModel
 from bertie.model.inputs import WantedMaps, nothing_more
 from bertie.model.losses import class_labels, classification_loss, cross_entropy, span_loss
-from bertie.model.outputs import Answers, LogitsOutput, QuestionAnsweringOutput, as_wanted
+from bertie.model.outputs import Answers, BertModelOutput, LogitsOutput, QuestionAnsweringOutput, as_wanted
 
 
 class BertForNextSentencePrediction(Answers[LogitsOutput], HeadModel):
@@ -62,7 +62,19 @@ class BertForNextSentencePrediction(Answers[LogitsOutput], HeadModel):
         return as_wanted(self, LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
-class BertForSequenceClassification(Answers[LogitsOutput], HeadModel):
+class TextModel(HeadModel):
+    """A HeadModel that judges whole texts."""
+
+    dropout: nn.Module
+    classifier: nn.Module
+
+    def judge(self, outputs: BertModelOutput, cu_seqlens: Tensor | None) -> Tensor:
+        """Each text's scores, from the pooler; most relatives of BERT (family/) look at the first token instead."""
+        scores: Tensor = self.classifier(self.dropout(outputs.pooler_output))
+        return scores
+
+
+class BertForSequenceClassification(Answers[LogitsOutput], TextModel):
     """Labels (or a number) for a text or a pair.
 
     What kind of problem it is comes from `config.problem_type`, or from `num_labels` and the labels' dtype each time;
@@ -96,7 +108,7 @@ class BertForSequenceClassification(Answers[LogitsOutput], HeadModel):
         wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
         outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
-        logits: Tensor = self.classifier(self.dropout(outputs.pooler_output))
+        logits = self.judge(outputs, cu_seqlens)
         loss = None
         if labels is not None:
             loss = classification_loss(
@@ -110,7 +122,7 @@ class BertForSequenceClassification(Answers[LogitsOutput], HeadModel):
         return as_wanted(self, LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
-class BertForMultipleChoice(Answers[LogitsOutput], HeadModel):
+class BertForMultipleChoice(Answers[LogitsOutput], TextModel):
     """Scores every choice by itself and lets them compete: `[batch, choices, length]` → `[batch, choices]`.
 
     A packed batch holds the choices of one question after the other; say how many there are with `num_choices`.
@@ -147,7 +159,7 @@ class BertForMultipleChoice(Answers[LogitsOutput], HeadModel):
         wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         given = [input_ids, attention_mask, token_type_ids, position_ids, head_mask, inputs_embeds]
         outputs = self.bert(*given, **wanted, return_dict=True, cu_seqlens=cu_seqlens)
-        scores: Tensor = self.classifier(self.dropout(outputs.pooler_output))
+        scores = self.judge(outputs, cu_seqlens)
         if num_choices is None or (cu_seqlens is not None and (num_choices < 1 or len(scores) % num_choices)):
             raise InputError(
                 f"{{num_choices:is}} the packed batch has {len(scores)} texts.",

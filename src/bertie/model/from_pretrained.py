@@ -332,7 +332,7 @@ def _config(
     else:
         values = checkpoint.config if given is None else _values_of(given)
         values = dict(values) | _labels(cls, checkpoint, {**values, **overrides})
-    known = {"num_labels", *BertConfig(), *values} if overrides else set()
+    known = {"num_labels", *BertConfig(), *cls.config_class(), *values} if overrides else set()
     unknown = {name: overrides.pop(name) for name in list(overrides) if name not in known}
     if takes_any:
         arguments |= unknown

@@ -23,7 +23,13 @@ from bertie.model.cache import KeyValueCache
 from bertie.model.generation.generate import Generation
 from bertie.model.inputs import WantedMaps
 from bertie.model.losses import IGNORED, class_labels, classification_loss, cross_entropy
-from bertie.model.outputs import Answers, BertForPreTrainingOutput, CausalLMOutput, LogitsOutput, as_wanted
+from bertie.model.outputs import (
+    Answers,
+    BertForPreTrainingOutput,
+    CausalLMOutput,
+    LogitsOutput,
+    as_wanted,
+)
 from bertie.model.pretrained import BertPreTrainedModel
 
 # -- heads -----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from bertie.ops.attention import AttentionPlan, as_bias
 from bertie.ops.packing import Packing, records_sizes, values_are_known
 
 if TYPE_CHECKING:
-    from bertie.model.bert import BertModel
+    from bertie.model.bert import BertEmbeddings, BertModel
 
 # output_attentions: no, all of them, or some (layer, head) pairs only
 WantedMaps: TypeAlias = bool | Sequence[tuple[int, int]]
@@ -109,10 +109,11 @@ def check(
 ) -> None:
     """Shapes always; values when `model.check_inputs` is on."""
     config, embeddings = model.config, model.embeddings
-    if inputs_embeds is not None and inputs_embeds.shape[-1] != config.hidden_size:
+    if inputs_embeds is not None and inputs_embeds.shape[-1] != config.embedding_width:
+        name = "hidden_size" if config.embedding_width == config.hidden_size else "embedding_size"
         raise InputError(
             f"inputs_embeds has shape {list(inputs_embeds.shape)}; its last size must be "
-            f"config.hidden_size ({config.hidden_size})."
+            f"config.{name} ({config.embedding_width})."
         )
     given = one_of_ids_or_embeds(input_ids, inputs_embeds)
     if not isinstance(given, Tensor):  # torch.fx's proxy has no sizes yet
@@ -128,6 +129,8 @@ def check(
     absolute = config.position_embedding_type == "absolute"
     num_positions = _num_rows(embeddings, "position_embeddings") if absolute else config.max_position_embeddings
     if (position_ids is None or not absolute) and num_positions is not None:
+        padding = getattr(embeddings.position_embeddings, "padding_idx", None) if absolute else None
+        num_positions -= 0 if padding is None else padding + 1  # rows that no token of a text has
         length = shape[-1] if packing is None else packing.max_length
         fits_positions(length, past, num_positions)
     if not checks_values(model):
@@ -140,6 +143,25 @@ def check(
         limit = _num_rows(embeddings, table)
         if ids is not None and limit is not None:
             ids_below(name, ids, limit, size)
+
+
+def positions(
+    embeddings: BertEmbeddings, input_ids: Tensor | None, length: int, past: int = 0, packing: Packing | None = None
+) -> Tensor:
+    """Where tokens stand: 0, 1, 2, … in every text.
+
+    Where the position table has a row for padding, as RoBERTa's has, the first token stands after that row, padding on
+    it, and only what is no padding is counted.
+    """
+    padding: int | None = getattr(embeddings.position_embeddings, "padding_idx", None)
+    if packing is not None:
+        return packing.positions(input_ids, padding)
+    if padding is None:
+        return embeddings.position_ids[:, past : past + length]
+    if input_ids is None:
+        return embeddings.position_ids[:, padding + 1 : padding + 1 + length]
+    real = (input_ids != padding).long()
+    return (real.cumsum(-1) + past) * real + padding
 
 
 def checks_values(model: BertModel) -> bool:

@@ -111,6 +111,16 @@ def span_loss(logits: Tensor, positions: Tensor, lengths: Tensor | None = None) 
     return cross_entropy(logits, positions.masked_fill(~inside, IGNORED))
 
 
+def yes_or_no_loss(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+    """One question to a token, 1 for yes: the mean over the tokens that the mask does not hide."""
+    is_tensor("labels", labels)
+    if labels.shape != logits.shape:
+        raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(logits.shape)}, 1 for yes, 0 for no.")
+    losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+    kept = torch.ones_like(losses) if mask is None else (mask == 1).to(losses.dtype)
+    return (losses * kept).sum() / kept.sum().clamp(min=1)
+
+
 def _fits(labels: Tensor, shape: torch.Size | tuple[int, ...]) -> bool:
     """Whether labels are of this shape, but for sizes of 1, or flat already. Turned round is another thing."""
     sizes, wanted = ([size for size in given if size != 1] for given in (labels.shape, shape))

@@ -29,11 +29,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertie.errors import ConfigError
 from bertie.ops.packing import Packing, records_sizes
-from bertie.ops.relative import RelativePositions, chunks_within, num_scores
+from bertie.ops.relative import RelativePositions, SharedBias, chunks_within, num_scores, shared_bias
 
 logger = logging.getLogger("bertie")
 
@@ -54,12 +54,13 @@ class AttentionPlan:
     packing: Packing | None = None  # q, k, v are [T, N, H] and a text sees itself only
     head_mask: Tensor | None = None  # [N], multiplies each head
     maps: bool | tuple[int, ...] = False  # which heads' probabilities to give back: none, all, or these
+    shared: SharedBias | None = None  # relative positions that all layers share
 
 
 # -- kernels ---------------------------------------------------------------------------------------------------------
 
 PaddedKernel = Callable[..., Tensor]
-Relative = RelativePositions | None
+Relative = RelativePositions | SharedBias | None
 
 
 def hidden_value(dtype: torch.dtype) -> float:
@@ -170,6 +171,14 @@ def _causal_argument(causal: bool) -> dict[str, bool | tuple[int, int]]:
     return {"is_causal": True} if "is_causal" in inspect.signature(function).parameters else {"window_size": (-1, 0)}
 
 
+def with_shared_bias(plan: AttentionPlan, table: nn.Embedding | None, hidden_states: Tensor) -> AttentionPlan:
+    """The plan with the relative positions that all layers share, where there are such; once for all layers."""
+    if table is None:
+        return plan
+    length = hidden_states.shape[-2] if plan.packing is None else plan.packing.max_length
+    return replace(plan, shared=shared_bias(table, length))
+
+
 # -- the seam --------------------------------------------------------------------------------------------------------
 
 
@@ -202,6 +211,7 @@ def attention(
     others = [head for head in range(q.shape[1]) if head not in heads]
     if others:
         q, k, v = (x[:, others] for x in (q, k, v))
+        relative = relative and relative.of_heads(others)
         context = _context(q, k, v, _of_heads(plan, others), relative, dropout, kernel)
         heads |= dict(zip(others, context.unbind(1), strict=True))
     return torch.stack([heads[head] for head in sorted(heads)], dim=1), maps
@@ -230,7 +240,7 @@ def attention_probabilities(q: Tensor, k: Tensor, plan: AttentionPlan, *, relati
     """
     if plan.maps is not True and plan.maps is not False:
         heads = list(plan.maps)
-        q, k, plan = q[:, heads], k[:, heads], _of_heads(plan, heads)
+        q, k, plan, relative = q[:, heads], k[:, heads], _of_heads(plan, heads), relative and relative.of_heads(heads)
     scale = 1 / math.sqrt(q.shape[-1])
     scores = scale * q @ k.transpose(-1, -2)
     if relative is not None:

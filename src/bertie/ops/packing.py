@@ -125,6 +125,20 @@ class Packing:
         positions = np.arange(self.num_tokens) - np.repeat(self.starts, self.lengths)
         return self._there(torch.from_numpy(positions))
 
+    def positions(self, ids: Tensor | None, padding: int | None) -> Tensor:
+        """Rows of a position table: `position_ids`, or where the table has a row for padding, those after it.
+
+        Ids that are padding have that row, and only what is no padding is counted.
+        """
+        if padding is None:
+            return self.position_ids
+        if ids is None:
+            return self.position_ids + (padding + 1)
+        real = (ids != padding).long()
+        counted = real.cumsum(0)
+        before = (counted - real)[self.first_tokens]  # what the texts before had
+        return (counted - before[self.text_ids]) * real + padding
+
     @cached_property
     def text_ids(self) -> Tensor:
         """`[tokens]`: which text each token belongs to."""

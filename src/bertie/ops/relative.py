@@ -13,14 +13,20 @@ of q with the Q+K−1 distances in play holds every number that is needed, shift
 
 Reading row i from column Q−1−i on is a view with a row stride one shorter: no copy, no gather. A recorded model
 (TorchScript, export), whose sizes are not known yet, has the formula as it stands instead.
+
+MPNet (Song et al. 2020, https://arxiv.org/abs/2004.09297) has T5's relative positions (Raffel et al. 2019,
+https://arxiv.org/abs/1910.10683) instead: one number for a head and a distance, the same in all layers. Near distances
+have a number each, farther ones share theirs.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertie.ops.packing import records_sizes
 
@@ -47,6 +53,10 @@ class RelativePositions:
             by_key = self._by_rows(k, q.shape[-2], first=q.shape[-2] - k.shape[-2], sign=-1, scale=scale)
             scores += by_key.transpose(-1, -2)
         return scores
+
+    def of_heads(self, heads: Sequence[int]) -> RelativePositions:
+        """What some of the heads have: all heads have the same."""
+        return self
 
     def _written_down(self, q: Tensor, k: Tensor, *, scale: float) -> Tensor:
         """The same, with every pair's vector in memory and no loop over blocks, which would fix the sizes."""
@@ -75,6 +85,47 @@ class RelativePositions:
                 distances = self.table[zero - farthest : zero - nearest + 1]
             blocks.append(_skewed(rows @ (scale * distances).to(x.dtype).T, width))
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-2)
+
+
+@dataclass(frozen=True)
+class SharedBias:
+    """A bias that all layers share, computed once for the longest text: `[heads, longest, longest]`."""
+
+    bias: Tensor
+
+    def scores(self, q: Tensor, k: Tensor, *, scale: float = 1.0) -> Tensor:
+        """`[1, heads, Q, K]`; it is added to scores that are scaled already, so `scale` does not touch it."""
+        return self.bias[None, :, : q.shape[-2], : k.shape[-2]].to(q.dtype)
+
+    def of_heads(self, heads: Sequence[int]) -> SharedBias:
+        """What some of the heads have."""
+        return self if len(heads) == len(self.bias) else SharedBias(self.bias[list(heads)])
+
+
+def shared_bias_table(num_buckets: int, num_heads: int) -> nn.Embedding | None:
+    """The numbers of a `SharedBias`, a row for each bucket of distances; None where there are no buckets."""
+    return nn.Embedding(num_buckets, num_heads) if num_buckets else None
+
+
+def shared_bias(table: nn.Embedding, length: int) -> SharedBias:
+    """The bias of texts of up to `length` tokens."""
+    # The sizes of the buckets do not follow the table's in the published code, so they do not here.
+    positions = torch.arange(length, device=table.weight.device)
+    rows: Tensor = table(distance_buckets(positions[None, :] - positions[:, None]))  # [length, length, heads]
+    return SharedBias(rows.permute(2, 0, 1))
+
+
+def distance_buckets(distance: Tensor, *, num_buckets: int = 32, farthest: int = 128) -> Tensor:
+    """T5's buckets: half of them for keys before the query, half for those after it.
+
+    Of each half, half are for single distances; the others grow like the logarithm, up to `farthest`.
+    """
+    half = num_buckets // 2
+    exact = half // 2
+    away = distance.abs()
+    growth = torch.log(away.float() / exact) / math.log(farthest / exact) * (half - exact)
+    far = (exact + growth.long()).clamp(max=half - 1)
+    return torch.where(distance > 0, half, 0) + torch.where(away < exact, away, far)
 
 
 def _skewed(products: Tensor, width: int) -> Tensor:

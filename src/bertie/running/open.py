@@ -32,7 +32,8 @@ from bertie.engine.compile import DTYPES, dtype_name
 from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
 from bertie.errors import CheckpointError, InputError
-from bertie.loading import model_class, named_class
+from bertie.family import related
+from bertie.loading import model_class, named_kind
 from bertie.model.inputs import ids_below
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.running.pooling import upload
@@ -84,8 +85,10 @@ class OpenModel:
     budget: int = 0
     rounded: str | None = None
     is_fast: bool = field(init=False)
+    unused: int = field(init=False)  # positions that no token of a text has: RoBERTa's first ones are padding's
 
     def __post_init__(self) -> None:
+        self.unused = self.config.max_position_embeddings - self.config.max_input_length
         self.is_fast = isinstance(getattr(self.model, "base_model", None), FastBert)
         if not self.budget:
             budgets = _ENGINE_BUDGETS if self.is_fast else _BUDGETS
@@ -107,7 +110,12 @@ class OpenModel:
     @property
     def max_length(self) -> int:
         """The longest row the model takes, special tokens included."""
-        return min(self.config.max_position_embeddings, self.tokenizer.model_max_length)
+        return min(self.positions, self.tokenizer.model_max_length)
+
+    @property
+    def positions(self) -> int:
+        """How many tokens a text may have by the position table alone."""
+        return self.config.max_position_embeddings - self.unused
 
     def checked_length(self, max_length: int | None, *, default: int | None = None) -> int:
         """`max_length` where it was given, otherwise the default; never more than the model takes."""
@@ -142,7 +150,7 @@ class OpenModel:
             if self.is_fast:
                 # Ids are looked at here, where no GPU is waited for; a model that is compiled for one does not look.
                 ids_below("input_ids", flat, self.config.vocab_size, "vocab_size")
-                if segments is not None:
+                if segments is not None and self.config.has_segments:
                     ids_below("token_type_ids", segments, self.config.type_vocab_size, "type_vocab_size")
             flat, segments = upload(ids, device), None if types is None else upload(types, device)
         return self.model(
@@ -347,10 +355,10 @@ def _from_files(
 ) -> OpenModel:
     rounded = dtype if dtype in _ENGINE_TYPES else None
     checkpoint = open_checkpoint(source, with_companions=True)
-    _check_classifier(named_class(checkpoint.config), kind.__name__, task=task, source=source)
+    _check_classifier(named_kind(checkpoint.config), kind.__name__, task=task, source=source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made: Any = kind.from_pretrained(
+        made: Any = related(kind, checkpoint.config.get("model_type")).from_pretrained(
             source,
             dtype=dtype if dtype is None or rounded is None else DTYPES[rounded],
             device=device,

@@ -21,6 +21,7 @@ import torch
 
 from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import InputError
+from bertie.family import kind_of
 from bertie.loading import model_class
 from bertie.running.open import OpenModel, forget_models
 from bertie.running.rows import Row
@@ -293,7 +294,7 @@ def chosen_tasks(tasks: Mapping[str, ServedTask], choice: ModelChoice) -> tuple[
     unknown = [task for task in choice.tasks if task not in tasks]
     if unknown:
         raise InputError(f"There is no task {unknown[0]!r} to serve.", f"Use one of {', '.join(tasks)}.")
-    found = model_class(open_checkpoint(choice.source)).__name__
+    found = kind_of(model_class(open_checkpoint(choice.source))).__name__
     chosen = choice.tasks or tuple(name for name, task in tasks.items() if found in task.classes)
     if not chosen:
         raise InputError(f"{choice.source} is a {found}, which no route serves.", "Name a task with --task.")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bertie.tasks.fill import MaskFiller as MaskFiller
     from bertie.tasks.generate import TextGenerator as TextGenerator
     from bertie.tasks.next_sentence import NextSentencePredictor as NextSentencePredictor
+    from bertie.tasks.represent import Representer as Representer
     from bertie.tasks.rerank import Reranker as Reranker
     from bertie.tasks.similarity import score_matrix as score_matrix
     from bertie.tasks.similarity import score_pairs as score_pairs
@@ -33,6 +34,7 @@ _WHERE = {
     "FeatureExtractor": "features",
     "MaskFiller": "fill",
     "NextSentencePredictor": "next_sentence",
+    "Representer": "represent",
     "Reranker": "rerank",
     "Tagger": "tag",
     "TextGenerator": "generate",

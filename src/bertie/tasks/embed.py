@@ -403,7 +403,7 @@ def _quantized(
 
 
 def _checked_length(given: int | None, own: int | None, loaded: OpenModel) -> int:
-    positions = loaded.config.max_position_embeddings
+    positions = loaded.positions
     if given is None:
         return min(own, positions) if own is not None else min(loaded.max_length, positions)
     if not is_whole(given, 3, positions):

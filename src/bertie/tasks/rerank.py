@@ -6,7 +6,9 @@
 A cross-encoder (`BertForSequenceClassification`) reads query and document together. With one label the score is what
 sentence-transformers' `CrossEncoder` gives: the activation the checkpoint names, and the sigmoid where it names none.
 With several labels it is the probability of the one that means "relevant". An embedding model (a `BertModel`, or a
-sentence-transformers folder) ranks by cosine instead: it reads each text alone, which is quicker and coarser.
+sentence-transformers folder) ranks by cosine instead: it reads each text alone, which is quicker and coarser. A model
+with a vector for every token (ColBERT, or BGE-M3 with `vectors="multi"`) ranks by MaxSim: each of the query's vectors
+counts as its best match in the document, and those are added up.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import chain, tee
-from typing import ClassVar, Protocol, TypedDict, Unpack, overload
+from typing import ClassVar, Literal, Protocol, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -28,6 +30,7 @@ from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.config import read_json_object
 from bertie.data.lists import listed
 from bertie.errors import BertieError, InputError
+from bertie.family import kind_of
 from bertie.json_values import fields, text
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
@@ -36,6 +39,7 @@ from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Cutting, Long, Readi
 from bertie.running.task import ScoringTask, checked_text, described, described_as, is_collection, with_bar
 from bertie.tasks.classify import FUNCTIONS, Function, label_names, scores
 from bertie.tasks.embed import Embedder
+from bertie.tasks.represent import COLBERT, Representer, max_sim
 from bertie.text import BertTokenizer
 
 # What people call the label that says a document is good, when there are several.
@@ -67,7 +71,9 @@ class Reranker:
     model's length is cut.
     `function` sets how logits become scores; `relevant` is the name of the label to rank by, where there are several
     (otherwise the one called "relevant", "yes" or "true"; a classifier that has none of these is refused). Without a
-    classifier in the checkpoint, and without a model, the ranking is by cosine of embeddings (`bertie.embed`).
+    classifier in the checkpoint, and without a model, the ranking is by cosine of embeddings (`bertie.embed`), or with
+    `vectors="multi"` by MaxSim of the tokens' (`bertie.represent`), which is ColBERT's default; long documents are then
+    cut.
     """
 
     name: ClassVar[str] = "rerank"
@@ -78,6 +84,7 @@ class Reranker:
         *,
         function: Function | None = None,
         relevant: str | None = None,
+        vectors: Literal["dense", "multi"] | None = None,
         long: Long = "windows",
         stride: int = DEFAULT_STRIDE,
         tokenizer: BertTokenizer | None = None,
@@ -86,6 +93,14 @@ class Reranker:
     ) -> None:
         one_of("function", function, (None, *FUNCTIONS))
         one_of("long", long, LONG)
+        one_of("vectors", vectors, (None, "dense", "multi"))
+        if vectors == "multi" or (vectors is None and is_colbert(model)):
+            if not is_named(model):
+                raise InputError("{vectors} needs the checkpoint's files.", "Give its folder.", vectors="multi")
+            made = Representer(model, vectors="multi", long="error" if long == "error" else "truncate", device=device,
+                               dtype=dtype)  # fmt: skip
+            self.scorer: PairScorer = _MaxSim(made)
+            return
         if embeds(model):
             for name, value in (("function", function), ("relevant", relevant)):
                 if value is not None:
@@ -95,7 +110,7 @@ class Reranker:
                         **{name: value},
                     )
             embedder = Embedder(model, tokenizer=tokenizer, device=device, dtype=dtype, normalize=True)
-            self.scorer: PairScorer = _Cosine(embedder, long)
+            self.scorer = _Cosine(embedder, long)
             return
         self.loaded = open_model(
             model, BertForSequenceClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
@@ -247,10 +262,38 @@ class _Cosine:
         return replace(self.embedder.cutting(prompt_name=prompt_name, long=self.long), cuts=cuts)
 
 
+@dataclass(frozen=True)
+class _MaxSim:
+    """Every token of the query against every token of the document."""
+
+    representer: Representer
+
+    def scored(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
+        (asked,) = self.representer([query], progress=False)
+        for found in self.representer(iter(documents), progress=False):
+            assert asked.multi is not None  # it was asked for
+            assert found.multi is not None
+            yield max_sim(asked.multi, found.multi), found.truncated
+
+    def counted(self, items: Iterable[tuple[str, str]], cuts: Cuts) -> Iterator[tuple[float, bool]]:
+        both = self.representer.counted(chain.from_iterable(items), cuts)
+        for asked, found in zip(both, both, strict=True):
+            assert asked.multi is not None  # it was asked for
+            assert found.multi is not None
+            yield max_sim(asked.multi, found.multi), found.truncated
+
+    def cuts(self) -> Cuts:
+        return self.representer.cuts()
+
+    def check(self, items: list[tuple[str, str]]) -> None:
+        list(self.representer.tokenized(list(chain.from_iterable(items)), self.cuts()))
+
+
 class RerankSettings(TypedDict, total=False):
     model: ModelLike | None
     function: Function | None
     relevant: str | None
+    vectors: Literal["dense", "multi"] | None
     long: Long
     stride: int
     tokenizer: BertTokenizer | None
@@ -292,8 +335,13 @@ def embeds(model: ModelLike | None) -> bool:
     if model is None:
         return True
     if is_named(model):
-        return model_class(open_checkpoint(model)) is BertModel
+        return kind_of(model_class(open_checkpoint(model))) is BertModel
     return isinstance(getattr(model, "model", model), BertModel)
+
+
+def is_colbert(model: ModelLike | None) -> bool:
+    """Does the checkpoint carry ColBERT's own layer, with which it was trained to give a vector to every token?"""
+    return is_named(model) and COLBERT in open_checkpoint(model).tensors.info
 
 
 def relevant_label(names: Sequence[str]) -> int | None:

@@ -13,8 +13,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 from tokenizers.models import WordPiece
 
 from bertie.errors import TokenizerError
+from bertie.text.converting import add_special, frame
 from bertie.text.files import TokenizerFiles
-from bertie.text.rust import rust_errors
+from bertie.text.kinds import KINDS
+from bertie.text.rust import joins_words, rust_errors, set_prefix_space
 from bertie.text.settings import SPECIAL_ROLES, Settings, SpecialToken, as_added
 from bertie.text.wordpiece.reference import WORD_LIMIT
 from bertie.text.wordpiece.vocabulary import check_case_matches, guess_lower_case, read_text, read_vocabulary
@@ -91,9 +93,14 @@ def parts_from_files(files: TokenizerFiles, given: Settings, *, check_case: bool
         vocab = read_vocabulary(files.vocab_file)
         settings["never_split"] = _known_words(settings, vocab, files, strict=strict)
         backend = _build(vocab, settings, check_case=check_case, name=files.name, source=files.source)
+        if KINDS[files.kind].two_separators:
+            add_special(backend, KINDS[files.kind])
+            frame(backend, {role: str(settings.get(role)) for role in ("cls_token", "sep_token")}, second=1)
     else:
         backend = parse_backend(files.tokenizer_json, source=f"{files.source} (tokenizer.json)")
         _apply_normalizer(backend, settings, files, check_case=check_case)
+        if (prefix := settings.get("add_prefix_space")) is not None and joins_words(backend) is prefix:
+            backend = set_prefix_space(backend, prefix)
         limit = settings.get("max_input_chars_per_word")
         if limit is not None and hasattr(backend.model, "max_input_chars_per_word"):
             check_word_limit(limit, files.source)

@@ -2,11 +2,13 @@
 
     tokenizer.json            the whole Rust tokenizer; preferred when it is there
     vocab.txt                 one token to a line; enough by itself
+    vocab.json, merges.txt    byte-level BPE, and
+    sentencepiece.bpe.model   SentencePiece: older files of BERT's relatives, converted (converting.py)
     tokenizer_config.json     do_lower_case, model_max_length, names of the special tokens, added_tokens_decoder …
     special_tokens_map.json   names of the special tokens (older folders)
     chat_template.jinja       how a conversation becomes a text, where the model is for that (hub/chat.py)
     added_tokens.json         {"token": id} of tokens beyond vocab.txt (older folders)
-    config.json               the model's; read for max_position_embeddings only, when nothing else gives the length
+    config.json               the model's; read for the longest text and the model's kind, where nothing else says them
     bert_config.json          the same in Google's folders
 
 Nothing in these files is executed or imported; keys that are not understood are left alone.
@@ -25,8 +27,11 @@ from typing import TypeAlias, cast
 
 from tokenizers import AddedToken
 
+from bertie.config.relatives import first_position
 from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.json_values import items, members, parsed, text, texts, whole
+from bertie.text.converting import converted
+from bertie.text.kinds import KINDS, kind_name
 from bertie.text.rust import rust_errors
 from bertie.text.settings import ADDITIONAL, SPECIAL_ROLES, ChatTemplate, Settings
 from bertie.text.wordpiece.vocabulary import read_text
@@ -47,6 +52,7 @@ class TokenizerFiles:
     settings: Settings = field(default_factory=Settings)
     added: tuple[tuple[int, AddedToken], ...] = ()
     chat_template: ChatTemplate | None = None
+    kind: str = "BertTokenizer"  # the hub's class
 
 
 def read_tokenizer_files(path: str | Path) -> TokenizerFiles:
@@ -60,19 +66,26 @@ def read_tokenizer_files(path: str | Path) -> TokenizerFiles:
         raise CheckpointNotFound(f"There is no tokenizer at {path}.", "Check the path; it may be a folder or a file.")
 
     json_file, vocab_file = path / "tokenizer.json", path / "vocab.txt"
-    if not json_file.is_file() and not vocab_file.is_file():
+    config = read_json(path / "tokenizer_config.json")
+    model_type = read_json(path / "config.json").get("model_type")
+    kind = kind_name(config.get("tokenizer_class"), model_type, os.listdir(path))
+    text = read_text(json_file) if json_file.is_file() else None
+    if text is None and not vocab_file.is_file():
+        prefix = config.get("add_prefix_space")
+        text = converted(path, KINDS[kind], add_prefix_space=prefix if isinstance(prefix, bool) else None)
+    if text is None and not vocab_file.is_file():
         listing = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) or "nothing"
         raise CheckpointNotFound(
             f"{path} holds neither tokenizer.json nor vocab.txt (it holds {listing}).",
             "Copy the checkpoint's vocab.txt or tokenizer.json into the folder.",
         )
-    config = read_json(path / "tokenizer_config.json")
     return TokenizerFiles(
         source=str(path),
         name=path.resolve().name,
-        tokenizer_json=read_text(json_file) if json_file.is_file() else None,
+        tokenizer_json=text,
         vocab_file=vocab_file if vocab_file.is_file() else None,
-        settings=_settings(path, config),
+        settings=_settings(path, config, kind),
+        kind=kind,
         added=_added_tokens(path, config),
         chat_template=read_chat_template(path, config),
     )
@@ -106,6 +119,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
     "strip_accents": (_is_flag, "true or false"),
     "tokenize_chinese_chars": (_is_flag, "true or false"),
     "clean_up_tokenization_spaces": (_is_flag, "true or false"),
+    "add_prefix_space": (_is_flag, "true or false"),
     "split_special_tokens": (_is_flag, "true or false"),
     "max_input_chars_per_word": (lambda it: 0 < (whole(it) or 0) < 2**31, "a positive number"),
     "padding_side": (lambda it: it in ("left", "right"), "'left' or 'right'"),
@@ -115,8 +129,14 @@ _FIELDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
 }
 
 
-def _settings(folder: Path, config: dict[str, Json]) -> Settings:
-    settings: dict[str, object] = {}
+def _settings(folder: Path, config: dict[str, Json], kind: str) -> Settings:
+    settings: dict[str, object] = {**KINDS[kind].special}
+    if (inputs := KINDS[kind].inputs) is not None:
+        settings["model_input_names"] = list(inputs)
+    if (clean_up := KINDS[kind].clean_up) is not None:
+        settings["clean_up_tokenization_spaces"] = clean_up
+    if kind != "BertTokenizer":
+        settings["tokenizer_class"] = kind
     where, older = folder / "tokenizer_config.json", folder / "special_tokens_map.json"
     for key, (fits, wanted) in _FIELDS.items():
         if (value := config.get(key)) is not None:
@@ -150,8 +170,10 @@ def _model_max_length(folder: Path, config: dict[str, Json]) -> int | None:
             raise _bad_field(folder / "tokenizer_config.json", "model_max_length", length, "a positive number")
         return int(number)
     for name in ("config.json", "bert_config.json"):
-        if (positions := whole(read_json(folder / name).get("max_position_embeddings")) or 0) > 0:
-            return positions
+        model = read_json(folder / name)
+        if (positions := whole(model.get("max_position_embeddings")) or 0) > 0:
+            first = first_position(model.get("model_type"), whole(model.get("pad_token_id")))
+            return positions - first if positions > first else positions
     return None
 
 

@@ -6,6 +6,7 @@ server thread. Neither may leave this file: both become a `TokenizerError`.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,6 +66,36 @@ def rust_errors(cause: str, remedy: str | None = None) -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(f"{cause}: the tokenizers library failed: {error}", remedy) from None
+
+
+def set_prefix_space(backend: Tokenizer, on: bool) -> Tokenizer:
+    """A byte-level tokenizer that puts a space before a text, so that its first word is as any other; others as is."""
+    described = json.loads(backend.to_str())
+    for part in (described["pre_tokenizer"], described["post_processor"]):
+        for one in (part or {}, *(part or {}).get("pretokenizers", ()), *(part or {}).get("processors", ())):
+            if "add_prefix_space" in one:
+                one["add_prefix_space"] = on
+    with rust_errors("The tokenizer cannot be made with another add_prefix_space"):
+        return Tokenizer.from_str(json.dumps(described))
+
+
+def joins_words(backend: Tokenizer) -> bool:
+    """Whether words given one by one would lose the spaces between them: byte-level, with none put before a text."""
+    if backend.pre_tokenizer is None:
+        return False
+    described = json.loads(backend.pre_tokenizer.__getstate__())
+    parts = (described, *described.get("pretokenizers", ()))
+    return any(part["type"] == "ByteLevel" and part["add_prefix_space"] is False for part in parts)
+
+
+def word_start(backend: Tokenizer) -> str | None:
+    """The mark of pieces that begin a word, where a tokenizer marks those."""
+    if backend.pre_tokenizer is None:
+        return None
+    described = json.loads(backend.pre_tokenizer.__getstate__())
+    marks = {"Metaspace": "▁", "ByteLevel": "Ġ"}
+    parts = (described, *described.get("pretokenizers", ()))
+    return next((marks[part["type"]] for part in parts if part["type"] in marks), None)
 
 
 def copy_backend(backend: Tokenizer) -> Tokenizer:

@@ -46,6 +46,8 @@ class Settings(TypedDict, total=False):
     clean_up_tokenization_spaces: bool | None
     split_special_tokens: bool | None
     model_input_names: Sequence[str] | None
+    add_prefix_space: bool | None  # before a text; of byte-level tokenizers
+    tokenizer_class: str | None  # the hub's name for this kind, written again when it is saved
     additional_special_tokens: Sequence[SpecialToken] | None
     bos_token: SpecialToken | None
     eos_token: SpecialToken | None

@@ -196,6 +196,11 @@ class TextToIds(TokenTable):
                 "Choose a max_length that is such a multiple.",
             )
         inputs = Inputs.of(text, text_pair, is_split_into_words=is_split_into_words)
+        if is_split_into_words and self.joins_words:
+            raise TokenizerError(
+                "Words that are split already would be joined: this tokenizer marks a word by the space before it.",
+                "Load it with add_prefix_space=True.",
+            )
         if return_overflowing_tokens and not self.is_fast:
             return self._with_overflowing_tokens(inputs, {name: given[name] for name in CallSettings.__annotations__})
         backend, native = self._encoders_for(inputs.rows, split_special_tokens)

@@ -8,9 +8,10 @@ calls already under way finish with the old one.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import ClassVar, Protocol, Self, TypeAlias, TypeGuard, cast, overload
 
@@ -18,7 +19,7 @@ from tokenizers import AddedToken, decoders
 
 from bertie.errors import TokenizerError, TokenizerTypeError
 from bertie.text.building import TokenizerParts, add_to_vocabulary, set_template
-from bertie.text.rust import Encoders, copy_backend, encode_all, rust_errors
+from bertie.text.rust import Encoders, copy_backend, encode_all, joins_words, rust_errors, set_prefix_space, word_start
 from bertie.text.settings import (
     ADDITIONAL,
     NO_LIMIT,
@@ -146,6 +147,7 @@ class TokenTable:
         self.clean_up_tokenization_spaces = settings.get("clean_up_tokenization_spaces")
         self.split_special_tokens = bool(settings.get("split_special_tokens"))
         self.model_input_names = list(settings.get("model_input_names") or type(self).model_input_names)
+        self.tokenizer_class = settings.get("tokenizer_class") or "BertTokenizer"
         self.pad_token_type_id = 0
         self.verbose = True
         self.other_settings: dict[str, object] = {}  # names that mean nothing here; on the hub they are kept likewise
@@ -154,6 +156,31 @@ class TokenTable:
         self.deprecation_warnings: dict[str, bool] = {}  # what was said already, by the hub's name for it
         # BERT types a single text 0 throughout, so the column need not be read; a foreign tokenizer.json may not.
         self._types_single_texts = any(encode_all(parts.backend, ["a"])[0].type_ids)
+
+    @cached_property
+    def word_start(self) -> str | None:
+        """What pieces that begin a word start with (▁, Ġ); None where those that go on are marked, as BERT's ##."""
+        return word_start(self._backend)
+
+    @property
+    def joins_words(self) -> bool:
+        """Whether words given one by one would become one: see `for_words`."""
+        return self.word_start == "Ġ" and joins_words(self._backend)
+
+    def for_words(self) -> Self:
+        """This tokenizer, or one like it that puts a space before a text: for words that are split already."""
+        if not self.joins_words:
+            return self
+        made = copy.copy(self)
+        made._backend, made._encoders = set_prefix_space(self._backend, True), Encoders()
+        made.__dict__.pop("word_start", None)
+        made.__dict__["add_prefix_space"] = True
+        return made
+
+    def continues_word(self, token: str) -> bool:
+        """Whether a piece of the vocabulary goes on with the word before it."""
+        start = self.word_start
+        return token.startswith("##") if start is None else not token.startswith(start)
 
     def _say_once(self, what: str, message: str) -> None:
         if not self.deprecation_warnings.get(what):

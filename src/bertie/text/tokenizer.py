@@ -152,7 +152,7 @@ class BertTokenizer(HubInterface):
         TokenTable.__init__(self, parts, str(others.pop("name_or_path", name)))
         self.chat_template = cast("ChatTemplate | None", others.pop("chat_template", None))
         self.verbose = bool(others.pop("verbose", self.verbose))
-        self.add_prefix_space = bool(others.get("add_prefix_space", False))
+        self.add_prefix_space = bool(parts.settings.get("add_prefix_space", others.get("add_prefix_space", False)))
         self.other_settings = others
 
     @classmethod
@@ -254,6 +254,7 @@ class BertTokenizer(HubInterface):
             "truncation_side": self.truncation_side,
             "clean_up_tokenization_spaces": self.clean_up_tokenization_spaces,
             "split_special_tokens": self.split_special_tokens,
+            **({"add_prefix_space": self.add_prefix_space} if self.word_start == "Ġ" else {}),
             "model_input_names": list(self.model_input_names),
             "name_or_path": self.name_or_path,
             "chat_template": self.chat_template,
@@ -282,7 +283,7 @@ class BertTokenizer(HubInterface):
         if self.model_input_names == type(self).model_input_names:
             left_out.add("model_input_names")
         config: dict[str, object] = {name: value for name, value in self.init_kwargs.items() if name not in left_out}
-        config |= {"tokenizer_class": "BertTokenizer", **self.special_tokens_map}
+        config |= {"tokenizer_class": self.tokenizer_class, **self.special_tokens_map}
         config["split_special_tokens"] = self.split_special_tokens or None
         if config["max_input_chars_per_word"] == WORD_LIMIT:
             del config["max_input_chars_per_word"]

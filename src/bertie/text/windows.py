@@ -81,8 +81,14 @@ class WindowedDocument:
         return self.best_windows[token] == window
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Characters from token `first` to token `last`, both included."""
-        return self.offsets[first][0], self.offsets[last][1]
+        """Characters from token `first` to token `last`, both included; not the spaces that pieces may begin with."""
+        start, end = self.offsets[first][0], self.offsets[last][1]
+        found = self.text[start:end]
+        words = found.strip()
+        if not words:
+            return start, end
+        start += len(found) - len(found.lstrip())
+        return start, start + len(words)
 
     def quote(self, first: int, last: int) -> str:
         """The text's own words from token `first` to token `last`, both included."""

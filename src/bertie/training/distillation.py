@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from bertie.arguments import number, one_of
 from bertie.checkpoint.report import LoadingReport, NewlyInitialized
 from bertie.errors import CheckpointNotFound, ConfigError, InputError
+from bertie.loading import class_for
 from bertie.model import BertModel
 from bertie.model.losses import IGNORED
 from bertie.model.outputs import ModelOutput
@@ -271,7 +272,7 @@ def load_teacher(source: str | os.PathLike[str], objective: Objective[Item]) -> 
     options: dict[str, Any] = {"add_pooling_layer": False} if kind is BertModel else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NewlyInitialized)
-        made: Any = kind.from_pretrained(source, output_loading_info=True, **options)
+        made: Any = class_for(kind, source).from_pretrained(source, output_loading_info=True, **options)
     teacher: BertPreTrainedModel = made[0]
     report: LoadingReport = made[1]
     if report.newly_initialised:

@@ -20,6 +20,8 @@ from bertie.checkpoint.report import NewlyInitialized
 from bertie.config import BertConfig
 from bertie.data import BadRows
 from bertie.errors import ConfigError, InputError
+from bertie.family import config_class
+from bertie.loading import class_for
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.text import BertTokenizer
 from bertie.text.windows import DEFAULT_STRIDE
@@ -109,17 +111,21 @@ class Request:
         with warnings.catch_warnings():
             # A fresh head is what fine-tuning begins with.
             warnings.simplefilter("ignore", NewlyInitialized)
-            loaded: Model = kind.from_pretrained(self.path, ignore_mismatched_sizes=True, **config)
+            made = class_for(kind, self.path)
+            loaded: Model = made.from_pretrained(self.path, ignore_mismatched_sizes=True, **config)
         check_vocabulary_fits(len(self.tokenizer), loaded)
         return loaded if self.num_layers is None else make_student(loaded, num_layers=self.num_layers)
 
     def config(self) -> BertConfig:
         """The checkpoint's own, whose labels are kept where they cover the data's."""
-        return self.model.config if self.model is not None else BertConfig.from_dict(open_checkpoint(self.path).config)
+        if self.model is not None:
+            return self.model.config
+        values = open_checkpoint(self.path).config
+        return config_class(values.get("model_type")).from_dict(values)
 
     def max_length(self, model: BertPreTrainedModel, *, default: int | None = None) -> int:
         """Tokens to a row: what was asked for, or the default, and never more than the model takes."""
-        limit = min(model.config.max_position_embeddings, self.tokenizer.model_max_length)
+        limit = min(model.config.max_input_length, self.tokenizer.model_max_length)
         asked = self.options.max_length
         if asked is not None and not 4 <= asked <= limit:
             what = f"it takes 4 to {limit}, which is what the model takes"

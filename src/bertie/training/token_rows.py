@@ -61,7 +61,13 @@ class TokenRows:
         def rows() -> Iterator[tuple[Sequence[int], Sequence[int] | None]]:
             for chunk in chunked(range(len(texts)), _TEXTS_AT_ONCE):
                 seconds = None if pairs is None else [pairs[i] for i in chunk]
-                encoded = tokenizer([texts[i] for i in chunk], seconds, truncation=True, max_length=max_length)
+                encoded = tokenizer(
+                    [texts[i] for i in chunk],
+                    seconds,
+                    truncation=True,
+                    max_length=max_length,
+                    return_token_type_ids=pairs is not None,
+                )
                 types = encoded["token_type_ids"] if pairs is not None else [None] * len(chunk)
                 yield from zip(encoded["input_ids"], types, strict=True)
 

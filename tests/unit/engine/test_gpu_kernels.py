@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests import family_models
 from tests.tiny_models import tiny
 from torch import Tensor
 
@@ -183,3 +184,19 @@ def test_rounding_one_input_after_the_other_beats_rounding_each_to_its_nearest()
     off, plain = (((weights - rounded) @ x.t()).norm() for rounded in (found, nearest))
     assert float(off) <= 0.8 * float(plain)
     assert float((found - weights).abs().max()) <= 0.5 * float(weights.abs().max())
+
+
+@pytest.mark.parametrize("name", ["RobertaModel", "DistilBertModel", "ElectraModel"])
+def test_relatives_run_as_their_reference(name: str) -> None:
+    from bertie.engine.gpu.runner import GpuRunner
+
+    model = family_models.tiny(name, vocab_size=60).to(DEVICE)
+    packing = Packing.of([1, 7, 16, 30], device=DEVICE)
+    ids = torch.randint(3, 60, (54,), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    ids[12] = 1  # padding inside a text
+    with torch.no_grad():
+        wanted = model(ids, cu_seqlens=packing.cu_seqlens, output_hidden_states=True).hidden_states
+    runner = GpuRunner.of(copy.deepcopy(model), Options("float16", DEVICE))
+    for got, state in zip(runner(ids, None, None, packing, all_states=True), wanted, strict=True):
+        assert float((got - state).abs().max()) <= 5 * TOLERANCE[torch.float32]
+    assert torch.equal(runner.last_state(ids.cpu(), packing.lengths), runner.last_state(ids, packing.lengths))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Hit,
         NextSentence,
         Ranked,
+        Representation,
     )
     from bertie.data import Question
     from bertie.running.precision import Numbers
@@ -47,6 +48,27 @@ def _vector(answer: tuple[str, Numbers]) -> RenderableType:
 
 
 EMBEDDED: View[tuple[str, Numbers]] = View(lambda answer: {"text": answer[0], "embedding": answer[1]}, _vector)
+
+
+def _representation(answer: tuple[str, Representation]) -> RenderableType:
+    from rich.text import Text
+
+    text, found = answer
+    parts = [] if found.dense is None else [f"{len(found.dense)} numbers"]
+    parts += [] if found.sparse is None else [f"{len(found.sparse)} weighted words"]
+    parts += [] if found.multi is None else [f"{len(found.multi)} vectors of {found.multi.shape[1]}"]
+    return Text.assemble(clipped(text, style="bold"), "\n", (", ".join(parts), "cyan"))
+
+
+def _representation_row(answer: tuple[str, Representation]) -> Rows:
+    text, found = answer
+    sparse = None if found.sparse is None else [{"id": index, "weight": w} for index, w in found.sparse.items()]
+    multi = None if found.multi is None else found.multi.tolist()
+    forms = {"dense": found.dense, "sparse": sparse, "multi": multi}
+    return {"text": text, **{name: form for name, form in forms.items() if form is not None}}
+
+
+REPRESENTED: View[tuple[str, Representation]] = View(_representation_row, _representation)
 
 
 def _label_row(answer: tuple[str | tuple[str, str], Classification]) -> Rows:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from bertie.library import Signatures, open_library
 
-VERSION = 6  # of the interface at the end of csrc/encoder.cpp
+VERSION = 7  # of the interface at the end of csrc/encoder.cpp
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 _SIGNATURES: Signatures = {
@@ -17,6 +17,8 @@ _SIGNATURES: Signatures = {
     "bertie_model_free": (None, [_POINTER]),
     "bertie_rows": (None, [_POINTER, *[ctypes.c_int64] * 3]),
     "bertie_layer": (_INT, [_POINTER, _INT, _INT, *[_POINTER] * 4]),
+    "bertie_projection": (_INT, [_POINTER, *[_INT] * 3, *[_POINTER] * 4, _INT]),
+    "bertie_bias": (_INT, [_POINTER, _INT, _INT, _POINTER]),
     "bertie_linear": (_INT, [_POINTER, *[_INT] * 4, *[_POINTER] * 3, _INT]),
     "bertie_limits": (None, [_POINTER, _POINTER]),
     "bertie_outside": (ctypes.c_int64, [_POINTER, _POINTER]),

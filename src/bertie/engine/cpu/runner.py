@@ -20,12 +20,13 @@ from torch import Tensor
 from bertie.engine.calibration import PRODUCTS, Key, products_of
 from bertie.engine.cpu.cores import check_threads, own_quota
 from bertie.engine.cpu.library import load_library
-from bertie.engine.runner import Options, Outside, Refused, Runner
+from bertie.engine.runner import AS_IT_IS, Options, Outside, Refused, Runner, embedding_tables
 from bertie.errors import CalibrationWarning, InputError
-from bertie.model import BertLayer, BertModel
+from bertie.model import BertEmbeddings, BertLayer, BertModel
 from bertie.model.activations import activation
 from bertie.model.inputs import fits_positions, ids_below
 from bertie.ops.packing import Packing
+from bertie.ops.relative import distance_buckets
 
 if TYPE_CHECKING:
     from bertie.engine.cpu.calibrate import Int8Report
@@ -71,11 +72,9 @@ class CpuRunner(Runner):
         embeddings = model.embeddings
         norm = embeddings.LayerNorm
         # C reads these three where they are; everything else is copied and laid out anew.
-        self._tables = [
-            embeddings.word_embeddings.weight.detach().float().contiguous(),
-            embeddings.position_embeddings.weight.detach().float().contiguous(),
-            embeddings.token_type_embeddings.weight.detach().float().contiguous(),
-        ]
+        self._tables = [table.float().contiguous() for table in embedding_tables(embeddings)]
+        self._padding = config.position_padding
+        self._zeros = torch.zeros(self.width)
         head = config.attention_head_size
         self._handle = library.bertie_model_new(
             self.width,
@@ -86,11 +85,13 @@ class CpuRunner(Runner):
             config.layer_norm_eps,
             _ACTIVATIONS[str(config.hidden_act)],
             *map(address, self._tables),
-            address(_plain(norm.weight)),
-            address(_plain(norm.bias)),
+            address(_plain(norm.weight) if embeddings.project is None else self._zeros),
+            address(_plain(norm.bias) if embeddings.project is None else self._zeros),
         )
         _check(self._handle is None)
         library.bertie_rows(self._handle, *map(len, self._tables))
+        self._add_projection(embeddings)
+        self._add_shared_bias(model, head)
         for number, layer in enumerate(model.encoder.layer):
             self._add_layer(number, layer, head)
 
@@ -111,6 +112,12 @@ class CpuRunner(Runner):
                 f"The CPU engine has no activation {config.hidden_act!r:.60}; the reference runs it.",
                 f"It has {', '.join(_ACTIVATIONS)}.",
             )
+        if config.embedding_width > config.hidden_size:
+            raise Refused(
+                f"The CPU engine has no embeddings wider ({config.embedding_width}) than the layers.", AS_IT_IS
+            )
+        if model.encoder.relative_attention_bias is not None and config.pruned_heads:
+            raise Refused("The CPU engine has no pruned heads with a position bias that all layers share.", AS_IT_IS)
         norms = {"embeddings": model.embeddings.LayerNorm}
         for number, layer in enumerate(model.encoder.layer):
             norms[f"encoder.layer.{number}.attention.output"] = layer.attention.output.LayerNorm
@@ -143,6 +150,29 @@ class CpuRunner(Runner):
             "A runner of the CPU engine cannot be copied or pickled: its memory is not Python's.",
             "Copy or pickle the compiled model instead. The copy makes a runner of its own when it is first used.",
         )
+
+    def _add_projection(self, embeddings: BertEmbeddings) -> None:
+        """Embeddings that are narrower than the layers have a norm of that width and a product after it."""
+        if embeddings.project is None:
+            return
+        norm = embeddings.LayerNorm
+        weight, bias = _rectangle(embeddings.project.weight, embeddings.project.bias)
+        arrays = [weight, bias, _plain(norm.weight), _plain(norm.bias)]
+        rows, columns = weight.shape
+        width = len(norm.weight)
+        _check(self._library.bertie_projection(self._handle, width, columns, rows, *map(address, arrays), self._team))
+
+    def _add_shared_bias(self, model: BertModel, head: int) -> None:
+        """A number for a head and a distance, in all layers the same."""
+        table = model.encoder.relative_attention_bias
+        if table is None:
+            return
+        longest = model.config.max_input_length
+        buckets = distance_buckets(torch.arange(1 - longest, longest))
+        by_distance = _plain(
+            table.weight.detach()[buckets].T * head**0.5
+        )  # [heads, distances], before scores are scaled
+        _check(self._library.bertie_bias(self._handle, len(by_distance), longest, address(by_distance)))
 
     def _add_layer(self, number: int, layer: BertLayer, head: int) -> None:
         norms = [layer.attention.output.LayerNorm, layer.output.LayerNorm]
@@ -178,6 +208,8 @@ class CpuRunner(Runner):
     ) -> list[Tensor]:
         tokens = ids.shape[0]
         ids = ids.long().contiguous()
+        if positions is None and self._padding is not None:
+            positions = packing.positions(ids, self._padding)
         type_ids, positions = (None if x is None else x.long().contiguous() for x in (type_ids, positions))
         out = torch.empty(tokens, self.width)
         states = torch.empty(self.num_layers + 1, tokens, self.width) if all_states else None
@@ -201,8 +233,9 @@ class CpuRunner(Runner):
         return [out] if states is None else list(states)
 
     def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        if max(lengths) > len(self._tables[1]):  # said of the text; the library would speak of a position
-            fits_positions(max(lengths), 0, len(self._tables[1]))
+        longest = len(self._tables[1]) - (0 if self._padding is None else self._padding + 1)
+        if max(lengths) > longest:  # said of the text; the library would speak of a position
+            fits_positions(max(lengths), 0, longest)
         return self(ids, None, None, Packing(tuple(lengths)), all_states=False)[-1]
 
     def _refuse(self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing) -> None:

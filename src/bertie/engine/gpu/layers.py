@@ -25,6 +25,7 @@ from bertie.engine.gpu.attention_schedule import Schedule
 from bertie.engine.gpu.embed_norm_gelu import add_norm, embed, gelu
 from bertie.engine.gpu.fp8_up_product import fp8_linear_gelu
 from bertie.engine.gpu.small_batch_product import MOST_TOKENS, small_batch_linear
+from bertie.engine.runner import embedding_tables
 from bertie.model.activations import gelu_erf, gelu_tanh
 from bertie.model.bert import BertEmbeddings, BertLayer, BertModel
 
@@ -128,12 +129,11 @@ class Embeddings:
 
     tables: tuple[Tensor, Tensor, Tensor]  # words, positions, segments
     norm: Norm
+    padding: int | None = None  # the position table's row for padding
 
     @classmethod
     def of(cls, module: BertEmbeddings) -> Embeddings:
-        found = (module.word_embeddings, module.position_embeddings, module.token_type_embeddings)
-        words, positions, types = (table.weight.detach() for table in found)
-        return cls((words, positions, types), Norm.of(module.LayerNorm))
+        return cls(embedding_tables(module), Norm.of(module.LayerNorm), module.position_embeddings.padding_idx)
 
     def __call__(
         self,

@@ -81,6 +81,7 @@ class GpuRunner(Runner):
 
         Returns as soon as the work is queued on the current stream.
         """
+        positions = self._positions(ids, lengths, positions)
         parts = _parts(lengths)
         out = torch.empty(len(ids), self.width, device=self.device, dtype=self.dtype)
         for texts, tokens in parts:
@@ -100,7 +101,15 @@ class GpuRunner(Runner):
         self, ids: Tensor, lengths: Sequence[int], *, type_ids: Tensor | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
         """The embeddings and every layer's states."""
+        positions = self._positions(ids, lengths, positions)
         return self._launched(ids, lengths, type_ids, positions, all_states=True)
+
+    def _positions(self, ids: Tensor, lengths: Sequence[int], given: Tensor | None) -> Tensor | None:
+        """Those given; where the position table has a row for padding, those after it; otherwise the kernel's own."""
+        padding = self.encoder.embeddings.padding
+        if given is not None or padding is None:
+            return given
+        return Packing.of(list(lengths), device=ids.device).positions(ids, padding)
 
     def describe(self) -> str:
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
@@ -149,6 +158,11 @@ def _check(base: BertModel, options: Options) -> None:
     config = base.config
     if config.position_embedding_type != "absolute":
         raise Refused(f"The GPU engine has no kernel for {config.position_embedding_type} positions.", AS_IT_IS)
+    if base.encoder.relative_attention_bias is not None:
+        raise Refused("The GPU engine has no kernel for a position bias that all layers share.", AS_IT_IS)
+    if base.embeddings.project is not None:
+        widths = f"{config.embedding_width} to {config.hidden_size}"
+        raise Refused(f"The GPU engine has no projection from narrow embeddings ({widths}).", AS_IT_IS)
     if config.attention_head_size > 256:
         raise Refused(f"Heads of {config.attention_head_size} are too wide for the GPU engine: 256.", AS_IT_IS)
     if importlib.util.find_spec("triton") is None:

@@ -258,7 +258,7 @@ class Generation(nn.Module):
         }
 
     def _position_limit(self) -> int:
-        limit: int = self.config.max_position_embeddings
+        limit: int = self.config.max_input_length
         return limit
 
 
@@ -301,7 +301,8 @@ class CausalStepper:
         positions = _one_per_token("position_ids", extra.pop("position_ids", None), shown)
         if self.padded and positions is None:
             # Padding takes no position: a prompt means the same however far it was padded.
-            positions = (mask.cumsum(-1) - 1).clamp(min=0)
+            first = model.config.max_position_embeddings - model.config.max_input_length
+            positions = (mask.cumsum(-1) - 1).clamp(min=0) + first
         copies = options.num_copies
         for name in _ROW_FOR_EVERY_PROMPT:
             if name in extra:

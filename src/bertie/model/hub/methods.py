@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -56,6 +56,7 @@ class HubModel(Kin):
     name_or_path: str  # what it was loaded from; peft looks for it among the instance's own attributes
     config_class: ClassVar[type[BertConfig]] = BertConfig
     base_model_prefix = "bert"
+    names_in_files: ClassVar[Sequence[tuple[str, str]]] = ()  # (a file's, the model's) where they differ; from a dot on
     main_input_name = "input_ids"
     model_tags: list[str] | None = None
     supports_gradient_checkpointing = True

@@ -13,6 +13,7 @@ The other way round, such code puts modules of its own where a `BertEncoder`, `B
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -157,10 +158,13 @@ def heads_of(layer: nn.Module, config: BertConfig, attention: str = "attention")
 
 
 def _mask(plan: AttentionPlan, hidden_states: Tensor, past: int) -> Tensor | None:
-    """What is added to the scores, causality included."""
+    """What is added to the scores, causality and the positions that all layers share included."""
+    length = hidden_states.shape[1]
+    if plan.shared is not None:
+        shared = plan.shared.bias[None, :, :length, : past + length].to(hidden_states.dtype)
+        plan = replace(plan, bias=shared if plan.bias is None else shared + plan.bias)
     if not plan.causal:
         return plan.bias
-    length = hidden_states.shape[1]
     seen = causal_bias(length, past + length, dtype=hidden_states.dtype, device=hidden_states.device)
     return seen[None, None] if plan.bias is None else plan.bias + seen
 

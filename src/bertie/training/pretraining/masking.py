@@ -79,7 +79,7 @@ class MaskRules:
         vocabulary = tokenizer.get_vocab()
         size = max(vocabulary.values()) + 1
         continues = np.zeros(size, dtype=np.bool_)
-        continues[[index for token, index in vocabulary.items() if token.startswith("##")]] = True
+        continues[[index for token, index in vocabulary.items() if tokenizer.continues_word(token)]] = True
         special = np.zeros(size, dtype=np.bool_)
         outer = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
         special[[index for index in outer if index is not None]] = True

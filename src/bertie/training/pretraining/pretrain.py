@@ -30,6 +30,7 @@ from bertie.checkpoint.report import NewlyInitialized
 from bertie.config import PRESETS, BertConfig
 from bertie.errors import ConfigError, DataError, InputError
 from bertie.files import sha256
+from bertie.loading import class_for
 from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer, train_vocabulary
 from bertie.text.corpus.documents import text_size
@@ -329,13 +330,20 @@ def _network(
     if model is not None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            loaded = kind.from_pretrained(model)
+            made = class_for(kind, model)
+            if not issubclass(made, kind):
+                raise ConfigError(
+                    f"{{nsp}}: {os.fspath(model)} is a {made.config_class.model_type!r}, which has no head for it.",
+                    "Leave it out: relatives of BERT are pretrained on masked words alone.",
+                    nsp=True,
+                )
+            loaded = made.from_pretrained(model)
         fresh = tuple(str(one.message) for one in caught if issubclass(one.category, NewlyInitialized))
         for one in caught:  # a head made anew is what training is for, and a note says so; the rest are warnings
             if not issubclass(one.category, NewlyInitialized):
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-        if options.max_length > loaded.config.max_position_embeddings:
-            most = f"{os.fspath(model)} takes at most {loaded.config.max_position_embeddings}."
+        if options.max_length > loaded.config.max_input_length:
+            most = f"{os.fspath(model)} takes at most {loaded.config.max_input_length}."
             raise ConfigError(f"{{max_length:is}} {most}", max_length=options.max_length)
         return loaded, fresh
     config = BertConfig.preset(size, vocab_size=len(tokenizer), max_position_embeddings=max(512, options.max_length))

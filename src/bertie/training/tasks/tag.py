@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ _SENTENCES_AT_ONCE = 256
 
 
 def load(request: Request) -> LoadedTask:
-    options = request.options
+    request, options = replace(request, tokenizer=request.tokenizer.for_words()), request.options  # words come split
     sentences, dev_sentences = request.both(
         lambda given: read_tagged(given, skip_bad=options.skip_bad, columns=options.columns)
     )

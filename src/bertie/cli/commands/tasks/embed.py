@@ -20,7 +20,8 @@ from bertie.cli.support.options import (
 )
 from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given, beside
-from bertie.cli.support.views import EMBEDDED
+from bertie.cli.support.views import EMBEDDED, REPRESENTED
+from bertie.errors import InputError
 
 if TYPE_CHECKING:
     from bertie.running.precision import Numbers
@@ -55,6 +56,12 @@ truncate_dim_option = click.option(
     "--prompt-name", metavar="NAME", help="A prompt of the model: query, document, … [default: the model's own]"
 )
 @click.option("--prompt", metavar="TEXT", help="Put this text before every text. [default: nothing]")
+@click.option(
+    "--vectors",
+    metavar="KINDS",
+    help="dense, sparse, multi, or several with commas, where the model has them (BGE-M3, SPLADE, ColBERT). "
+    "[default: one dense vector]",
+)
 @long_option("truncate")
 @output_options
 def command(
@@ -66,6 +73,7 @@ def command(
     precision: str,
     prompt_name: str | None,
     prompt: str | None,
+    vectors: str | None,
     long: str,
     out: Out,
 ) -> None:
@@ -74,15 +82,27 @@ def command(
     A sentence-transformers model is used as its folder says: pooling, prompts, normalising. On a terminal and
     in a .txt file the first numbers are shown; in a pipe and in other files, all of them.
     """
+    if vectors is not None:
+        if chosen.model is None:
+            raise InputError("{vectors} needs a model that has them.", "Name one: --model bge-m3.", vectors=vectors)
+        other = {"pooling": pooling, "normalize": normalize, "truncate_dim": truncate_dim, "prompt_name": prompt_name,
+                 "prompt": prompt, "precision": None if precision == "float32" else precision}  # fmt: skip
+        for name, value in other.items():
+            if value is not None:
+                both = {"vectors": vectors, name: value}
+                raise InputError(f"{{{name}}} does not go with {{vectors}}.", "Leave one of them out.", **both)
+        represent = tasks.Representer(**chosen.settings, vectors=listed(vectors), long=long)
+        out.emit(beside(given.read(), represent.stream), *REPRESENTED)
+        return
     embedder = tasks.Embedder(
         **chosen.settings, pooling=listed(pooling), normalize=normalize, truncate_dim=truncate_dim
     )
 
-    def vectors(texts: Iterator[str]) -> Iterable[Numbers]:
+    def embedded(texts: Iterator[str]) -> Iterable[Numbers]:
         # The steps of int8 lie between the least and greatest values of all vectors.
         given = list(texts) if precision in ("int8", "uint8") else texts
         return embedder.embed(
             given, prompt_name=prompt_name, prompt=prompt, precision=precision, long=long, progress=out.progress
         )
 
-    out.emit(beside(given.read(), vectors), *EMBEDDED)
+    out.emit(beside(given.read(), embedded), *EMBEDDED)

@@ -101,6 +101,10 @@ struct Model {
     int64_t num_words = 0, num_positions = 0, num_types = 0;  // rows of the tables
     const float *words = nullptr, *positions = nullptr, *types = nullptr;  // the caller keeps them; positions may be null
     Array<float> norm_weight, norm_bias;
+    int table_width = 0;               // of the tables; other than width where a projection follows them
+    OwnedLinear project;               // [padded, table_width rounded up]; no tiles where there is none
+    Array<float> bias;                 // [heads, bias_stride]: an attention bias by distance, which all layers share
+    long bias_stride = 0, longest = 0;  // distance 0 is at longest − 1
     std::vector<Layer> layers;
     std::unique_ptr<Width[]> widths;       // [layers · 4]
     std::atomic<int64_t> texts_outside{0};  // since the model was made
@@ -197,30 +201,43 @@ struct Walk {
     }
 
     void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to) {
-        model.kernels->layer_norm(from, model.padded, begin(chunk.tokens), end(chunk.tokens), model.width, model.padded,
-                                  weight.get(), bias.get(), model.eps, to, model.padded);
+        norm(weight, bias, from, to, model.width, model.padded);
+    }
+
+    void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to, int width, int padded) {
+        model.kernels->layer_norm(from, padded, begin(chunk.tokens), end(chunk.tokens), width, padded, weight.get(),
+                                  bias.get(), model.eps, to, padded);
         barrier.wait(size);
     }
 
     void embed() {
+        const bool projected = model.project.view.tiles != nullptr;
+        const int width = model.table_width, padded = (width + 15) / 16 * 16;
+        float *sums = projected ? space.x.get() : space.y.get(), *normal = projected ? space.y.get() : space.x.get();
         int text = chunk.first_text;
         for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++) {
             const int token = chunk.first_token + row;
             while (batch.ends[text + 1] <= token) text++;
-            const float *word = model.words + batch.ids[token] * model.width;
-            const float *type = model.types + (batch.types ? batch.types[token] : 0) * model.width;
-            float *to = space.y.get() + (long)row * model.padded;
+            const float *word = model.words + batch.ids[token] * width;
+            const float *type = model.types + (batch.types ? batch.types[token] : 0) * width;
+            float *to = sums + (long)row * padded;
             if (model.positions) {
                 const int64_t place = batch.positions ? batch.positions[token] : token - batch.ends[text];
-                const float *position = model.positions + place * model.width;
-                for (int i = 0; i < model.width; i++) to[i] = word[i] + type[i] + position[i];
+                const float *position = model.positions + place * width;
+                for (int i = 0; i < width; i++) to[i] = word[i] + type[i] + position[i];
             } else {
-                for (int i = 0; i < model.width; i++) to[i] = word[i] + type[i];
+                for (int i = 0; i < width; i++) to[i] = word[i] + type[i];
             }
-            for (int i = model.width; i < model.padded; i++) to[i] = 0;
+            for (int i = width; i < padded; i++) to[i] = 0;
         }
         // the same rows are this member's in `norm`
-        norm(model.norm_weight, model.norm_bias, space.y.get(), space.x.get());
+        norm(model.norm_weight, model.norm_bias, sums, normal, width, padded);
+        if (!projected) return;
+        const Linear &linear = model.project.view;
+        const int tiles = (linear.N + model.kernels->tile - 1) / model.kernels->tile;
+        model.kernels->multiply(&linear, normal, padded, nullptr, 0, chunk.tokens, begin(tiles), end(tiles),
+                                space.x.get(), model.padded, PLAIN, RELU, nullptr, 0);
+        barrier.wait(size);
     }
 
     void attention(const Layer &layer) {
@@ -231,7 +248,9 @@ struct Walk {
             const int length = batch.ends[text + 1] - batch.ends[text];
             const long row = batch.ends[text] - chunk.first_token, column = (long)head * model.head_width;
             const float *q = space.qkv.get() + row * ld + column;
-            model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale,
+            const float *bias =
+                model.longest ? model.bias.get() + head * model.bias_stride + model.longest - 1 : nullptr;
+            model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
                                   space.context.get() + row * wide + column, wide, scratch);
         }
         barrier.wait(size);
@@ -301,6 +320,8 @@ bool in_tables(const Model &model, const Batch &batch, int texts) {
     bool positions = !model.positions || !batch.positions || within(batch.positions, batch.tokens, model.num_positions);
     for (int text = 0; text < texts && model.positions && !batch.positions; text++)
         positions &= batch.ends[text + 1] - batch.ends[text] <= model.num_positions;
+    for (int text = 0; text < texts && model.longest; text++)
+        positions &= batch.ends[text + 1] - batch.ends[text] <= model.longest;
     return positions && within(batch.ids, batch.tokens, model.num_words) &&
            (batch.types ? within(batch.types, batch.tokens, model.num_types) : model.num_types > 0);
 }
@@ -328,13 +349,38 @@ int useful(const Model &model, const Chunk &chunk, int size) {
     return (int)std::max<int64_t>(1, std::min<int64_t>(paying, std::max(4, size / 2)));
 }
 
+// A product made ready; inverse_smooth null makes it a float one.
+void fill(Model &model, OwnedLinear &owned, int K, int N, const float *weight, const float *bias,
+          const float *inverse_smooth, int threads) {
+    owned = OwnedLinear();
+    owned.bias = copied(bias, N, N);
+    owned.view.K = K;
+    owned.view.N = N;
+    owned.view.int8 = inverse_smooth != nullptr;
+    owned.view.bias = owned.bias.get();
+    if (inverse_smooth) {
+        owned.inverse_smooth = copied(inverse_smooth, K, K);
+        owned.column_scale.resize(N);
+        owned.column_sum.resize(N);
+        owned.view.inverse_smooth = owned.inverse_smooth.get();
+        owned.view.column_scale = owned.column_scale.get();
+        owned.view.column_sum = owned.column_sum.get();
+    }
+    owned.tiles.resize(model.kernels->tiles_bytes(K, N, owned.view.int8));
+    owned.view.tiles = owned.tiles.get();
+    const int tiles = (N + model.kernels->tile - 1) / model.kernels->tile;
+    run_team(threads, [&](int member, int size) {
+        for (int tile = member; tile < tiles; tile += size) model.kernels->pack(weight, &owned.view, tile);
+    });
+}
+
 }  // namespace
 
 extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 6; }
+API int bertie_version() { return 7; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 
 API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,
@@ -343,7 +389,7 @@ API void *bertie_model_new(int width, int padded, int head_width, int layers, fl
     try {
         auto model = std::make_unique<Model>();
         model->kernels = best_kernels();
-        model->width = width;
+        model->width = model->table_width = width;
         model->padded = padded;
         model->head_width = head_width;
         model->scale = scale;
@@ -392,33 +438,48 @@ API int bertie_layer(void *handle, int number, int heads, const float *weight1, 
     }
 }
 
+// Embeddings narrower than the layers: tables and norm of this width, then weight [N, K] and bias [N], where N is the
+// layers' width and K this one, both rounded up to 16. Before the first forward.
+API int bertie_projection(void *handle, int width, int K, int N, const float *weight, const float *bias,
+                          const float *norm_weight, const float *norm_bias, int threads) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        model->table_width = width;
+        model->norm_weight = copied(norm_weight, width, K);
+        model->norm_bias = copied(norm_bias, width, K);
+        fill(*model, model->project, K, N, weight, bias, nullptr, threads);
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
+// An attention bias that all layers share, by key − query from 1 − longest on: table [heads, 2 · longest − 1], divided
+// by the scale of scores. Before the first forward; every layer then has these heads.
+API int bertie_bias(void *handle, int heads, int longest, const float *table) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        const long distances = 2L * longest - 1;
+        model->bias_stride = distances + 16;  // read a vector at a time
+        model->bias = Array<float>((size_t)heads * model->bias_stride);
+        std::memset(model->bias.get(), 0, (size_t)heads * model->bias_stride * sizeof(float));
+        for (int head = 0; head < heads; head++)
+            std::memcpy(model->bias.get() + head * model->bias_stride, table + head * distances,
+                        distances * sizeof(float));
+        model->longest = longest;
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
 // weight [N, K], bias [N], K and N multiples of 16, 0 too. inverse_smooth [K] makes it an int8 product, null a float
 // one.
 API int bertie_linear(void *handle, int number, int which, int K, int N, const float *weight, const float *bias,
                       const float *inverse_smooth, int threads) {
     try {
         Model *model = static_cast<Model *>(handle);
-        OwnedLinear &owned = model->layers[number].linear[which];
-        owned = OwnedLinear();
-        owned.bias = copied(bias, N, N);
-        owned.view.K = K;
-        owned.view.N = N;
-        owned.view.int8 = inverse_smooth != nullptr;
-        owned.view.bias = owned.bias.get();
-        if (inverse_smooth) {
-            owned.inverse_smooth = copied(inverse_smooth, K, K);
-            owned.column_scale.resize(N);
-            owned.column_sum.resize(N);
-            owned.view.inverse_smooth = owned.inverse_smooth.get();
-            owned.view.column_scale = owned.column_scale.get();
-            owned.view.column_sum = owned.column_sum.get();
-        }
-        owned.tiles.resize(model->kernels->tiles_bytes(K, N, owned.view.int8));
-        owned.view.tiles = owned.tiles.get();
-        const int tiles = (N + model->kernels->tile - 1) / model->kernels->tile;
-        run_team(threads, [&](int member, int size) {
-            for (int tile = member; tile < tiles; tile += size) model->kernels->pack(weight, &owned.view, tile);
-        });
+        fill(*model, model->layers[number].linear[which], K, N, weight, bias, inverse_smooth, threads);
         model->most_wide = std::max(model->most_wide, which == UP ? N : 0);
         return 0;
     } catch (const std::bad_alloc &) {

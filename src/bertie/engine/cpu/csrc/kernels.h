@@ -39,9 +39,10 @@ struct Kernels {
                      Activation activation, const float *residual, long ldr);
     void (*layer_norm)(const float *x, long ldx, int first, int last, int width, int padded, const float *weight,
                        const float *bias, float eps, float *out, long ldo);
-    // One head of one text. q, k, v: [length, ld]; out: [length, ldo]; scratch: attention_scratch floats.
+    // One head of one text. q, k, v: [length, ld]; out: [length, ldo]; scratch: attention_scratch floats. bias is null,
+    // or points at what keys at distance 0 get added to their score before it is scaled: bias[key − query].
     void (*attend)(const float *q, const float *k, const float *v, long ld, int length, int head_width, float scale,
-                   float *out, long ldo, float *scratch);
+                   const float *bias, float *out, long ldo, float *scratch);
     long (*attention_scratch)(int length, int head_width);
 };
 

@@ -472,7 +472,7 @@ void turn_keys(const float *k, long ld, int length, int head_width, float *to) {
 }
 
 void attend(const float *q, const float *k, const float *v, long ld, int length, int head_width, float scale,
-            float *out, long ldo, float *scratch) {
+            const float *bias, float *out, long ldo, float *scratch) {
     const long keys = (length + WIDTH - 1) / WIDTH * WIDTH;
     float *turned = scratch, *scores = scratch + (long)((length + TILE - 1) / TILE * TILE) * head_width;
     turn_keys(k, ld, length, head_width, turned);
@@ -489,6 +489,8 @@ void attend(const float *q, const float *k, const float *v, long ld, int length,
         float inverse[ROWS];
         for (int r = 0; r < rows; r++) {
             float *s = scores + r * keys;
+            if (bias)  // the table goes on for a vector's width, where the keys past the end are
+                for (int j = 0; j < keys; j += WIDTH) store(s + j, load(s + j) + load(bias + j - (row + r)));
             float *last = s + keys - WIDTH;  // holds the keys past the end, which count for nothing
             const int left = length - (int)(keys - WIDTH);
             F high = first_lanes(load(last), left, splat(-3.0e38f));

@@ -110,6 +110,13 @@ class FusedEmbeddings:
     def __init__(self, module: BertEmbeddings, dtype: torch.dtype, in_half: Callable[[], bool]) -> None:
         self.module, self.dtype, self.in_half = module, dtype, in_half
 
+    @classmethod
+    def takes(cls, module: BertEmbeddings) -> bool:
+        """Whether these are BERT's: three tables and a norm, every row of which is trained."""
+        segments, padding = module.token_type_embeddings, module.position_embeddings.padding_idx
+        few = segments is not None and segments.num_embeddings <= cls.MOST_SEGMENTS
+        return few and module.project is None and padding is None
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -130,11 +137,12 @@ class FusedEmbeddings:
         if drop:
             seed = to_device(torch.randint(2**31 - 1, (1,), dtype=torch.int32).numpy(), input_ids.device)
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        tables = module.word_embeddings, module.position_embeddings, module.token_type_embeddings
+        tables = (module.word_embeddings, module.position_embeddings, module.token_type_embeddings)
+        weights = [table.weight for table in tables if table is not None]  # all three: `takes` was asked
         norm = module.LayerNorm
         return apply(
-            _Embed, input_ids, position_ids, types, *(table.weight for table in tables), norm.weight, norm.bias,
-            norm.eps, drop, seed, self.dtype, module.word_embeddings.padding_idx,
+            _Embed, input_ids, position_ids, types, *weights, norm.weight, norm.bias, norm.eps, drop, seed, self.dtype,
+            module.word_embeddings.padding_idx,
         )  # fmt: skip
 
 

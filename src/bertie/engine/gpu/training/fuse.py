@@ -44,6 +44,8 @@ def why_not(model: BertPreTrainedModel) -> str | None:
         return "the GPU has no bfloat16"
     if config.position_embedding_type != "absolute":
         return f"{config.position_embedding_type} positions"
+    if model.base_model.encoder.relative_attention_bias is not None:
+        return "a position bias that all layers share"
     if config.is_decoder or config.add_cross_attention:
         return "decoders"
     layers = model.base_model.encoder.layer
@@ -102,7 +104,7 @@ def fuse(model: BertPreTrainedModel, *, record: bool = True) -> Fusion:
     if isinstance(decoder, nn.Linear):
         exchange(decoder, PaddedDecoder(decoder).forward)
     embeddings = model.base_model.embeddings
-    if embeddings.token_type_embeddings.num_embeddings <= FusedEmbeddings.MOST_SEGMENTS:
+    if FusedEmbeddings.takes(embeddings):
         exchange(embeddings, FusedEmbeddings(embeddings, HALF, in_half).forward)
     return Fusion(fused, changed)
 

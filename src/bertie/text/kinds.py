@@ -1,0 +1,62 @@
+"""Kinds of tokenizers: what a folder leaves unsaid, by the class that its tokenizer_config.json names.
+
+The class is the hub's (`RobertaTokenizer`, `XLMRobertaTokenizerFast` …); a folder that names none has the one that goes
+with its model. Nothing is imported by these names. How a text becomes pieces is in `tokenizer.json`; a kind has only
+the names of the special tokens, the columns of a batch, and how pairs are framed where no `tokenizer.json` says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+_PLAIN = ("input_ids", "attention_mask")
+_BYTES = {
+    "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>", "pad_token": "<pad>",
+    "cls_token": "<s>", "mask_token": "<mask>",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`special` are the special tokens by role where they are not BERT's; `inputs` a batch's columns, likewise."""
+
+    special: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[str, ...] | None = None
+    clean_up: bool | None = None  # whether decoding pulls punctuation back to its word
+    two_separators: bool = False  # between the texts of a pair
+    # SentencePiece: pieces that stand before the file's own, and how many of the file's they replace
+    first_pieces: tuple[tuple[str, float], ...] = ()
+    replaced: int = 0
+
+
+_PIECES = (("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0))
+_FRENCH = (("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0), ("<unk>NOTUSED", -100.0))
+_BERT = Kind()
+KINDS: Mapping[str, Kind] = {
+    "BertTokenizer": _BERT,
+    "ElectraTokenizer": _BERT,
+    "DistilBertTokenizer": Kind(inputs=_PLAIN),
+    "RobertaTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True),
+    "XLMRobertaTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True, first_pieces=_PIECES, replaced=3),
+    "CamembertTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True, first_pieces=_FRENCH, replaced=1),
+    "MPNetTokenizer": Kind(_BYTES | {"unk_token": "[UNK]"}, _PLAIN, True, two_separators=True),
+}
+_OF_MODELS = {
+    "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizer", "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer", "mpnet": "MPNetTokenizer",
+}  # fmt: skip
+
+
+# What lies in a folder that names no kind, where the files tell it.
+_BY_FILES = (("sentencepiece.bpe.model", "XLMRobertaTokenizer"), ("merges.txt", "RobertaTokenizer"))
+
+
+def kind_name(tokenizer_class: object, model_type: object, files: Collection[str]) -> str:
+    """The class that a folder names for its tokenizer or, by its model's type and its files, leaves to be known."""
+    named = str(tokenizer_class or "").removesuffix("Fast")
+    if named in KINDS:
+        return named
+    if str(model_type) in _OF_MODELS or "tokenizer.json" in files or "vocab.txt" in files:
+        return _OF_MODELS.get(str(model_type), "BertTokenizer")
+    return next((kind for file, kind in _BY_FILES if file in files), "BertTokenizer")
