@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all check audit bench clean
+.PHONY: help demo test test-all check audit bench web clean
 
 help:
 	@echo "make demo      index a small collection with a real model and search it"
@@ -12,6 +12,7 @@ help:
 	@echo "make check     ruff, mypy, and the versions of all dependencies"
 	@echo "make audit     known flaws in them, from PyPI's advisory database; needs the network"
 	@echo "make bench     ours beside the peers; prints ratios"
+	@echo "make web       the pages, from their TypeScript sources; needs node"
 
 .venv/pip:
 	$(PYTHON) -m venv .venv
@@ -36,6 +37,14 @@ check: .venv/test
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/python tests/scripts/check_dependencies.py
+	$(BIN)/python tests/scripts/check_web.py
+
+# The built page is committed, so that nobody needs node to install or to serve it.
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	cd web && npm ci --silent --ignore-scripts --no-audit --no-fund
+
+web: web/node_modules/.package-lock.json
+	cd web && npm run --silent check && npm run --silent build
 
 # pip-audit has an environment of its own, so that what it needs is not audited with us. --strict: a package it could not
 # look up is a failure, not a pass. PyPI knows torch without the "+cpu" that a build for processors adds.
@@ -70,4 +79,4 @@ bench: .venv/bench
 	$(BIN)/python -m benchmarks.training --save
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv web/node_modules build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -48,8 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": TASKS | {"tasks"},
     "client": LOWEST | {"data"},
     "explore": TASKS | {"tasks", "training"},
-    "serve": TASKS | {"tasks"},
-    "cli": TASKS | {"tasks", "search", "training", "serve", "client", "certificate", "convert"},
+    "serve": TASKS | {"tasks", "explore"},
+    "cli": TASKS | {"tasks", "search", "training", "explore", "serve", "client", "certificate", "convert"},
     "__main__": {"cli"},
 }
 NO_TORCH = {*LOWEST, "library", "config", "text", "data", "defaults", "client", "cli"}

@@ -48,6 +48,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Serving": {
         "serve": "Models behind HTTP: OpenAI's and other servers' routes, and a page to try.",
         "client": "Ask a server that runs: the same tasks, the same answers.",
+        "explore": "See inside a model: a page in your browser, or in one HTML file.",
     },
     "This machine": {
         "doctor": "Versions, processor, GPU, kernels, where models are looked for.",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,16 +21,23 @@ from starlette.responses import Response
 
 import bertie
 from bertie.errors import BertieError
+from bertie.explore.page import STATIC
 from bertie.serve import schemas
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, as_refusal
 from bertie.serve.middleware import Answered, Answerer, Middleware
-from bertie.serve.routes import Route, embed, fill, rows, scores, server
+from bertie.serve.routes import Route, embed, explore, fill, rows, scores, server
 from bertie.serve.service import Call, Service
 
 logger = logging.getLogger("bertie.serve")
 
-STATIC = Path(__file__).parent / "static"
-ROUTES: list[Route[Any]] = [*embed.ROUTES, *scores.ROUTES, *rows.make_routes(), *fill.ROUTES, *server.ROUTES]
+ROUTES: list[Route[Any]] = [
+    *embed.ROUTES,
+    *scores.ROUTES,
+    *rows.make_routes(),
+    *fill.ROUTES,
+    *explore.ROUTES,
+    *server.ROUTES,
+]
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -45,6 +51,7 @@ _TYPES = {
     ".ico": "image/x-icon",
     ".woff2": "font/woff2",
     ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
 }
 _ERRORS = {
     400: "Nothing to work on, or not JSON.",

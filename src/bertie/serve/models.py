@@ -23,6 +23,7 @@ from bertie.errors import InputError
 from bertie.loading import model_class
 from bertie.running.batching import Row
 from bertie.running.open import OpenModel, forget_models
+from bertie.serve.explore import ExploreRunner
 from bertie.serve.failures import Refusal, unhealthy
 from bertie.serve.runners import EmbedRunner, LogitsRunner, Place, Runner
 from bertie.serve.scheduler import Device, Engine, device_failed
@@ -194,8 +195,11 @@ class Models:
             _ = ranks.rank_rule  # a classifier whose labels do not mean relevance is refused here
         elif judges is not None and relevant_label(judges.names) is not None:
             runners["rerank"] = judges
-        for runner in runners.values():
-            warm_up(runner)
+        for name, runner in runners.items():
+            if name != "explore" or len(runners) == 1:  # beside others it opens the model when it is first asked
+                warm_up(runner)
+        if not choice.tasks:
+            runners["explore"] = ExploreRunner(choice.source, Place(settings.device, settings.dtype))
         loaded = next(iter(runners.values())).loaded
         model.device, model.dtype = str(loaded.model.device), loaded.dtype
         on_cpu = loaded.model.device.type == "cpu"

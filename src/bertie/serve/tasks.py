@@ -31,6 +31,7 @@ from bertie.running.batching import Row
 from bertie.running.open import OpenModel, open_model
 from bertie.running.rows import TextOrPair
 from bertie.running.scoring import row_logits
+from bertie.serve.explore import ExploreRunner
 from bertie.serve.failures import invalid
 from bertie.serve.runners import (
     EmbedRunner,
@@ -243,5 +244,7 @@ _DECLARED = [
             examples={"last layer": {"inputs": "A text.", "layers": [-1]}},
         ),
     ),
+    # Every model can be looked into; models.py adds this one where no task is named.
+    ServedTask("explore", ExploreRunner),
 ]
 TASKS: dict[str, ServedTask] = {task.name: task for task in _DECLARED}

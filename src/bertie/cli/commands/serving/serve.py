@@ -34,7 +34,9 @@ Then open the address in a browser, or:
     -d '{"inputs": "A text."}'
 """
 NEEDED = ("fastapi", "uvicorn", "httptools", "msgspec", "prometheus_client")
-TASKS = ("embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features")
+TASKS = (
+    "embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features", "explore",
+)  # fmt: skip
 _LANGUAGE_TASKS = ("fill", "next", "features")
 
 
@@ -188,6 +190,8 @@ def _default_models(tasks: tuple[str, ...]) -> tuple[ModelChoice, ...]:
     of another server finds the one there is; the one that embeds is first, for /info and /tokenize."""
     language = tuple(task for task in tasks or _LANGUAGE_TASKS if task in _LANGUAGE_TASKS)
     others = tuple(task for task in tasks or ("embed",) if task not in _LANGUAGE_TASKS)
+    if not tasks:  # all that they can do, so both can be looked into
+        language, others = (*language, "explore"), (*others, "explore")
     choices = []
     if others:
         choices.append(ModelChoice(DEFAULT_MODEL, default_embedding_model(), others))
