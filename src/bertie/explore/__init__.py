@@ -12,16 +12,25 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertie.explore.ablation import Ablation
 from bertie.explore.answers import Answer, Choices, Embedded, Similarity, Target
 from bertie.explore.attention import AttentionMap, HeadStatistics, NeuronView
+from bertie.explore.attribution import Attribution, TokenMatch
+from bertie.explore.flow import TokenFlow
+from bertie.explore.lens import Drift, Lens
 from bertie.explore.opening import TASKS
+from bertie.explore.patching import Patching
 from bertie.explore.reading import TextRow
 from bertie.explore.result import Result
 from bertie.explore.session import VIEWS, Session, open_session
 from bertie.explore.switches import Means, Switches, switched
+from bertie.explore.trace import Source, Step, Trace
+
+if TYPE_CHECKING:
+    from bertie.explore.ranking import Importance as Importance
+    from bertie.explore.ranking import importance as importance
 
 __all__ = [
     "TASKS",
@@ -29,30 +38,50 @@ __all__ = [
     "Ablation",
     "Answer",
     "AttentionMap",
+    "Attribution",
     "Choices",
+    "Drift",
     "Embedded",
     "HeadStatistics",
+    "Importance",
+    "Lens",
     "Means",
     "NeuronView",
+    "Patching",
     "Result",
     "Session",
     "Similarity",
+    "Source",
+    "Step",
     "Switches",
     "Target",
     "TextRow",
+    "TokenFlow",
+    "TokenMatch",
+    "Trace",
+    "importance",
     "open_session",
     "switched",
-]
+]  # fmt: skip
 
 
-class _Callable(ModuleType):
-    """A package has to be an attribute of `bertie`, and so cannot be a function of that name as well; it can be called.
+class _Room(ModuleType):
+    """A room that is called: `bertie.explore(…)` is `bertie.explore.open_session(…)`.
 
-    `bertie.explore(…)` is `bertie.explore.open_session(…)`.
+    Python makes a package an attribute of the one above it, so there cannot be a function of its name as well.
     """
 
     def __call__(self, *given: Any, **named: Any) -> Session:
         return open_session(*given, **named)
 
+    def __getattr__(self, name: str) -> object:
+        if name in ("Importance", "importance"):  # reading data and losses takes the whole room of training
+            from bertie.explore import ranking
 
-sys.modules[__name__].__class__ = _Callable
+            value = getattr(ranking, name)
+            setattr(self, name, value)
+            return value
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+
+sys.modules[__name__].__class__ = _Room

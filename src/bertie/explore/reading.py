@@ -10,7 +10,8 @@ ablation and patching ask what it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,6 +102,8 @@ class Reading:
     loaded: OpenModel
     texts: tuple[str, ...]
     rows: tuple[TextRow, ...]
+    _current: int = 0  # the row that is in the model
+    _only: int | None = None
 
     def answer(self) -> Answer:
         """The task's own."""
@@ -135,7 +138,28 @@ class Reading:
     def types(self, row: int, batch: int) -> Tensor:
         return torch.tensor(self.rows[row].segments, device=self.loaded.device).expand(batch, -1)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the row that is in the model is one that hooks are about."""
+        return self._only is None or self._current == self._only
+
+    @contextmanager
+    def only_row(self, row: int) -> Iterator[None]:
+        """While this lasts, hooks are about one row."""
+        self._only = row
+        try:
+            yield
+        finally:
+            self._only = None
+
+    def run_ids(self, row: int) -> None:
+        """The model once over a row, from its ids, for hooks that look on."""
+        ids = torch.tensor([self.rows[row].ids], device=self.loaded.device)
+        self._current = row
+        self.loaded.model(ids, token_type_ids=self.types(row, 1), return_dict=True)
+
     def _run(self, row: int, embeds: Tensor, **options: Tensor | bool | int) -> dict[str, Tensor]:
+        self._current = row
         output: dict[str, Tensor] = self.loaded.model(
             inputs_embeds=embeds, token_type_ids=self.types(row, len(embeds)), return_dict=True, **options
         )

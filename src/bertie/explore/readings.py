@@ -228,6 +228,10 @@ class MultipleChoice(Reading):
         top = sorted(zip(self.choices, found, strict=True), key=lambda pair: -pair[1])
         return Answer(self.task, Choices(tuple(found)), tuple(top))
 
+    def run_ids(self, row: int) -> None:
+        ids = torch.tensor([[self.rows[row].ids]], device=self.loaded.device)
+        self.loaded.model(ids, token_type_ids=self.types(row, 1)[:, None], return_dict=True)
+
     def targets(self) -> tuple[Target, ...]:
         value = self.answer().value
         assert isinstance(value, Choices)
@@ -236,6 +240,7 @@ class MultipleChoice(Reading):
 
     def readout(self, row: int, embeds: Tensor) -> Tensor:
         """`[B, 1]`, the score of this choice."""
+        self._current = row
         types = self.types(row, len(embeds))
         output = self.loaded.model(inputs_embeds=embeds[:, None], token_type_ids=types[:, None], return_dict=True)
         return cast(Tensor, output["logits"])
@@ -268,7 +273,10 @@ class Vectors(Reading):
         return len(self.texts) == 2
 
     def answer(self) -> Answer:
-        vectors = [self._embedder.embed(text) for text in self.texts]
+        vectors = []
+        for row, text in enumerate(self.texts):
+            self._current = row
+            vectors.append(self._embedder.embed(text))
         if not self.is_pair:
             largest = np.argsort(-np.abs(vectors[0]))[:_BEST].tolist()
             top = tuple((f"dimension {place}", float(vectors[0][place])) for place in largest)
@@ -305,6 +313,11 @@ class Vectors(Reading):
         """Whether a similarity is a sum over pairs of tokens: means of tokens, compared by their product."""
         plain = all(stage.normalizes for stage in self._stages) and self._embedder.truncate_dim is None
         return plain and self.modes == ("mean",) and self._embedder.similarity_fn_name in ("cosine", "dot")
+
+    @property
+    def unit(self) -> bool:
+        """Whether the vectors that are compared have unit length."""
+        return self._embedder.similarity_fn_name == "cosine" or any(stage.normalizes for stage in self._stages)
 
     @property
     def skipped(self) -> int:

@@ -22,13 +22,18 @@ from torch import Tensor
 from bertie.arguments import is_whole, whole_number
 from bertie.config import BertConfig
 from bertie.errors import InputError
-from bertie.explore import ablation, attention
+from bertie.explore import ablation, attention, attribution, flow, lens, patching, trace
 from bertie.explore.answers import Answer, Target
 from bertie.explore.attention import AttentionMap, Bytes, HeadStatistics, NeuronView, Overview
+from bertie.explore.attribution import Attribution, Baseline, Method, TokenMatch
+from bertie.explore.flow import TokenFlow
+from bertie.explore.lens import Drift, Lens
 from bertie.explore.opening import open_for
+from bertie.explore.patching import Part, Patching
 from bertie.explore.reading import Measure, Reading, TextRow
 from bertie.explore.readings import read
 from bertie.explore.switches import Means, Switches, encoder_of, held, switched
+from bertie.explore.trace import Trace
 from bertie.model import BertModel
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.running.open import ModelLike
@@ -219,13 +224,15 @@ class Session:
         self.check_row(row)
         if row not in self._states:
             with self.running(), torch.no_grad():
+                # Packed, as the tasks run it: the same bits.
                 output = self.bert(
-                    inputs_embeds=self.reading.embeds(row)[None],
-                    token_type_ids=self.reading.types(row, 1),
+                    inputs_embeds=self.reading.embeds(row),
+                    token_type_ids=self.reading.types(row, 1)[0],
+                    cu_seqlens=torch.tensor([0, len(self.rows[row])]),
                     output_hidden_states=True,
                     return_dict=True,
                 )
-            self._states[row] = torch.cat(output.hidden_states or ())
+            self._states[row] = torch.stack(output.hidden_states or ())
         return self._states[row]
 
     # -- attention ---------------------------------------------------------------------------------------------------
@@ -261,6 +268,30 @@ class Session:
     def neuron_view(self, layer: int, head: int, query: int, key: int, row: int = 0) -> NeuronView:
         """Why one token looks at another: q, k and their product, neuron by neuron."""
         return attention.neuron_view(self, layer, head, query, key, row)
+
+    def rollout(self, row: int = 0, layers: int | None = None) -> TokenFlow:
+        """What share of each token's state comes from which input token, by attention through the first `layers`."""
+        self.check_row(row)
+        return flow.rollout(self, row, layers)
+
+    def flow(self, row: int = 0, places: Sequence[int] | None = None, layers: int | None = None) -> TokenFlow:
+        """How much can flow from each input token to the tokens `places`; by default those that the head reads.
+
+        A maximum flow for each pair takes its time: a second for one place of a text of 64 tokens and 12 layers.
+        """
+        self.check_row(row)
+        if places is None:
+            target = self._targets[0] if self._targets else Target("")
+            places = self.reading.pooled_places(target) if target.row == row else [0]
+        return flow.flow(self, row, places, layers)
+
+    def check_layers(self, layers: int | None) -> int:
+        """How many layers to walk: all by default."""
+        if layers is None:
+            return self.num_layers
+        if not is_whole(layers, 0, self.num_layers):
+            raise InputError(f"{{layers:is}} the model has {self.num_layers}.", layers=layers)
+        return layers
 
     # -- the answer ----------------------------------------------------------------------------------------------------
 
@@ -305,6 +336,88 @@ class Session:
         """The answer without some parts of the model, or with their means (`session.means_of`) in their place."""
         self.need("ablate")
         return ablation.ablate(self, off, means)
+
+    def attribute(
+        self,
+        method: Method = "integrated_gradients",
+        target: Target | None = None,
+        *,
+        steps: int | None = None,
+        baseline: Baseline = "pad",
+        progress: bool | None = None,
+    ) -> Attribution:
+        """Which tokens the answer, or another `target`, hangs on.
+
+        Integrated gradients take as many `steps` as their scores need to add up to within 1 % (50 to 800), or those
+        that are given.
+        """
+        self.need("attribute")
+        return attribution.attribute(self, method, target, steps, baseline, progress)
+
+    def match(self) -> TokenMatch:
+        """Which token of the first text matched which of the second."""
+        self.need("match")
+        return attribution.match(self)
+
+    def patch(
+        self,
+        clean: Session,
+        *,
+        row: int = 0,
+        target: Target | None = None,
+        layers: Sequence[int] | None = None,
+        places: Sequence[int] | None = None,
+        part: Part = "state",
+        measure: Measure = "probability",
+        progress: bool | None = None,
+    ) -> Patching:
+        """The states of another text put into this one, layer by layer and token by token: which bring its answer back?
+
+        `part` is the whole state, or what attention or the feed-forward network adds. Texts of different lengths need
+        the `places` that stand for the same in both.
+        """
+        self.need("patch")
+        return patching.patch(
+            self,
+            clean,
+            row=row,
+            target=target,
+            layers=layers,
+            places=places,
+            part=part,
+            measure=measure,
+            progress=progress,
+        )
+
+    def patched_answer(
+        self, clean: Session, layer: int, places: Sequence[int] | None = None, *, row: int = 0, part: Part = "state"
+    ) -> Answer:
+        """The task's own answer with the other text's states of a layer at some tokens, or at all."""
+        self.need("patch")
+        return patching.patched_answer(self, clean, row=row, layer=layer, places=places, part=part)
+
+    # -- states ------------------------------------------------------------------------------------------------------
+
+    def lens(self, top_k: int = 5, row: int = 0, places: Sequence[int] | None = None) -> Lens:
+        """What the masked-word head says after each layer, at every token or at some."""
+        self.need("lens")
+        self.check_row(row)
+        whole_number("top_k", top_k)
+        return lens.lens(self, top_k, row, places)
+
+    def drift(self, row: int = 0) -> Drift:
+        """How far each token's state is from its first and from its last, after each layer."""
+        return lens.drift(self, row)
+
+    def trace(self, row: int = 0, place: int | None = None) -> Trace:
+        """One forward pass, module by module, with the source; the numbers of one token (`place`), or of all."""
+        return trace.trace(self, row, place)
+
+    @torch.no_grad()
+    def word_vector(self, id_: int) -> Tensor:
+        """`[D]`."""
+        vector: Tensor = self.model.get_input_embeddings()(torch.tensor([id_], device=self.device))[0]
+        return vector
 
     def means_of(self, texts: Iterable[str | tuple[str, str]]) -> Means:
         """What every part of the model gives on average over the tokens of these texts."""
