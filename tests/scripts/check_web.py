@@ -1,6 +1,6 @@
 """Is the committed page what its sources build? `make check` runs this; tests/system/test_web_build.py does too.
 
-The page under src/bertie/explore/page/static is built from web/ by `make web`, with the versions of web/package-lock.json.
+The page under src/bertie/explore/page/static is built from web/ by `make web`, with the packages of its lock.
 Where there is no node the check is left out, and says so.
 """
 

@@ -27,8 +27,10 @@ export function place<T extends HTMLElement = HTMLElement>(id: string): T {
   return found as T;
 }
 
-export function number(value: number, digits = 3): string {
-  return Number.isFinite(value) ? value.toFixed(digits) : String(value);
+/** A number for people; null is what JSON has for no number. */
+export function number(value: number | null, digits = 3): string {
+  if (value === null) return "–";
+  return Number.isFinite(value) ? value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1") : String(value);
 }
 
 export function percent(value: number): string {

@@ -212,7 +212,8 @@ const WORDS = {
   before: ["All on", "全开"],
   after: ["With {0} off", "关掉 {0} 处之后"],
   nothingOff: ["Nothing is off yet.", "还没有关掉任何部分。"],
-  effect: ["Effect on “{0}”: {1}", "对“{0}”的影响：{1}"],
+  became: ["“{0}” went from {1} to {2}.", "“{0}”由 {1} 变为 {2}。"],
+  becameNothing: ["“{0}” had {1} and is no longer among the best.", "“{0}”原为 {1}，已不在最佳之列。"],
   allOn: ["Everything on", "全部打开"],
   invert: ["Invert heads", "反选头"],
   prune: ["Prune these for good", "永久剪除"],
@@ -250,6 +251,7 @@ const WORDS = {
   target: ["Answer to explain", "要解释的答案"],
   completeness: ["Completeness error {0}: the scores add up to the difference from an empty text.", "完备性误差 {0}：各分数之和等于与空文本的差。"],
   scoreOf: ["score {0}, without any text {1}", "得分 {0}，无文本时 {1}"],
+  scoreAlone: ["score {0}", "得分 {0}"],
   matches: ["Which token matched which", "哪个词元与哪个相配"],
 
   // Explore: the lens

@@ -11,7 +11,7 @@ interface Attribution {
   scores: number[][]; // one list to a row
   error: number | null;
   score: number;
-  baseline_score: number;
+  baseline_score: number | null;
 }
 
 const WIDTH = 760;
@@ -21,14 +21,19 @@ export class AttributionView extends View {
   private readonly result = make("div", { "aria-live": "polite" });
   private readonly progress = new ProgressBar();
   private found: Attribution | null = null;
+  private labels: string[] = [];
 
   async draw(): Promise<void> {
-    const { state, opened } = this.stage;
+    const { state } = this.stage;
+    const known = await orFailure(this.root, async () => {
+      this.labels = (await this.stage.kept("targets")).targets;
+    });
+    if (!known) return;
     const methods = [
       ["integrated_gradients", t("integrated")], ["gradient_x_input", t("gradientInput")],
       ["occlusion", t("occlusion")], ["rollout", t("rolloutMethod")],
     ] as const;
-    const targets = opened.targets.map((label, place) => [String(place), label] as const);
+    const targets = this.labels.map((label, place) => [String(place), label] as const);
     const tools: Node[] = [
       selectOf(t("method"), "method", methods, state.method, (value) => {
         state.method = value;
@@ -63,7 +68,7 @@ export class AttributionView extends View {
     const { state, opened } = this.stage;
     const signal = this.progress.begin();
     await orFailure(this.result, async () => {
-      const target = Math.min(state.target, Math.max(0, opened.targets.length - 1));
+      const target = Math.min(state.target, Math.max(0, this.labels.length - 1));
       this.found = await this.stage.work("attribution", { method: state.method, target }, (at) => this.progress.at(at), signal);
       if (!signal.aborted) this.show(this.found!);
     });
@@ -85,7 +90,7 @@ export class AttributionView extends View {
       });
       return line;
     });
-    const notes = [make("p", { class: "hint" }, t("scoreOf", number(found.score), number(found.baseline_score)))];
+    const notes = [make("p", { class: "hint" }, found.baseline_score === null ? t("scoreAlone", number(found.score)) : t("scoreOf", number(found.score), number(found.baseline_score)))];
     if (found.error !== null) notes.push(make("p", { class: "hint" }, t("completeness", percent(found.error))));
     this.result.replaceChildren(...texts, ...notes);
     this.result.dataset.method = this.stage.state.method;

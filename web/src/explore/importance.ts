@@ -9,9 +9,10 @@ import { ProgressBar, View, orFailure, selectOf } from "./view.ts";
 
 interface Importance {
   of: string;
-  values: number[][]; // [layers][heads], or [layers][1]
+  values: (number | null)[][]; // [layers][heads], or [layers][1]
   loss: number;
   num_examples: number;
+  notes: string[]; // what was skipped in the data
 }
 
 export class ImportanceView extends View {
@@ -70,7 +71,7 @@ export class ImportanceView extends View {
 
   private show(found: Importance): void {
     this.found = found;
-    const parts: Node[] = [make("p", {}, t("overExamples", found.num_examples, number(found.loss))), heatTable(this.heat(found))];
+    const parts: Node[] = [make("p", {}, t("overExamples", found.num_examples, number(found.loss))), ...found.notes.map((note) => make("p", { class: "hint" }, note)), heatTable(this.heat(found))];
     if (found.of === "heads" && this.stage.source.live) {
       const button = make("button", { type: "button", class: "plain", id: "least" }, t("leastImportant"));
       button.addEventListener("click", () => this.switchLeastOff(found));
@@ -82,21 +83,23 @@ export class ImportanceView extends View {
 
   private switchLeastOff(found: Importance): void {
     const heads = this.stage.opened.heads.flatMap((left, layer) => left.map((head): [number, number] => [layer, head]));
-    heads.sort((a, b) => found.values[a[0]][a[1]] - found.values[b[0]][b[1]]);
+    const value = ([layer, head]: [number, number]): number => found.values[layer][head] ?? 0;
+    heads.sort((a, b) => value(a) - value(b));
     this.stage.state.off = { heads: heads.slice(0, Math.floor(heads.length / 4)).sort((a, b) => a[0] - b[0] || a[1] - b[1]), layers: [], feed_forward: [] };
     this.stage.show("switchboard");
   }
 
   private heat(found: Importance): Heat {
-    const paint = scoreColor(found.values.flat().filter(Number.isFinite));
-    const digits = Math.max(...found.values.flat().map(Math.abs)) < 0.01 ? 5 : 3;
+    const all = found.values.flat().map((one) => one ?? 0);
+    const paint = scoreColor(all);
+    const digits = Math.max(...all.map(Math.abs)) < 0.01 ? 5 : 3;
     const name = (row: number, column: number): string => (found.of === "heads" ? t("layerHead", row, column) : t("layer", row));
     return {
       label: t("importance"),
       rows: found.values.map((_, layer) => t("layer", layer)),
       columns: found.values[0].map((_, head) => (found.of === "heads" ? String(head) : "")),
       cellWidth: 54,
-      background: (row, column) => paint(found.values[row][column] || 0),
+      background: (row, column) => paint(found.values[row][column] ?? 0),
       words: (row, column) => number(found.values[row][column], digits),
       title: (row, column) => t("importanceCell", name(row, column), number(found.values[row][column], 6)),
     };

@@ -12,7 +12,7 @@ import { savePicture } from "./pen.ts";
 import { Failure, keyOf, type Options, type Progress, type Source } from "./source.ts";
 import { VIEWS, linkOf, nothingOff, stateOf, type State, type ViewName } from "./state.ts";
 import { SwitchboardView, column } from "./switchboard.ts";
-import { View, nameOf, orFailure, type Opened, type Stage } from "./view.ts";
+import { View, nameOf, orFailure, type Answered, type Opened, type Stage } from "./view.ts";
 import { WalkView } from "./walk.ts";
 
 const VIEW_CLASSES: Record<ViewName, new (stage: Stage, root: HTMLElement) => View> = {
@@ -265,6 +265,7 @@ export class ExplorePage implements Stage {
   private drawOpened(): void {
     const { opened, state } = this;
     const notices: Node[] = opened.truncated ? [make("p", { class: "notice", role: "status", id: "cut" }, t("cutNotice", opened.max_length))] : [];
+    const answer = make("section", { class: "card", id: "explore-answer", "aria-label": t("modelAnswer") }, make("h3", {}, t("modelAnswer")), make("p", { class: "hint" }, t("exploring")));
     const tabs = make("div", { class: "tabs", id: "views", role: "tablist", "aria-label": t("views") });
     for (const name of VIEWS) {
       const missing = !this.has(name);
@@ -275,12 +276,13 @@ export class ExplorePage implements Stage {
     onTabKeys(tabs, (tab) => tab.click());
     place("opened").replaceChildren(
       ...notices,
-      make("div", { class: "reading" }, make("section", { class: "card", id: "explore-answer", "aria-label": t("modelAnswer") }, opened.answer ? column(t("modelAnswer"), opened.answer) : noAnswer(opened)), this.tokenCard()),
+      make("div", { class: "reading" }, answer, this.tokenCard()),
       make("div", { class: "view-bar" }, tabs, this.saveButtons()),
       make("div", { id: "view", role: "tabpanel" }),
     );
     if (!VIEWS.includes(state.view)) state.view = "attention";
-    this.drawView();
+    this.drawView(); // first: what it asks for is looked at first
+    void orFailure(answer, async () => answer.replaceChildren(shown(await this.kept("answer"))));
   }
 
   private tokenCard(): HTMLElement {
@@ -378,8 +380,9 @@ export class ExplorePage implements Stage {
   }
 }
 
-function noAnswer(opened: Opened): HTMLElement {
-  return make("div", {}, make("h3", {}, t("modelAnswer")), make("p", {}, opened.no_answer?.[0] ?? ""), make("p", { class: "hint" }, opened.no_answer?.[1] ?? ""));
+function shown({ answer, no_answer }: Answered): HTMLElement {
+  if (answer) return column(t("modelAnswer"), answer);
+  return make("div", {}, make("h3", {}, t("modelAnswer")), make("p", {}, no_answer?.[0] ?? ""), make("p", { class: "hint" }, no_answer?.[1] ?? ""));
 }
 
 function taskWord(task: string): Word {

@@ -12,7 +12,7 @@ interface Patching {
   corrupted: Answer;
   layers: number[];
   places: number[];
-  effect: number[][]; // as many rows as there are so far
+  effect: (number | null)[][]; // as many rows as there are so far
 }
 
 export class PatchingView extends View {
@@ -75,14 +75,14 @@ export class PatchingView extends View {
   }
 
   private heat(found: Patching): Heat {
-    const paint = scoreColor([1, ...found.effect.flat()]);
+    const paint = scoreColor([1, ...found.effect.flat().map((one) => one ?? 0)]);
     const names = found.layers.map((layer) => (layer === 0 ? t("embeddings") : t("afterLayer", layer - 1)));
     return {
       label: t("patching"),
       rows: names.slice(0, found.effect.length),
       columns: found.places.map((place) => nameOf(this.tokens[place])),
       columnChosen: found.places.indexOf(this.stage.state.token),
-      background: (row, column) => paint(found.effect[row][column]),
+      background: (row, column) => paint(found.effect[row][column] ?? 0),
       words: (row, column) => number(found.effect[row][column], 2),
       title: (row, column) => t("patchCell", names[row], this.tokenName(found.places[column]), number(found.effect[row][column])),
     };

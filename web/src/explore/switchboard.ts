@@ -6,13 +6,11 @@ import { t } from "../words.ts";
 import { color, type Pen, type Picture } from "./pen.ts";
 import { countOff, nothingOff, type Switched } from "./state.ts";
 import { Failure } from "./source.ts";
-import { View, orFailure, type Answer } from "./view.ts";
+import { View, orFailure, type Answer, type Answered } from "./view.ts";
 
 interface Ablation {
   before: Answer;
   after: Answer;
-  effect: number;
-  target: string;
 }
 
 const CELL = 26;
@@ -141,20 +139,21 @@ export class SwitchboardView extends View {
     this.controller.abort();
     const controller = (this.controller = new AbortController());
     const count = countOff(this.off);
-    if (!count) {
-      this.found = null;
-      this.answers.replaceChildren(column(t("before"), this.stage.opened.answer!), make("p", { class: "empty" }, t("nothingOff")));
-      this.answers.dataset.off = "0";
-      return;
-    }
     await orFailure(this.answers, async () => {
+      if (!count) {
+        const { answer }: Answered = await this.stage.kept("answer");
+        this.found = answer && { before: answer, after: answer };
+        this.answers.replaceChildren(answer ? column(t("before"), answer) : "", make("p", { class: "empty" }, t("nothingOff")));
+        this.answers.dataset.off = "0";
+        return;
+      }
       const found: Ablation = await this.stage.ask("switch", { off: this.off }, controller.signal);
       if (controller.signal.aborted) return;
       this.found = found;
       this.answers.replaceChildren(
         column(t("before"), found.before),
         column(t("after", count), found.after, found.before),
-        make("p", { class: "hint across" }, t("effect", found.target, number(found.effect))),
+        make("p", { class: "hint across" }, became(found)),
       );
       this.answers.dataset.off = String(count);
     });
@@ -194,8 +193,8 @@ export class SwitchboardView extends View {
     const isOff = new Set(this.off.heads.map(String));
     const [left, right] = [30, 360];
     const board = left + CELL * opened.num_heads + 40;
-    const shown: [string, Answer][] = [[t("before"), this.found?.before ?? opened.answer!]];
-    if (this.found) shown.push([t("after", countOff(this.off)), this.found.after]);
+    const shown: [string, Answer][] = [];
+    if (this.found) shown.push([t("before"), this.found.before], [t("after", countOff(this.off)), this.found.after]);
     return {
       width: board + right,
       height: Math.max(30 + CELL * opened.num_layers + 10, 200),
@@ -220,6 +219,13 @@ export class SwitchboardView extends View {
       },
     };
   }
+}
+
+/** What has become of the first answer. */
+function became({ before, after }: Ablation): string {
+  const [label, score] = before.top[0] ?? ["", 0];
+  const now = after.top.find(([name]) => name === label);
+  return now ? t("became", label, number(score), number(now[1])) : t("becameNothing", label, number(score));
 }
 
 export function column(title: string, answer: Answer, before?: Answer): HTMLElement {

@@ -22,7 +22,13 @@ export interface Answer {
   top: [string, number][];
 }
 
-/** The answer to `open`: the model, the text as it reads it, and what it says to it. */
+/** The answer to `answer`: what the model says, or why there is nothing to say and what to do. */
+export interface Answered {
+  answer: Answer | null;
+  no_answer: [string, string] | null;
+}
+
+/** The answer to `open`: the model, and the text as it reads it. */
 export interface Opened {
   model: string;
   architecture: string;
@@ -36,9 +42,6 @@ export interface Opened {
   max_length: number;
   rows: Row[];
   truncated: boolean;
-  answer: Answer | null;
-  no_answer: [string, string] | null; // why there is none, and what to do
-  targets: string[];
   writes: boolean; // whether the server may write a pruned checkpoint
 }
 
@@ -86,13 +89,15 @@ export function nameOf(token: Token | undefined): string {
   return token === undefined ? "" : token.text || "␣";
 }
 
-/** Run something that may fail, and show in `place` why it did. */
-export async function orFailure(place: HTMLElement, work: () => Promise<void>): Promise<void> {
+/** Run something that may fail, and show in `place` why it did; whether it did not. */
+export async function orFailure(place: HTMLElement, work: () => Promise<void>): Promise<boolean> {
   try {
     await work();
+    return true;
   } catch (problem) {
     if (problem instanceof Failure) place.replaceChildren(problem.shown);
     else if (!(problem instanceof DOMException && problem.name === "AbortError")) throw problem;
+    return false;
   }
 }
 

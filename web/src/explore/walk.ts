@@ -49,7 +49,7 @@ export class WalkView extends View {
   async draw(): Promise<void> {
     this.path.setAttribute("aria-label", t("path"));
     this.root.replaceChildren(
-      make("p", { class: "lead" }, t("walkLead")),
+      make("p", { class: "lead" }, t("walkLead"), " ", make("span", { class: "keys" }, t("walkKeys", "← →", "↑ ↓"))),
       make("div", { class: "walk" }, make("nav", { class: "card", "aria-label": t("path") }, this.path), this.box),
     );
     this.root.onkeydown = (event) => this.onKey(event);

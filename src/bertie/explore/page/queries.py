@@ -6,14 +6,20 @@ The server's routes and a saved page give the same answers, because both come fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertie.errors import InputError
 from bertie.explore.answers import Answer
+from bertie.explore.attribution import Method
 from bertie.explore.page.walk import walk
+from bertie.explore.patching import Part
 from bertie.explore.session import Session
 from bertie.explore.switches import Switches
+
+if TYPE_CHECKING:
+    from bertie.explore.ranking import Importance
 
 Json: TypeAlias = dict[str, Any]
 Report: TypeAlias = Callable[[int, int, object], None]  # done, of how many, what there is so far
@@ -23,20 +29,14 @@ _MOST_TARGETS = 40
 _IMPORTANCE_TASKS = ("fill", "next", "classify", "tag", "answer", "choice")
 
 
-def answered(answer: Answer) -> Json:
-    return {"text": answer.text, "top": [[label, _number(score)] for label, score in answer.top]}
+def answered(found: Answer) -> Json:
+    return {"text": found.text, "top": [[label, _number(score)] for label, score in found.top]}
 
 
 def opened(session: Session) -> Json:
-    """The model, the text as it reads it, and what it says to it."""
+    """The model, and the text as it reads it. Nothing is run for this, so that the page is there at once."""
     config = session.config
     views = set(session.views)
-    no_answer = None
-    if "answer" not in views:
-        try:
-            session.need("answer")
-        except InputError as error:
-            no_answer = [error.cause, error.remedy]
     return {
         "model": session.name,
         "architecture": config.architectures[0] if config.architectures else type(session.model).__name__,
@@ -56,10 +56,21 @@ def opened(session: Session) -> Json:
             for row in session.rows
         ],
         "truncated": session.truncated,
-        "answer": answered(session.answer()) if "answer" in views else None,
-        "no_answer": no_answer,
-        "targets": [target.label for target in session.targets()[:_MOST_TARGETS]] if "attribute" in views else [],
     }
+
+
+def answer(session: Session) -> Json:
+    """What the model says, or why there is nothing to say."""
+    try:
+        return {"answer": answered(session.answer()), "no_answer": None}
+    except InputError as error:
+        return {"answer": None, "no_answer": [error.cause, error.remedy]}
+
+
+def targets(session: Session) -> Json:
+    """What can be explained, the model's own answer first."""
+    session.need("attribute")
+    return {"targets": [target.label for target in session.targets()[:_MOST_TARGETS]]}
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -71,7 +82,7 @@ def thumbnails(session: Session, *, row: int = 0, size: int = 32) -> bytes:
 
 def statistics(session: Session, *, row: int = 0) -> Json:
     columns = session.head_statistics(row).columns()
-    return {name: [_number(value) for value in values] for name, values in columns.items()}
+    return {name: _numbers(values) for name, values in columns.items()}
 
 
 def attention_map(session: Session, *, layer: int, head: int, row: int = 0) -> bytes:
@@ -81,20 +92,22 @@ def attention_map(session: Session, *, layer: int, head: int, row: int = 0) -> b
 def neurons(session: Session, *, layer: int, head: int, query: int, key: int, row: int = 0) -> Json:
     found = session.neuron_view(layer, head, query, key, row)
     lists = {name: _numbers(getattr(found, name)) for name in ("q", "k", "product")}
-    return lists | {"score": found.score, "relative": found.relative, "weight": found.weight}
+    return lists | {
+        "score": _number(found.score),
+        "relative": _number((found.relative_query + found.relative_key) * found.scale),
+        "weight": _number(found.weight),
+    }
 
 
 # -- ablation, the layers' own words -----------------------------------------------------------------------------------
 
 
 def switch(session: Session, *, off: Mapping[str, Any]) -> Json:
-    found = session.ablate(switches_of(off))
-    return {
-        "before": answered(found.before),
-        "after": answered(found.after),
-        "effect": _number(found.effect),
-        "target": found.target.label if found.target is not None else found.before.text,
-    }
+    """The answer with parts off. `session.ablate` also scores the old answer, which takes the model two more runs; the
+    page shows what became of it among the best."""
+    session.need("ablate")
+    before, after = session.answer(), session.switch(session.off | switches_of(off)).answer()
+    return {"before": answered(before), "after": answered(after)}
 
 
 def switches_of(off: Mapping[str, Any]) -> Switches:
@@ -122,42 +135,52 @@ def match(session: Session) -> Json:
 # -- what takes long ---------------------------------------------------------------------------------------------------
 
 
-def attribution(session: Session, report: Report, *, method: str, target: int = 0) -> Json:
+def attribution(session: Session, report: Report, *, method: Method, target: int = 0) -> Json:
+    report(0, 1, None)
     chosen = session.targets()[target : target + 1]
-    found = session.attribute(
-        method=method,
-        target=chosen[0] if chosen else None,
-        progress=lambda done, total: report(done, total, None),
-    )
+    found = session.attribute(method, chosen[0] if chosen else None, progress=False)
     return {
         "scores": [_numbers(scores) for scores in found.scores],
         "error": None if found.error is None else _number(found.error),
         "score": _number(found.score),
-        "baseline_score": _number(found.baseline_score),
+        "baseline_score": None if found.baseline_score is None else _number(found.baseline_score),
     }
 
 
-def patching(session: Session, report: Report, *, other: Session, part: str = "state") -> Json:
+def patching(session: Session, report: Report, *, other: Session, part: Part = "state") -> Json:
     """Layer by layer, so that the page can show what there is so far."""
     places = list(range(len(session.rows[0])))
-    layers = list(range(session.num_layers + 1)) if part == "state" else list(range(session.num_layers))
-    effect: list[list[float]] = []
+    layers = list(range(0 if part == "state" else 1, session.num_layers + 1))
+    effect: list[list[float | None]] = []
     shown: Json = {
         "clean": answered(session.answer()),
         "corrupted": answered(other.answer()),
-        "layers": layers if part == "state" else [layer + 1 for layer in layers],
+        "layers": layers,
         "places": places,
         "effect": effect,
     }
     for done, layer in enumerate(layers):
         report(done, len(layers), shown)
-        found = session.patch(other, layers=[layer], part=part)
+        found = session.patch(other, layers=[layer], part=part, progress=False)
         effect.append(_numbers(found.effect[0]))
     return shown
 
 
+def measured(found: Importance) -> Json:
+    values = found.values if found.values.ndim == 2 else found.values[:, None]
+    return {
+        "of": found.of,
+        "values": [[None if math.isnan(value) else float(value) for value in layer] for layer in values],
+        "loss": _number(found.baseline),
+        "num_examples": found.num_examples,
+        "notes": list(found.notes),
+    }
+
+
 QUERIES: Mapping[str, Callable[..., Json | bytes]] = {
     "open": opened,
+    "answer": answer,
+    "targets": targets,
     "thumbnails": thumbnails,
     "statistics": statistics,
     "map": attention_map,
@@ -174,5 +197,6 @@ def _number(value: float) -> float:
     return round(float(value), _DIGITS)
 
 
-def _numbers(values: Sequence[float]) -> list[float]:
-    return [_number(value) for value in values]
+def _numbers(values: Iterable[float]) -> list[float | None]:
+    """JSON knows no NaN: what there is nothing to say about is null."""
+    return [None if math.isnan(value) else _number(value) for value in values]

@@ -20,16 +20,17 @@ from typing import Any
 
 import bertie
 from bertie.errors import BertieError
+from bertie.explore.attribution import Method
 from bertie.explore.page import STATIC
-from bertie.explore.page.queries import QUERIES, attribution
+from bertie.explore.page.queries import QUERIES, attribution, opened
 from bertie.explore.session import Session
 from bertie.files import replace_file
 
 _THUMBNAIL = 32
 # The walk of every token of a short text is in the file; of a longer one, that of the first few and of the answer's.
 _MOST_WALKED = 6
-_METHODS = ("integrated_gradients", "gradient_x_input", "occlusion", "rollout")
-_LIGHT_METHODS = ("gradient_x_input",)
+_METHODS: tuple[Method, ...] = ("integrated_gradients", "gradient_x_input", "occlusion", "rollout")
+_LIGHT_METHODS: tuple[Method, ...] = ("gradient_x_input",)
 _MOST_TARGETS = 1
 _INLINE_HEIGHT = 860
 
@@ -109,7 +110,8 @@ def _answers(session: Session, *, light: bool) -> Iterator[tuple[str, Any]]:
         return _key(what, options), QUERIES[what](session, **options)
 
     views = session.views
-    yield _key("open", {}), QUERIES["open"](session) | {"writes": False}
+    yield _key("open", {}), opened(session) | {"writes": False}
+    yield ask("answer")
     for row, text in enumerate(session.rows):
         yield ask("thumbnails", row=row, size=_THUMBNAIL)
         yield ask("statistics", row=row)
@@ -124,18 +126,20 @@ def _answers(session: Session, *, light: bool) -> Iterator[tuple[str, Any]]:
     if "match" in views:
         yield ask("match")
     if "attribute" in views:
+        yield ask("targets")
         for method in _LIGHT_METHODS if light else _METHODS:
             for target in range(min(_MOST_TARGETS, len(session.targets()))):
-                options = {"method": method, "target": target}
                 try:
-                    yield _key("attribution", options), attribution(session, _silent, **options)
+                    found = attribution(session, _silent, method=method, target=target)
+                    yield _key("attribution", {"method": method, "target": target}), found
                 except BertieError:  # this method has nothing to say of this answer; the page says so
                     continue
 
 
 def _walked(session: Session, row: int, length: int) -> list[int]:
     """The tokens whose walk is in the file: the answer's own, and the first few."""
-    chosen = [target.place for target in session.targets()[:1] if target.row == row and target.place is not None]
+    targets = session.targets()[:1] if "attribute" in session.views else ()
+    chosen = [target.place for target in targets if target.row == row and target.place is not None]
     return sorted({*chosen, *range(min(length, _MOST_WALKED))})
 
 

@@ -176,7 +176,7 @@ async def explore_model(call: Call, body: ModelRequest) -> ModelAnswer:
 
 async def explore_open(call: Call, body: Subject) -> Json:
     writes = call.service.settings.prune_folder is not None
-    found: Json = await run(call, body, queries.opened, 2)
+    found: Json = await run(call, body, queries.opened)
     return found | {"model": call.service.models.find("explore", body.model).name, "writes": writes}
 
 
@@ -226,7 +226,7 @@ async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
         raise invalid(f"A file of this kind is not read here; use one of {', '.join(_SUFFIXES)}.")
 
     def work(session: Session, runner: ExploreRunner, report: Report) -> object:
-        from bertie.explore.importance import importance
+        from bertie.explore.ranking import importance  # with all of training: only whoever asks waits for it
 
         with tempfile.TemporaryDirectory(prefix="bertie-") as folder:
             file = Path(folder) / name
@@ -241,10 +241,8 @@ async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
                     progress=lambda done, total: report(done, total, None),
                 )
             except BertieError as error:  # in the words of the one who sent the file
-                raise Refusal(
-                    422, "Validation", error.cause.replace(f"{folder}/", ""), remedy=error.remedy.replace(folder, "")
-                ) from None
-        return queries.importance(found)
+                raise Refusal(422, "Validation", error.cause.replace(f"{folder}/", ""), remedy=error.remedy) from None
+        return queries.measured(found)
 
     return _start(call, body, work)
 
@@ -288,7 +286,9 @@ def _route(
 
 ROUTES: list[Route[Any]] = [
     _route("model", explore_model, "The task a model is explored as.", ModelRequest, {}, ModelAnswer),
-    _route("open", explore_open, "A text as the model reads it, and its answer.", Subject, _ABOUT),
+    _route("open", explore_open, "A text as the model reads it.", Subject, _ABOUT),
+    _route("answer", _query("answer"), "The model's answer to it.", Subject, _ABOUT),
+    _route("targets", _query("targets"), "The answers that can be explained.", Subject, _ABOUT),
     _route(
         "thumbnails",
         _query("thumbnails"),
@@ -302,7 +302,7 @@ ROUTES: list[Route[Any]] = [
     _route(
         "neurons", _query("neurons"), "Query, key and their product.", NeuronsRequest, {**_HEAD, "query": 0, "key": 1}
     ),
-    _route("switch", _query("switch", 2), "The answer with parts of the model off.", SwitchRequest, _OFF),
+    _route("switch", _query("switch"), "The answer with parts of the model off.", SwitchRequest, _OFF),
     _route("walk", _query("walk"), "A token's way through the model.", WalkRequest, {**_ABOUT, "place": 1}),
     _route("lens", _query("lens"), "What the model would say after each layer.", RowRequest, _ABOUT),
     _route("drift", _query("drift"), "How far states are from their first and last.", RowRequest, _ABOUT),
