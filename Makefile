@@ -26,7 +26,7 @@ KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/word
 	@touch $@
 
 .venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train]'
+	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,explore]'
 	@touch $@ .venv/demo
 
 demo: .venv/demo

@@ -108,6 +108,7 @@ def patch(
         if not lowest <= layer <= session.num_layers:
             raise InputError(f"There is no layer {layer} to patch.", f"Use {lowest} to {session.num_layers}.")
     given = _outputs(clean, row, part)
+    states = session.states(row)  # before there are hooks
     reading = session.reading
     scores = np.zeros((len(walked), len(here)), np.float32)
     with session.running():
@@ -117,7 +118,7 @@ def patch(
         for number, start in with_progress(cells, what="patching", total=len(cells), show=progress):
             layer, some = walked[number], here[start : start + size]
             replaced = _replacing(session, part, layer, given[layer], [[place] for place in some])
-            with replaced, _from_layer(session, row, max(0, layer - 1), len(some)):
+            with replaced, _from_layer(session, states, max(0, layer - 1), len(some)):
                 readout = reading.readout(row, reading.embeds(row).expand(len(some), -1, -1))
             variants = [readout if other == row else x for other, x in enumerate(others)]
             scores[number, start : start + len(some)] = reading.score(variants, chosen, measure).float().cpu().numpy()
@@ -232,16 +233,16 @@ def _replacing(
 
 
 @contextmanager
-def _from_layer(session: Session, row: int, layer: int, batch: int) -> Iterator[None]:
-    """While this lasts, the model's run begins after `layer` layers, with the session's own states.
+def _from_layer(session: Session, states: Tensor, layer: int, batch: int) -> Iterator[None]:
+    """While this lasts, the model's run begins after `layer` layers, with `states[layer]` for every item of a batch.
 
     The layers below give what they gave: a batch of patched runs differs only above.
     """
     encoder = session.bert.encoder
-    states, whole = session.states(row)[layer], encoder.layer
+    whole = encoder.layer
 
     def begin(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        return states.expand(batch, -1, -1)
+        return states[layer].expand(batch, -1, -1)
 
     if layer == 0:
         yield

@@ -275,7 +275,7 @@ def summing(model: BertPreTrainedModel) -> Iterator[Callable[[], Means]]:
         def hook(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             nonlocal tokens
             tokens += output[0].shape[:-1].numel() if number == 0 else 0
-            heads[number, kept] += _summed(output[0]).reshape(len(kept), -1)
+            heads[number, kept] += _summed(output[0]).reshape(len(kept), heads.shape[-1])
 
         return hook
 
