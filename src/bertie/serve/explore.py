@@ -18,10 +18,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from bertie.errors import TruncationWarning
 from bertie.explore.opening import open_for
 from bertie.explore.page.queries import Report
 from bertie.explore.session import Session, open_session
+from bertie.explore.switches import encoder_of
 from bertie.loading import load
 from bertie.running.open import OpenModel
 from bertie.serve.failures import overloaded
@@ -29,6 +32,7 @@ from bertie.serve.queues import Lane
 from bertie.serve.runners import Place, Source
 
 _MOST_SESSIONS = 4
+_WARM_LENGTH = 64
 _MOST_JOBS = 4
 # A job that nobody has asked about for so long is nobody's.
 _FORGOTTEN_SECONDS = 20.0
@@ -58,8 +62,10 @@ class ExploreRunner:
         """The task that the checkpoint was made for."""
         return open_for(self._source, None, device=self._device, dtype=self._dtype)[1]
 
+    @torch.inference_mode()
     def warm_up(self) -> None:
-        pass
+        length = min(_WARM_LENGTH, self.loaded.max_length)
+        encoder_of(self.loaded.model)(torch.zeros((1, length), dtype=torch.long, device=self.loaded.device))
 
     def session(self, text: str, second: Second, task: str | None) -> Session:
         key = (text, second, task)

@@ -196,8 +196,10 @@ class Models:
         elif judges is not None and relevant_label(judges.names) is not None:
             runners["rerank"] = judges
         for name, runner in runners.items():
-            if name != "explore" or len(runners) == 1:  # beside others it opens the model when it is first asked
+            if name != "explore":
                 warm_up(runner)
+            elif len(runners) == 1:  # beside others it opens the model when it is first asked
+                runner.warm_up()
         if not choice.tasks:
             runners["explore"] = ExploreRunner(choice.source, Place(settings.device, settings.dtype))
         loaded = next(iter(runners.values())).loaded

@@ -169,7 +169,7 @@ export class AttentionView extends View {
       state.special = !special.checked;
       redraw();
     });
-    const percent = make("output", {}, "");
+    const percent = make("span", { class: "amount" });
     const threshold = make("input", { type: "range", id: "threshold", min: 0, max: 100, value: state.threshold });
     const say = (): string => (percent.textContent = t("threshold", `${state.threshold} %`));
     threshold.addEventListener("input", () => {
