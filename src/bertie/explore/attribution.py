@@ -41,6 +41,7 @@ METHODS: tuple[Method, ...] = ("integrated_gradients", "gradient_x_input", "occl
 BASELINES: tuple[Baseline, ...] = ("pad", "mask", "zero")
 
 _STEPS, _MOST_STEPS = 50, 800  # of the way, where nobody says how many: doubled until the scores add up
+_GRADIENT_BYTES = 1 << 27  # of a CPU's memory, for what the way back needs; a single row may take more
 _ERROR = 0.01  # that is, to within this part of what they should add up to
 
 
@@ -157,7 +158,7 @@ def _integrated(session: Session, target: Target, baseline: Baseline, steps: int
     starts = [_baseline(session, row, baseline) for row in range(len(session.rows))]
     points, weights = np.polynomial.legendre.leggauss(steps)
     sums = [torch.zeros_like(end, dtype=torch.float32) for end in ends]
-    for part in _chunks(steps, session):
+    for part in _chunks(steps, session, _tokens_with_gradients(session)):
         share = torch.tensor((points[part] + 1) / 2, dtype=ends[0].dtype, device=session.device)[:, None, None]
         weight = torch.tensor(weights[part] / 2, dtype=torch.float32, device=session.device)[:, None, None]
         ways = [start + share * (end - start) for start, end in zip(starts, ends, strict=True)]
@@ -211,10 +212,18 @@ def _baseline(session: Session, row: int, kind: Baseline) -> Tensor:
     return torch.where(kept[:, None], given, session.word_vector(id_))
 
 
-def _chunks(count: int, session: Session) -> Iterator[slice]:
+def _tokens_with_gradients(session: Session) -> int:
+    """How many tokens may be on their way through the model at once: a layer keeps about ten states and two activations
+    of its feed-forward network for the way back."""
+    config, loaded = session.config, session.reading.loaded
+    a_token = 4 * config.num_hidden_layers * (10 * config.hidden_size + 2 * config.intermediate_size)
+    return loaded.budget if session.device.type == "cuda" else min(loaded.budget, _GRADIENT_BYTES // a_token)
+
+
+def _chunks(count: int, session: Session, budget: int) -> Iterator[slice]:
     """Parts of a batch of whole rows, each within the budget of tokens."""
     longest = max(map(len, session.rows))
-    size = max(1, session.reading.loaded.budget // longest)
+    size = max(1, budget // longest)
     return (slice(start, min(count, start + size)) for start in range(0, count, size))
 
 
@@ -231,7 +240,11 @@ def _by_occlusion(session: Session, target: Target, progress: bool | None) -> At
     whole = [reading.readout(row, reading.embeds(row)[None]) for row in range(len(session.rows))]
     score = float(reading.score(whole, target, "logit")[0])
     found = []
-    parts = [(row, part) for row in range(len(session.rows)) for part in _chunks(len(session.rows[row]), session)]
+    parts = [
+        (number, part)
+        for number, row in enumerate(session.rows)
+        for part in _chunks(len(row), session, reading.loaded.budget)
+    ]
     lost: dict[int, list[Tensor]] = {row: [] for row in range(len(session.rows))}
     for row, part in with_progress(parts, what="occlusion", total=len(parts), show=progress):
         places = torch.arange(part.start, part.stop, device=session.device)

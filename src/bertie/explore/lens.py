@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from bertie.explore.result import Column, Floats, Result, heat_html, heat_map, long_table, shade
 from bertie.model.heads import LanguageModel
 
+_SCORES = 1 << 21  # words' scores at a time, which are as many as the vocabulary for each token
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -95,11 +97,13 @@ def lens(session: Session, top_k: int, row: int, places: Sequence[int] | None) -
     model = session.model
     assert isinstance(model, LanguageModel)  # the session has looked: this view is there
     decode, names = session.tokenizer.convert_ids_to_tokens, session.rows[row].names
+    best_of = min(top_k, session.config.vocab_size)
+    at_once = max(1, _SCORES // session.config.vocab_size)
     words, likely = [], []
-    for state in session.states(row)[:, list(chosen)]:  # a layer at a time: logits are as wide as the vocabulary
-        best, ids = model.cls.predictions(state).float().softmax(-1).topk(min(top_k, session.config.vocab_size))
-        likely.append(best.cpu().numpy())
-        words.append(tuple(tuple(decode(found)) for found in ids.tolist()))
+    for state in session.states(row)[:, list(chosen)]:
+        found = [model.cls.predictions(some).float().softmax(-1).topk(best_of) for some in state.split(at_once)]
+        likely.append(torch.cat([best.values for best in found]).cpu().numpy())
+        words.append(tuple(tuple(decode(ids)) for best in found for ids in best.indices.tolist()))
     return Lens(chosen, tuple(names[place] for place in chosen), tuple(words), np.stack(likely))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -138,8 +139,21 @@ class _Running:
     module: nn.Module
     parent: nn.Module | None
     shapes_in: tuple[tuple[int, ...], ...]
-    output: Tensor | None = None
+    shape: tuple[int, ...] = ()
+    figures: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    vector: Floats | None = None
     children: list[_Running] = field(default_factory=list)
+
+    def look_at(self, output: Tensor | None, place: int | None, length: int) -> None:
+        """Numbers are taken at once: all outputs of a pass together are many times its states."""
+        if output is None:
+            return
+        self.shape = tuple(output.shape)
+        # [1, S, …] has a vector for every token; a position's or a pooled vector is no token's own.
+        if place is not None and output.dim() == 3 and output.shape[1] == length:
+            output = output[0, place]
+            self.vector = output.float().cpu().numpy().copy()
+        self.figures = _figures(output)
 
 
 def trace(session: Session, row: int, place: int | None) -> Trace:
@@ -159,7 +173,7 @@ def trace(session: Session, row: int, place: int | None) -> Trace:
         open_steps.append(step)
 
     def end(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-        open_steps.pop().output = _tensor_of(output)
+        open_steps.pop().look_at(_tensor_of(output), place, len(session.rows[row]))
 
     with ExitStack() as stack:
         stack.enter_context(held(model))
@@ -173,7 +187,7 @@ def trace(session: Session, row: int, place: int | None) -> Trace:
                 stack.callback(handle.remove)
         with torch.no_grad():
             session.reading.run_ids(row)
-    return Trace(_step(roots[0], place, len(session.rows[row])), session.rows[row].names, place)
+    return Trace(_step(roots[0]), session.rows[row].names, place)
 
 
 def _tensor_of(output: Any) -> Tensor | None:
@@ -184,15 +198,8 @@ def _tensor_of(output: Any) -> Tensor | None:
     return values[0] if values else None
 
 
-def _step(run: _Running, place: int | None, length: int) -> Step:
-    output = run.output
-    shape = () if output is None else tuple(output.shape)
-    numbers, vector = output, None
-    # [1, S, …] has a vector for every token; a position's or a pooled vector is no token's own.
-    if output is not None and place is not None and output.dim() == 3 and output.shape[1] == length:
-        numbers = output[0, place]
-        vector = numbers.float().cpu().numpy()
-    mean, std, norm = _figures(numbers)
+def _step(run: _Running) -> Step:
+    mean, std, norm = run.figures
     kind = type(run.module).__name__
     return Step(
         name=run.name,
@@ -200,20 +207,20 @@ def _step(run: _Running, place: int | None, length: int) -> Step:
         formula=FORMULAS.get(kind, ""),
         source=_source_of(run),
         shapes_in=run.shapes_in,
-        shape=shape,
+        shape=run.shape,
         mean=mean,
         std=std,
         norm=norm,
         num_parameters=sum(p.numel() for p in run.module.parameters(recurse=False)),
-        vector=vector,
-        children=tuple(_step(child, place, length) for child in run.children),
+        vector=run.vector,
+        children=tuple(map(_step, run.children)),
     )
 
 
-def _figures(numbers: Tensor | None) -> tuple[float, float, float]:
+def _figures(numbers: Tensor) -> tuple[float, float, float]:
     """Mean, standard deviation, and the norm of a vector: of several, their mean norm."""
-    if numbers is None or not numbers.numel() or not numbers.is_floating_point():
-        return float("nan"), float("nan"), float("nan")
+    if not numbers.numel() or not numbers.is_floating_point():
+        return math.nan, math.nan, math.nan
     x = numbers.float()
     return float(x.mean()), float(x.std(correction=0)), float(torch.linalg.vector_norm(x, dim=-1).mean())
 
