@@ -47,9 +47,8 @@ BARS = {  # milliseconds, megabytes
     64: {"usable": 1000, "switched": 150, "html_mb": 2.0},
     512: {"usable": 2000, "map": 100, "tab_mb": 300, "server_over_weights_mb": 300},
 }
-WORDS = (
-    "the man went to the market to buy a bottle of milk and some bread for his old mother who lived"  # noqa: SIM905
-).split()
+TEXT = "the man went to the market to buy a bottle of milk and some bread for his old mother who lived"
+WORDS = TEXT.split(" ")
 MB = 2**20
 
 # Runs `start`, waits until `done` holds, and for the frame in which it is painted: milliseconds.

@@ -49,8 +49,9 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     return captured.out
 
 
-# These need a server that runs on (test_serve_client.py) or train for minutes (test_train_commands.py).
-ELSEWHERE = ("serve", "client", "finetune", "pretrain")
+# These need a server that runs on (test_serve_client.py, test_explore_command.py) or train for minutes
+# (test_train_commands.py).
+ELSEWHERE = ("serve", "client", "explore", "finetune", "pretrain")
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ELSEWHERE])

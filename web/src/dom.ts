@@ -90,5 +90,7 @@ export function selectTab(list: HTMLElement, id: string): void {
     const selected = tab.id === id;
     tab.setAttribute("aria-selected", String(selected));
     tab.tabIndex = selected ? 0 : -1;
+    // Where they do not all fit, the chosen one is to be seen.
+    if (selected) list.scrollLeft = tab.offsetLeft - list.offsetLeft - (list.clientWidth - tab.offsetWidth) / 2;
   }
 }

@@ -141,9 +141,8 @@ export class WalkView extends View {
     const current = this.path.querySelector<HTMLElement>("[aria-current]");
     if (current) {
       const list = this.path.parentElement!;
-      const [top, bottom] = [current.offsetTop - list.offsetTop, current.offsetTop - list.offsetTop + current.offsetHeight];
-      if (top < list.scrollTop) list.scrollTop = top - 20;
-      else if (bottom > list.scrollTop + list.clientHeight) list.scrollTop = bottom - list.clientHeight + 20;
+      const [outer, inner] = [list.getBoundingClientRect(), current.getBoundingClientRect()];
+      if (inner.top < outer.top + 20 || inner.bottom > outer.bottom - 20) list.scrollTop += inner.top - outer.top - outer.height / 2;
     }
   }
 
