@@ -186,7 +186,7 @@ def _size(module: nn.Module) -> int:
 
 def _shown(session: Session, row: int, place: int, seen: Seen) -> dict[str, Any]:
     told: StepText = STEPS[seen.key]
-    source, marked = _source(told)
+    source, marked = source_of(told)
     token = session.rows[row].tokens[place]
     values = {"token": token.text or " ", "id": token.id, "place": place, "segment": session.rows[row].segments[place]}
     shown: dict[str, Any] = {
@@ -225,7 +225,7 @@ def _packed(vector: Tensor) -> dict[str, Any]:
 
 
 @cache
-def _source(told: StepText) -> tuple[dict[str, Any], list[int]]:
+def source_of(told: StepText) -> tuple[dict[str, Any], list[int]]:
     """The function's lines, and which of them are the step."""
     function = inspect.unwrap(told.function)
     lines, first = inspect.getsourcelines(function)

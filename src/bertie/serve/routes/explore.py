@@ -280,7 +280,7 @@ def _route(
         answer=None if media else answer,
         media_type=media or "application/json",
         examples={"one": example},
-        errors=(400, 404, 413, 415, 422, 424, 429, 503),
+        errors=(400, 403, 404, 409, 413, 415, 422, 424, 429, 503),
     )
 
 
