@@ -52,8 +52,12 @@ export class WalkView extends View {
       make("p", { class: "lead" }, t("walkLead"), " ", make("span", { class: "keys" }, t("walkKeys", "← →", "↑ ↓"))),
       make("div", { class: "walk" }, make("nav", { class: "card", "aria-label": t("path") }, this.path), this.box),
     );
-    this.root.onkeydown = (event) => this.onKey(event);
+    document.addEventListener("keydown", this.onKey);
     await this.load();
+  }
+
+  leave(): void {
+    document.removeEventListener("keydown", this.onKey);
   }
 
   selection(): void {
@@ -63,9 +67,11 @@ export class WalkView extends View {
   private async load(): Promise<void> {
     const { state } = this.stage;
     await orFailure(this.box, async () => {
+      const held = this.path.contains(document.activeElement);
       ({ steps: this.steps, sources: this.sources } = await this.stage.kept("walk", { row: state.row, place: state.token }));
       state.step = Math.min(state.step, this.steps.length - 1);
       this.show();
+      if (held) this.path.querySelector<HTMLElement>("[aria-current]")?.focus();
     });
   }
 
@@ -76,11 +82,13 @@ export class WalkView extends View {
     this.stage.state.step = step;
     this.stage.changed();
     this.show();
-    if (focus) this.path.querySelector<HTMLElement>("[aria-current]")?.focus();
+    if (focus) this.path.querySelector<HTMLElement>("[aria-current]")?.focus({ preventScroll: true });
   }
 
-  private onKey(event: KeyboardEvent): void {
-    if ((event.target as HTMLElement).closest("pre, select, input, textarea")) return;
+  /** Wherever the focus is, but where arrow keys already mean something. */
+  private readonly onKey = (event: KeyboardEvent): void => {
+    const taken = "pre, select, input, textarea, [role=tablist], #explore-tokens";
+    if (event.altKey || event.ctrlKey || event.metaKey || (event.target as HTMLElement).closest?.(taken)) return;
     const { step } = this.stage.state;
     const steps: Record<string, () => void> = {
       ArrowRight: () => this.go(step + 1),
@@ -93,7 +101,7 @@ export class WalkView extends View {
     if (!(event.key in steps)) return;
     event.preventDefault();
     steps[event.key]();
-  }
+  };
 
   /** The same step one layer on; beyond the layers, simply the next box. */
   private sameStep(direction: 1 | -1): number {
