@@ -61,7 +61,9 @@ class Lens(Result):
         heat_map(axes, best, rows=layers, columns=self.tokens, title="the likeliest word after each layer")
         for layer, words in enumerate(self.words):
             for place, word in enumerate(words):
-                axes.text(place, layer, word[0], ha="center", va="center", fontsize=6)
+                ink = "white" if best[layer, place] > best.max() / 2 else "black"
+                axes.text(place, layer, word[0], ha="center", va="center", fontsize=7, color=ink)
+        axes.set_ylabel("layer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,7 @@ class Drift(Result):
     def draw(self, axes: Axes) -> None:
         layers = [str(layer) for layer in range(len(self.to_first))]
         heat_map(axes, self.to_last, rows=layers, columns=self.tokens, title="cosine to the last state")
+        axes.set_ylabel("layer")
 
 
 @torch.no_grad()

@@ -73,6 +73,7 @@ class Patching(Result):
     def draw(self, axes: Axes) -> None:
         rows, columns = self._labels
         heat_map(axes, self.effect, rows=rows, columns=columns, title=self._title)
+        axes.set_ylabel("layer")
 
     @property
     def _labels(self) -> tuple[list[str], list[str]]:

@@ -105,6 +105,7 @@ class Importance(Result):
     def draw(self, axes: Axes) -> None:
         values, rows, columns = self._picture()
         heat_map(axes, values, rows=rows, columns=columns, title=self._title)
+        axes.set_ylabel("layer")
 
     def _picture(self) -> tuple[Floats, list[str], list[str]]:
         values = self.values[:, None] if self.values.ndim == 1 else self.values

@@ -68,7 +68,7 @@ def fitted(
     tokenizer: BertTokenizer, first: str, second: str | None, limit: int, cuts: Cuts, *, only_second: bool = False
 ) -> tuple[str, str | None]:
     """The texts, cut at the end of a word to what fits into `limit` tokens; whoever is cut is counted in `cuts`."""
-    whole = tokenizer(first, second, return_offsets_mapping=True)[0]
+    whole = tokenizer(first, second, return_offsets_mapping=True, verbose=False)[0]
     if len(whole) <= limit:
         cuts.count(0, 1)
         return first, second
