@@ -220,6 +220,22 @@ def test_tabs_and_form_work_from_the_keyboard(page: Any) -> None:
     page.wait_for_selector("#answer .took")
 
 
+def test_explore_is_a_section_of_the_page(page: Any, watch: Watch, server: Server) -> None:
+    page.click("#section-explore")
+    page.wait_for_selector("#view[data-ready='attention']")
+    assert page.is_hidden("#tasks")
+    for model in ("my-ner", "my-squad"):
+        page.select_option("#model", model)
+        page.wait_for_selector("#opened:not(:has(#view)), .busy #opened", state="attached")
+        page.wait_for_selector("#explore:not(.busy) #view[data-ready='attention']")
+        assert page.locator(".thumb").count() > 0
+    page.click("#section-tasks")
+    page.wait_for_selector("#tab-embed[aria-selected=true]")
+    assert page.is_hidden("#explore")
+    assert not watch.errors
+    assert {urlsplit(url).netloc for url in watch.requests} == {urlsplit(server.url).netloc}
+
+
 def test_dark_and_small(browser: Any, server: Server) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
     page = context.new_page()

@@ -140,7 +140,14 @@ export class ExplorePage implements Stage {
     Object.assign(this.state, { task: null, off: nothingOff(), layer: 0, head: 0, target: 0, step: 0 });
     this.isOpen = false;
     this.drawInput();
-    void this.run();
+    void orFailure(place("opened"), async () => {
+      // The text stays, unless the model's task needs two and there is one.
+      const { task } = await this.source.ask("model", this.subject());
+      if (PAIRED.includes(task) && this.state.second === null) [this.state.text, this.state.second] = EXAMPLES[task];
+      if (task === "choice" && typeof this.state.second === "string") this.state.second = [this.state.second];
+      if (task !== "choice" && Array.isArray(this.state.second)) this.state.second = this.state.second[0];
+      await this.run();
+    });
   }
 
   /** The server was gone and has come back: what is shown may have been asked of the other one. */
