@@ -254,20 +254,21 @@ def main() -> None:
                 found["tab_mb"] = renderers(before)
                 found["server_over_weights_mb"] = round(resident(pid) - weights, 1)
                 page.close()
+                report(tokens, found)
                 found |= html_sizes(model, tokens, with_bertviz=not options.no_bertviz)
                 if (shown := found.pop("bertviz_html", None)) is not None:
                     found["bertviz_load_ms"] = time_bertviz(browser, shown)
                     found["bertviz_larger"] = round(found["bertviz_mb"] / found["html_mb"], 1)
                 browser.close()
                 results[str(tokens)] = found
-                report(tokens, found)
+                report(tokens, {name: value for name, value in found.items() if "html" in name or "bertviz" in name})
     print(json.dumps(results))
     if options.save:
         save_result("explore_page", "python -m benchmarks.explore_page", results)
 
 
 def report(tokens: int, found: dict[str, Any]) -> None:
-    print(f"\n{tokens} tokens, medians; one forward pass takes {found['forward']} ms beside it")
+    print(f"\n{tokens} tokens, medians", flush=True)
     for name, value in found.items():
         bar = BARS.get(tokens, {}).get(name)
         passes = (
