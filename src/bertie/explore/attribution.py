@@ -26,9 +26,9 @@ from bertie.arguments import one_of, whole_number
 from bertie.errors import InputError
 from bertie.explore.answers import Target
 from bertie.explore.flow import rollout
+from bertie.explore.progress import Progress, counted
 from bertie.explore.readings import Vectors
 from bertie.explore.result import Column, Floats, Result, coloured_text, heat_html, heat_map, long_table
-from bertie.running.progress import with_progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,7 +121,7 @@ def attribute(
     target: Target | None,
     steps: int | None,
     baseline: Baseline,
-    progress: bool | None,
+    progress: Progress,
 ) -> Attribution:
     one_of("method", method, METHODS)
     one_of("baseline", baseline, BASELINES)
@@ -136,10 +136,10 @@ def attribute(
             scores, score = _gradient_times(session, chosen)
             return Attribution(method, chosen, _names(session), scores, score)
         if steps is not None:
-            return _integrated(session, chosen, baseline, steps)
+            return _integrated(session, chosen, baseline, steps, progress)
         steps = _STEPS
         while True:
-            found = _integrated(session, chosen, baseline, steps)
+            found = _integrated(session, chosen, baseline, steps, progress)
             if found.error is None or found.error < _ERROR or 2 * steps > _MOST_STEPS:
                 return found
             steps *= 2
@@ -152,13 +152,14 @@ def _names(session: Session) -> tuple[tuple[str, ...], ...]:
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
-def _integrated(session: Session, target: Target, baseline: Baseline, steps: int) -> Attribution:
+def _integrated(session: Session, target: Target, baseline: Baseline, steps: int, progress: Progress) -> Attribution:
     """All rows go their way at once: a similarity depends on both."""
     ends = [session.reading.embeds(row) for row in range(len(session.rows))]
     starts = [_baseline(session, row, baseline) for row in range(len(session.rows))]
     points, weights = np.polynomial.legendre.leggauss(steps)
     sums = [torch.zeros_like(end, dtype=torch.float32) for end in ends]
-    for part in _chunks(steps, session, _tokens_with_gradients(session)):
+    parts = list(_chunks(steps, session, _tokens_with_gradients(session)))
+    for part in counted(parts, "integrated gradients", progress):
         share = torch.tensor((points[part] + 1) / 2, dtype=ends[0].dtype, device=session.device)[:, None, None]
         weight = torch.tensor(weights[part] / 2, dtype=torch.float32, device=session.device)[:, None, None]
         ways = [start + share * (end - start) for start, end in zip(starts, ends, strict=True)]
@@ -231,7 +232,7 @@ def _chunks(count: int, session: Session, budget: int) -> Iterator[slice]:
 
 
 @torch.no_grad()
-def _by_occlusion(session: Session, target: Target, progress: bool | None) -> Attribution:
+def _by_occlusion(session: Session, target: Target, progress: Progress) -> Attribution:
     tokenizer, reading = session.tokenizer, session.reading
     id_ = tokenizer.mask_token_id if tokenizer.mask_token_id is not None else tokenizer.unk_token_id
     if id_ is None:
@@ -246,7 +247,7 @@ def _by_occlusion(session: Session, target: Target, progress: bool | None) -> At
         for part in _chunks(len(row), session, reading.loaded.budget)
     ]
     lost: dict[int, list[Tensor]] = {row: [] for row in range(len(session.rows))}
-    for row, part in with_progress(parts, what="occlusion", total=len(parts), show=progress):
+    for row, part in counted(parts, "occlusion", progress):
         places = torch.arange(part.start, part.stop, device=session.device)
         variants = reading.embeds(row).repeat(len(places), 1, 1)
         variants[torch.arange(len(places), device=session.device), places] = hidden

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from bertie.arguments import one_of
 from bertie.errors import InputError
 from bertie.explore.answers import Answer, Target
+from bertie.explore.progress import Progress, counted
 from bertie.explore.reading import MEASURES, Measure
 from bertie.explore.result import Column, Floats, Result, heat_html, heat_map, long_table
-from bertie.explore.switches import held
-from bertie.running.progress import with_progress
+from bertie.explore.switches import from_layer, held
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,7 @@ def patch(
     places: Sequence[int] | None,
     part: Part,
     measure: Measure,
-    progress: bool | None,
+    progress: Progress,
 ) -> Patching:
     one_of("part", part, PARTS)
     one_of("measure", measure, MEASURES)
@@ -116,10 +116,10 @@ def patch(
         others = [reading.readout(other, reading.embeds(other)[None]) for other in range(len(session.rows))]
         size = max(1, reading.loaded.budget // len(session.rows[row]))
         cells = [(number, start) for number in range(len(walked)) for start in range(0, len(here), size)]
-        for number, start in with_progress(cells, what="patching", total=len(cells), show=progress):
+        for number, start in counted(cells, "patching", progress):
             layer, some = walked[number], here[start : start + size]
             replaced = _replacing(session, part, layer, given[layer], [[place] for place in some])
-            with replaced, _from_layer(session, states, max(0, layer - 1), len(some)):
+            with replaced, from_layer(session.bert, lambda: states, max(0, layer - 1)):
                 readout = reading.readout(row, reading.embeds(row).expand(len(some), -1, -1))
             variants = [readout if other == row else x for other, x in enumerate(others)]
             scores[number, start : start + len(some)] = reading.score(variants, chosen, measure).float().cpu().numpy()
@@ -231,27 +231,3 @@ def _replacing(
         yield
     finally:
         handle.remove()
-
-
-@contextmanager
-def _from_layer(session: Session, states: Tensor, layer: int, batch: int) -> Iterator[None]:
-    """While this lasts, the model's run begins after `layer` layers, with `states[layer]` for every item of a batch.
-
-    The layers below give what they gave: a batch of patched runs differs only above.
-    """
-    encoder = session.bert.encoder
-    whole = encoder.layer
-
-    def begin(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-        return states[layer].expand(batch, -1, -1)
-
-    if layer == 0:
-        yield
-        return
-    handle = session.bert.embeddings.register_forward_hook(begin)
-    encoder.layer = nn.ModuleList(list(whole)[layer:])  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        handle.remove()
-        encoder.layer = whole

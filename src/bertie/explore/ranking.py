@@ -13,10 +13,10 @@ is taken here. A row is what the model reads at once: a text, a pair, a window, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -26,12 +26,12 @@ from bertie.arguments import one_of, whole_number
 from bertie.data import BadRows, texts
 from bertie.errors import DataError, InputError
 from bertie.explore.opening import open_for
+from bertie.explore.progress import Progress, counted
 from bertie.explore.result import Column, Floats, Result, heat_html, heat_map, long_table
 from bertie.explore.switches import Gates, Switches, encoder_of, gated, held, switched
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.running.batching import split_by_tokens
 from bertie.running.open import ModelLike, OpenModel
-from bertie.running.progress import with_progress
 from bertie.text import BertTokenizer
 from bertie.text.corpus.sentence_pairs import example_key
 from bertie.training.contract import Examples, RowExamples
@@ -52,8 +52,6 @@ Method = Literal["gradient", "leave_one_out"]
 OF: tuple[Of, ...] = ("heads", "neurons", "feed_forward", "layers")
 METHODS: tuple[Method, ...] = ("gradient", "leave_one_out")
 TASKS = ("fill", "next", "classify", "pairs", "regress", "tag", "answer", "choice", "embed")
-Progress = bool | None | Callable[[int, int], None]
-T = TypeVar("T")
 
 _SHOWN_NEURONS = 64  # in a picture: the most important ones of each layer
 _SEED = 42
@@ -293,7 +291,7 @@ class _Work:
         sums = np.zeros(self.shape)
         rows = units = loss = 0.0
         groups = split_by_tokens(self.examples.lengths().tolist(), self.budget)
-        for indices in _counted(groups, "importance", len(groups), progress):
+        for indices in counted(groups, "importance", progress):
             batch = self.objective.collate([self.examples.get(index, 0) for index in indices]).to(self.device)
             lengths = batch.tensors["cu_seqlens"].diff().long()
             gates = {layer: self._gate(len(lengths)) for layer in self.layers}
@@ -328,7 +326,7 @@ class _Work:
         places = [tuple(map(int, place)) for place in np.argwhere(~np.isnan(values))]
         # Of a loss more is worse, of every other figure less is.
         sign = 1 if metric in ("loss", "mse", "mlm_loss", "perplexity") else -1
-        for place in _counted(places, "importance", len(places), progress):
+        for place in counted(places, "importance", progress):
             off = Switches.from_json({self.of: [place if len(place) > 1 else place[0]]})
             with switched(self.model, off):
                 values[place] = sign * (self.evaluated(metric) - whole)
@@ -352,14 +350,3 @@ class _Work:
                 total += float(self.objective.loss(self.model, batch)[0])
                 units += batch.units
         return total / max(units, 1e-12)
-
-
-def _counted(items: Iterable[T], what: str, total: int, progress: Progress) -> Iterator[T]:
-    """Items, with a bar, or with a function that is told how many are done."""
-    if not callable(progress):
-        yield from with_progress(items, what=what, total=total, show=progress)
-        return
-    progress(0, total)
-    for done, item in enumerate(items, start=1):
-        yield item
-        progress(done, total)

@@ -102,7 +102,7 @@ class Reading:
     loaded: OpenModel
     texts: tuple[str, ...]
     rows: tuple[TextRow, ...]
-    _current: int = 0  # the row that is in the model
+    current: int = 0  # the row that is in the model
     _only: int | None = None
 
     def answer(self) -> Answer:
@@ -141,7 +141,7 @@ class Reading:
     @property
     def is_current(self) -> bool:
         """Whether the row that is in the model is one that hooks are about."""
-        return self._only is None or self._current == self._only
+        return self._only is None or self.current == self._only
 
     @contextmanager
     def only_row(self, row: int) -> Iterator[None]:
@@ -155,11 +155,11 @@ class Reading:
     def run_ids(self, row: int) -> None:
         """The model once over a row, from its ids, for hooks that look on."""
         ids = torch.tensor([self.rows[row].ids], device=self.loaded.device)
-        self._current = row
+        self.current = row
         self.loaded.model(ids, token_type_ids=self.types(row, 1), return_dict=True)
 
     def _run(self, row: int, embeds: Tensor, **options: Tensor | bool | int) -> dict[str, Tensor]:
-        self._current = row
+        self.current = row
         output: dict[str, Tensor] = self.loaded.model(
             inputs_embeds=embeds, token_type_ids=self.types(row, len(embeds)), return_dict=True, **options
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import cast
 
 import numpy as np
@@ -240,7 +241,7 @@ class MultipleChoice(Reading):
 
     def readout(self, row: int, embeds: Tensor) -> Tensor:
         """`[B, 1]`, the score of this choice."""
-        self._current = row
+        self.current = row
         types = self.types(row, len(embeds))
         output = self.loaded.model(inputs_embeds=embeds[:, None], token_type_ids=types[:, None], return_dict=True)
         return cast(Tensor, output["logits"])
@@ -275,7 +276,7 @@ class Vectors(Reading):
     def answer(self) -> Answer:
         vectors = []
         for row, text in enumerate(self.texts):
-            self._current = row
+            self.current = row
             vectors.append(self._embedder.embed(text))
         if not self.is_pair:
             largest = np.argsort(-np.abs(vectors[0]))[:_BEST].tolist()
@@ -363,10 +364,12 @@ def _measured(logits: Tensor, measure: Measure) -> Tensor:
     return logits if measure == "logit" else logits.float().softmax(-1)
 
 
-def read(loaded: OpenModel, task: str, first: str, second: str | Sequence[str] | None) -> tuple[Reading, bool]:
+def read(
+    loaded: OpenModel, task: str, first: str, second: str | Sequence[str] | None, *, warn: bool = True
+) -> tuple[Reading, bool]:
     """The texts as the task reads them, and whether any was cut; a warning says so."""
     cuts = Cuts("truncate", loaded.max_length, choices=False)
-    with cuts.told():
+    with cuts.told() if warn else nullcontext():
         found = _read(loaded, task, first, second, cuts)
     return found, cuts.cut > 0
 

@@ -30,9 +30,10 @@ from bertie.explore.flow import TokenFlow
 from bertie.explore.lens import Drift, Lens
 from bertie.explore.opening import open_for
 from bertie.explore.patching import Part, Patching
+from bertie.explore.progress import Progress
 from bertie.explore.reading import Measure, Reading, TextRow
 from bertie.explore.readings import read
-from bertie.explore.switches import Means, Switches, encoder_of, held, switched
+from bertie.explore.switches import Means, Switches, encoder_of, from_layer, held, switched
 from bertie.explore.trace import Trace
 from bertie.model import BertModel
 from bertie.model.pretrained import BertPreTrainedModel
@@ -67,13 +68,14 @@ def open_session(
     tokenizer: BertTokenizer | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
+    warn: bool = True,
 ) -> Session:
     """Open a text, or a text and a second one, with a model: by name, by path, or as an object with its tokenizer.
 
     `task` is how it is read: "fill", "next", "classify", "tag", "answer" (the question, then the context), "choice"
     (the question, then a list of choices) or "embed" (with a second text: how alike they are). By default it is what
     the checkpoint was made for. Without a model it is bertie-mini, or for "embed" all-MiniLM-L6-v2. A text that is
-    longer than the model is cut at the end of a word, with a warning.
+    longer than the model is cut at the end of a word, with a warning unless `warn` is False; `truncated` says so too.
     """
     if isinstance(text, tuple):
         if second is not None or len(text) != 2:
@@ -85,7 +87,7 @@ def open_session(
     opened, found, tasks = open_for(
         model, task, paired=second is not None, tokenizer=tokenizer, device=device, dtype=dtype
     )
-    reading, truncated = read(opened, found, text, second)
+    reading, truncated = read(opened, found, text, second, warn=warn)
     return Session(reading, tasks=tasks, truncated=truncated)
 
 
@@ -100,12 +102,15 @@ class Session:
         truncated: bool,
         off: Switches | None = None,
         means: Means | None = None,
+        whole: Session | None = None,
     ) -> None:
         self.reading, self.tasks, self.truncated = reading, tasks, truncated
         self.off, self.means = off or Switches(), means
+        self._whole = whole  # the same with everything on: below the first layer that differs, its states are ours
         self._states: dict[int, Tensor] = {}
         self._overviews: dict[tuple[int, int], Overview] = {}
         self._answer: Answer | None = None
+        self._scores: dict[tuple[Target, str], float] = {}
         self.off.check(self.bert)
 
     # -- what is open ------------------------------------------------------------------------------------------------
@@ -205,7 +210,8 @@ class Session:
 
     def switch(self, off: Switches, means: Means | None = None) -> Session:
         """The same text with parts of the model off (or, with `means`, at their mean), in every view."""
-        return Session(self.reading, tasks=self.tasks, truncated=self.truncated, off=off, means=means)
+        whole = self if not self.off else self._whole
+        return Session(self.reading, tasks=self.tasks, truncated=self.truncated, off=off, means=means, whole=whole)
 
     def __repr__(self) -> str:
         off = f", off={self.off}" if self.off else ""
@@ -223,6 +229,19 @@ class Session:
     def running(self) -> Iterator[None]:
         """The model is this thread's, with the switches as they are in this session."""
         with held(self.model), switched(self.model, self.off, self.means):
+            yield
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """As `running`, from the first layer in which anything is off. Not for gradients, which begin at the words."""
+        lowest = self.off.lowest()
+        whole = self._whole
+        if whole is None or lowest is None or self.reading.loaded.is_fast:
+            with self.running():
+                yield
+            return
+        states = [whole.states(row) for row in range(len(self.rows))]  # before there are hooks
+        with self.running(), from_layer(self.bert, lambda: states[self.reading.current], lowest):
             yield
 
     def states(self, row: int = 0) -> Tensor:
@@ -305,7 +324,7 @@ class Session:
         """The task's own answer."""
         self.need("answer")
         if self._answer is None:
-            with self.running():
+            with self._answering():
                 self._answer = self.reading.answer()
         return self._answer
 
@@ -334,9 +353,12 @@ class Session:
     def score(self, target: Target | None = None, measure: Measure = "probability") -> float:
         """The number behind an answer: a probability, or the logit it is made from."""
         chosen = self.target(target)
-        with self.running():
+        if (chosen, measure) in self._scores:
+            return self._scores[chosen, measure]
+        with self._answering():
             readouts = [self.reading.readout(row, self.reading.embeds(row)[None]) for row in range(len(self.rows))]
-        return float(self.reading.score(readouts, chosen, measure)[0])
+        self._scores[chosen, measure] = float(self.reading.score(readouts, chosen, measure)[0])
+        return self._scores[chosen, measure]
 
     def ablate(self, off: Switches, means: Means | None = None) -> ablation.Ablation:
         """The answer without some parts of the model, or with their means (`session.means_of`) in their place."""
@@ -350,12 +372,12 @@ class Session:
         *,
         steps: int | None = None,
         baseline: Baseline = "pad",
-        progress: bool | None = None,
+        progress: Progress = None,
     ) -> Attribution:
         """Which tokens the answer, or another `target`, hangs on.
 
         Integrated gradients take as many `steps` as their scores need to add up to within 1 % (50 to 800), or those
-        that are given.
+        that are given. `progress` is a bar, or a function that is given (done, of how many) and may raise to stop.
         """
         self.need("attribute")
         return attribution.attribute(self, method, target, steps, baseline, progress)
@@ -375,7 +397,7 @@ class Session:
         places: Sequence[int] | None = None,
         part: Part = "state",
         measure: Measure = "probability",
-        progress: bool | None = None,
+        progress: Progress = None,
     ) -> Patching:
         """The states of another text put into this one, layer by layer and token by token: which bring its answer back?
 

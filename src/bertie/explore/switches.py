@@ -85,6 +85,11 @@ class Switches:
             raise InputError(f"There is no part {unknown[0]!r} to switch off.", f"There are: {', '.join(_PARTS)}.")
         return cls(**given)
 
+    def lowest(self) -> int | None:
+        """The first layer that anything is off in; None where nothing is."""
+        found = {*self.layers, *self.feed_forward, *(pair[0] for pair in (*self.heads, *self.neurons))}
+        return min(found, default=None)
+
     def check(self, bert: BertModel) -> None:
         """Refuse what the model does not have."""
         layers = bert.encoder.layer
@@ -251,6 +256,31 @@ def _whole_output(weigh: Weigh) -> Hook:
 
 def _added_output(weigh: Weigh) -> Hook:
     return lambda module, given, output: (given[0] + weigh(output[0] - given[0]), *output[1:])
+
+
+@contextmanager
+def from_layer(bert: BertModel, states: Callable[[], Tensor], layer: int) -> Iterator[None]:
+    """While this lasts, a run begins after `layer` layers, with `states()[layer]`, `[S, D]` of the row that is run.
+
+    The layers below give what they gave: a run that differs above alone need not begin with the embeddings.
+    """
+    if layer == 0:
+        yield
+        return
+    whole = bert.encoder.layer
+
+    def begin(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
+        found = states()[layer]
+        return found if output.dim() == 2 else found.expand_as(output)
+
+    with held(bert):
+        handle = bert.embeddings.register_forward_hook(begin)
+        bert.encoder.layer = nn.ModuleList(list(whole)[layer:])  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            handle.remove()
+            bert.encoder.layer = whole
 
 
 # -- means -------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from bertie.explore.session import Session
 
+_WIDEST = 1 << 14  # a vector that is kept: wider than any activation, and not a vocabulary
 _SOURCE = Path(bertie.__file__).parent
 
 # What each part computes, as a formula; the shapes are those of model/bert.py's legend.
@@ -152,7 +153,8 @@ class _Running:
         # [1, S, …] has a vector for every token; a position's or a pooled vector is no token's own.
         if place is not None and output.dim() == 3 and output.shape[1] == length:
             output = output[0, place]
-            self.vector = output.float().cpu().numpy().copy()
+            if len(output) <= _WIDEST:
+                self.vector = output.float().cpu().numpy().copy()
         self.figures = _figures(output)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,35 @@ def test_the_effect_is_what_the_answer_lost() -> None:
     assert alone.effect == pytest.approx(1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-6)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_an_answer_with_parts_off_begins_at_the_first_of_them(task: str) -> None:
+    """Below it nothing differs; the numbers are those of the whole run, to the bit."""
+    model = model_of(task)
+    session = session_of(task, model)
+    session.states()
+    off = Switches(heads={(2, 1)}, feed_forward={1})
+    ran: list[int] = []
+    for number, layer in enumerate(model.base_model.encoder.layer):
+        layer.register_forward_hook(lambda m, given, output, number=number: ran.append(number))
+    with switched(model, off):
+        whole = session_of(task, model).answer()
+    assert set(ran) == {0, 1, 2}
+    session.answer()
+    for row in range(len(session.rows)):
+        session.states(row)
+    ran.clear()
+    found = session.switch(off)
+    np.testing.assert_array_equal(numbers(found.answer()), numbers(whole))
+    assert set(ran) == {1, 2}
+    if session.targets():
+        with switched(model, off):
+            expected = session_of(task, model).score(session.targets()[0])
+        assert found.score(session.targets()[0]) == expected
+    back = found.switch(Switches())
+    np.testing.assert_array_equal(numbers(back.answer()), numbers(session.answer()))
+    assert len(model.base_model.encoder.layer) == 3
+
+
 def test_sessions_of_one_model_take_turns() -> None:
     """Hooks of one thread are never seen by another."""
     model = model_of("classify")
@@ -291,3 +321,6 @@ def test_a_long_text_is_cut_at_a_word_with_a_warning(task: str, text: str, secon
         assert given.startswith(kept)
         assert given[len(kept) :][:1] in ("", " ")  # at the end of a word
     assert session.answer().top
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_session(text, second, model=session.model, task=task, tokenizer=tokenizer(), warn=False).truncated

@@ -70,6 +70,27 @@ def test_a_result_pickles_and_shows_itself(view: str) -> None:
     assert html.count("<") == html.count(">")
 
 
+def test_long_work_tells_a_function_and_stops_when_it_raises() -> None:
+    session = session_of("classify")
+    for work in (
+        lambda tell: session.attribute("occlusion", progress=tell),
+        lambda tell: session.attribute(steps=9, progress=tell),
+        lambda tell: session.patch(session, progress=tell),
+    ):
+        seen: list[tuple[int, int]] = []
+        work(lambda done, total, seen=seen: seen.append((done, total)))
+        assert seen == [(done, seen[-1][1]) for done in range(seen[-1][1] + 1)]
+
+        def stop(done: int, total: int) -> None:
+            if done == 1:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            work(stop)
+        assert not any(module._forward_hooks for module in session.model.modules())
+        assert len(session.bert.encoder.layer) == 3
+
+
 def test_tokens_are_escaped_in_pictures() -> None:
     session = session_of("classify", text="a <script> & b")
     for found in (session.attention(0, 0), session.attribute("occlusion"), session.drift(), session.rollout()):
