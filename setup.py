@@ -2,13 +2,16 @@
 
 One is the engine's kernels, the other the tokenizer of many texts. They have no Python or PyTorch in them (they are
 called through plain pointers), so one build serves them all. A failed build is not a failed installation: the reference
-model and the Rust tokenizer answer instead, more slowly, and `bertie doctor` says so.
+model and the Rust tokenizer answer instead, more slowly, and `bertie doctor` says so. A release sets BERTIE_NATIVE=1
+for a wheel that must hold the libraries, and BERTIE_NATIVE=0 for the one that must not.
 """
 
+import os
 import platform
 import sys
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = "src/bertie/engine/cpu/csrc"
@@ -21,7 +24,14 @@ X86 = {
 FILES = ["encoder.cpp", "team.cpp", "kernels_portable.cpp"]
 
 
+NATIVE = os.environ.get("BERTIE_NATIVE", "" if sys.platform != "win32" else "0")
+
+
 class BuildIfPossible(build_ext):
+    def get_ext_filename(self, name):
+        """Without Python's version in it: ctypes opens the libraries, any Python can."""
+        return name.replace(".", "/") + ".so"
+
     def build_extension(self, ext):
         try:
             objects = []
@@ -37,7 +47,16 @@ class BuildIfPossible(build_ext):
                 objects, self.get_ext_fullpath(ext.name), target_lang="c++", extra_postargs=["-lpthread"]
             )
         except Exception as error:
+            if NATIVE == "1":
+                raise
             print(f"bertie: {ext.name} was not built ({error}); bertie works without it, more slowly.", file=sys.stderr)
+
+
+class AnyPython(bdist_wheel):
+    """One wheel for all Pythons of a platform, as the libraries know nothing of Python."""
+
+    def get_tag(self):
+        return ("py3", "none", super().get_tag()[2])
 
 
 is_x86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -52,6 +71,6 @@ wordpiece = Extension(
     "bertie.text.wordpiece._wordpiece", ["src/bertie/text/wordpiece/csrc/wordpiece.cpp"], optional=True
 )
 setup(
-    ext_modules=[] if sys.platform == "win32" else [kernels, wordpiece],
-    cmdclass={"build_ext": BuildIfPossible},
+    ext_modules=[] if NATIVE == "0" else [kernels, wordpiece],
+    cmdclass={"build_ext": BuildIfPossible, "bdist_wheel": AnyPython},
 )

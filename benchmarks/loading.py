@@ -34,7 +34,7 @@ import torch
 start = time.perf_counter()
 if library == "bertie":
     from bertie import BertModel
-    import bertie.checkpoint.fill
+    import bertie.checkpoint.load_weights
 else:
     from transformers import BertModel
 imported = time.perf_counter() - start

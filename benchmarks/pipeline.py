@@ -89,7 +89,7 @@ def main() -> None:
     chosen = paragraphs(given.texts)
     texts = chosen.texts
     cutting = embedder.cutting()
-    pipeline = embedder._vector_stream(cutting)
+    pipeline = embedder.vector_stream(cutting)
     whole = cutting.pieces(texts)
     print(f"{describe()}; {given.device}\n{chosen.source}, mean length {len(whole.ids) / len(texts):.0f} tokens")
 

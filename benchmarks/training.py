@@ -31,8 +31,8 @@ from benchmarks.machine import describe, save_result
 from bertie import BertConfig, BertForMaskedLM
 from bertie.training.contract import Batch, Examples, Objective
 from bertie.training.pretraining.objective import word_loss
-from bertie.training.run.device import step_flops
 from bertie.training.run.distributed import World
+from bertie.training.run.journal import step_flops
 from bertie.training.run.loop import Training
 from bertie.training.settings import Settings
 

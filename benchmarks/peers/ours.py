@@ -21,8 +21,9 @@ from benchmarks.peers.batches import Rows, Setting
 from benchmarks.texts import MAX_TOKENS
 from bertie import BertModel
 from bertie.errors import BertieError
-from bertie.running.batching import Row, split_by_tokens
+from bertie.running.batching import split_by_tokens
 from bertie.running.open import OpenModel
+from bertie.running.rows import Row
 from bertie.running.stream import run_in_order
 from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer

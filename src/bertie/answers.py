@@ -271,10 +271,16 @@ class SentFeatures:
 
 @dataclass(frozen=True)
 class TaskRoute:
-    """Where a server answers a task: a list of `inputs` there gives as many `results`, each of the type `sent`."""
+    """Where a server answers a task: a list of `inputs` there gives as many `results`, each of the type `sent`.
+
+    `method` is what clients call it, if not as the task is called. `checkpoints` are the classes of models that are
+    served for it when no task is named, where `bertie.serve.tasks` does not say it.
+    """
 
     path: str
     sent: object
+    method: str = ""
+    checkpoints: tuple[str, ...] = ()
 
 
 # What the server makes its own routes of, and the client its requests.
@@ -283,6 +289,6 @@ TASK_ROUTES: dict[str, TaskRoute] = {
     "tag": TaskRoute("/v1/tag", list[Entity]),
     "answer": TaskRoute("/v1/answer", AnswerResult),
     "fill": TaskRoute("/v1/fill", Filled),
-    "next": TaskRoute("/v1/next", NextSentence),
+    "next": TaskRoute("/v1/next", NextSentence, method="next_sentence"),
     "features": TaskRoute("/v1/features", SentFeatures),
 }

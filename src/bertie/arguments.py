@@ -7,10 +7,14 @@ setting, its value and what is accepted (errors.py).
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Iterable
-from typing import TypeGuard, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from bertie.errors import BertieError, InputError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 T = TypeVar("T")
 
@@ -26,6 +30,11 @@ def one_of(name: str, value: T, known: Collection[T], error: type[BertieError] =
 def is_whole(value: object, least: float = -math.inf, most: float = math.inf) -> TypeGuard[int]:
     """Whether this is a whole number (True and False are none) inside its bounds."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_path(value: object) -> TypeIs[str | os.PathLike[str]]:
+    """Whether this names a file or folder, or a checkpoint."""
+    return isinstance(value, str | os.PathLike)
 
 
 def one_or_several(value: str | Iterable[str]) -> tuple[str, ...]:

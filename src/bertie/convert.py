@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertie.checkpoint.hostile.paths import leads_out
-from bertie.checkpoint.read import Checkpoint, open_checkpoint
+from bertie.checkpoint.open_checkpoint import Checkpoint, open_checkpoint
 from bertie.checkpoint.report import LoadingReport, listed
 from bertie.checkpoint.tensorflow import save_tf_checkpoint
 from bertie.config import BertConfig

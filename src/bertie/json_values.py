@@ -7,9 +7,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
 
 Json = Mapping[str, "Json"] | list["Json"] | str | int | float | bool | None
+
+
+def parsed(source: str | bytes, pairs: Callable[[list[tuple[str, object]]], object] | None = None) -> object:
+    """What JSON says; a `ValueError` says why it is none. `pairs` makes an object of its members."""
+    try:
+        return json.loads(source, object_pairs_hook=pairs)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def members(value: object) -> dict[str, Any] | None:
+    """An object's values by name; None for what is no object."""
+    return value if isinstance(value, dict) else None
 
 
 def fields(value: object) -> Mapping[str, object]:

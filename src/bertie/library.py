@@ -14,7 +14,7 @@ def open_library(beside: str, name: str, signatures: Signatures, *, version: tup
 
     `version` names the function that tells its version, and the one that is wanted.
     """
-    for path in sorted(Path(beside).parent.glob(f"{name}*.so")):
+    for path in sorted(Path(beside).parent.glob(f"{name}*.so"), key=lambda path: len(path.name)):
         try:
             library = ctypes.CDLL(str(path))
             for function_name, (result, arguments) in signatures.items():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import bertie.model
 from bertie.checkpoint.names import BASE, common_wrapper
-from bertie.checkpoint.read import Checkpoint, open_checkpoint
+from bertie.checkpoint.open_checkpoint import Checkpoint, open_checkpoint
 from bertie.errors import CheckpointError
 from bertie.model.hub.options import take_fetching
 from bertie.model.pretrained import BertPreTrainedModel

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import bertie
-from bertie.checkpoint.fill import named_dtype
+from bertie.checkpoint.load_weights import named_dtype
 from bertie.checkpoint.safetensors import SafeFile
 from bertie.checkpoint.torch_bin import read_bin
 from bertie.config import MAX_LABELS, BertConfig

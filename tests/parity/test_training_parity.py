@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertie.training import train
 from bertie.training.contract import Batch, Examples
-from bertie.training.optim.schedules import Schedule
+from bertie.training.optim import Schedule
 from bertie.training.pretraining.corpus import tokenize_corpus
 from bertie.training.pretraining.objective import Pretraining
 from bertie.training.pretraining.pairs import SequenceExamples

@@ -120,7 +120,7 @@ def main() -> None:
 
         known = Tokenized(embedder.loaded.tokenizer, 256)
         rows = [cutting.pieces(chunk) for chunk in chunks]
-        road = embedder._vector_stream(cutting)
+        road = embedder.vector_stream(cutting)
         ready = VectorStream(road.loaded, known, road.pool, road.finish, road.budget)
         embedder.embed(texts)
         end, pre = [], []

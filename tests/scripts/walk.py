@@ -4,7 +4,8 @@
     python tests/scripts/walk.py --files    with the files of each, in the order in which they are first entered
 
 Calls are traced while they run (`sys.setprofile` in every thread), warm: each is made once before. Only functions with
-a name count: comprehensions, and what a class body or an import runs, are no steps of a reader's.
+a name count: comprehensions, and what a class body or an import runs, are no steps of a reader's. Standard error is no
+terminal here, where a progress bar would be one file more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 import threading
 import urllib.request
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from itertools import pairwise
@@ -72,13 +73,14 @@ class Walk:
 
 def traced(call: Callable[[], object]) -> Walk:
     """The second of two calls."""
-    call()
-    walk = Walk()
-    walk.start()
-    try:
+    with redirect_stderr(StringIO()):
         call()
-    finally:
-        walk.stop()
+        walk = Walk()
+        walk.start()
+        try:
+            call()
+        finally:
+            walk.stop()
     return walk
 
 

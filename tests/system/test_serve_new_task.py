@@ -1,8 +1,7 @@
-"""Another task, from the model to the client: what there is to write, and in how many files.
+"""Another task over HTTP with a request of its own: its path, its class and what a request of it is.
 
-`tasks/shout.py` (a library's task) and `answers.py` (its answer and its path) are what any task has; over HTTP it takes
-one entry in `serve/tasks.py`. The route, its part of the OpenAPI document and the client's request are made of these.
-With a command in `cli/` that makes four files.
+The route, its part of the OpenAPI document and the client's request are made of these. What a task takes that has no
+declaration of its own is in tests/unit/test_four_files.py.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ import httpx
 
 from bertie import answers
 from bertie.client import AsyncClient, Client
-from bertie.running.batching import Row
+from bertie.running.rows import Row
 from bertie.serve import app, tasks
+from bertie.serve.routes.rows import RowRoute
 from bertie.serve.run import Running
-from bertie.serve.runners import Place, RowRunner, Runner, Source
 from bertie.serve.schemas import Request, as_list
 from bertie.serve.settings import ModelChoice, Settings
 from bertie.tasks.features import FeatureExtractor
@@ -67,22 +66,14 @@ class ShoutRequest(Request):
     times: int = 1
 
 
-def open_shout(source: Source, place: Place) -> Runner:
-    shouter = Shouter(source, device=place.device, dtype=place.dtype)
-    return RowRunner("shout", shouter.loaded, Shouter, run=shouter.run, warm="warm up")
-
-
-DECLARED = tasks.ServedTask(
-    "shout",
-    open_shout,
-    route=tasks.RowRoute[ShoutRequest, Shouted](
-        summary="How loud a text is.",
-        request=ShoutRequest,
-        items=lambda body: as_list(body.inputs),
-        options=lambda body: {"times": body.times},
-        remedy="Send fewer texts at once.",
-        examples={"one": {"inputs": "Hello."}},
-    ),
+DECLARED = tasks.ServedTask("shout", tasks.rows_by("shout", Shouter, warm="warm up"))
+SHOWN = RowRoute[ShoutRequest, Shouted](
+    summary="How loud a text is.",
+    request=ShoutRequest,
+    items=lambda body: as_list(body.inputs),
+    options=lambda body: {"times": body.times},
+    remedy="Send fewer texts at once.",
+    examples={"one": {"inputs": "Hello."}},
 )
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -93,6 +84,7 @@ def server(tmp_path: Path) -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(answers.TASK_ROUTES, "shout", ROUTE)
         patch.setitem(tasks.TASKS, "shout", DECLARED)
+        patch.setitem(tasks.ROW_ROUTES, "shout", SHOWN)
         importlib.reload(app)  # which makes the routes of what is declared
         patch.setattr("bertie.serve.run.make_app", app.make_app)
         choice = ModelChoice("m", saved(tmp_path, "BertModel"), ("shout",))

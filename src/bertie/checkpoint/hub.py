@@ -14,7 +14,9 @@ from inspect import signature
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from bertie.checkpoint.folder import (
+from bertie.checkpoint.hostile.paths import inside, read_json_file
+from bertie.checkpoint.shipped import SHIPPED, installed
+from bertie.checkpoint.weight_files import (
     CONFIG_NAMES,
     MAX_FILES,
     WEIGHT_NAMES,
@@ -26,8 +28,6 @@ from bertie.checkpoint.folder import (
     with_variant,
     wrong_kind,
 )
-from bertie.checkpoint.hostile.paths import inside, read_json_file
-from bertie.checkpoint.shipped import SHIPPED, installed
 from bertie.errors import CheckpointError, CheckpointNotFound, MissingExtra
 from bertie.json_values import fields, text
 

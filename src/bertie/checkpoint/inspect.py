@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertie.checkpoint.folder import WeightFiles
+from bertie.checkpoint.find_checkpoint import Located, read_located
 from bertie.checkpoint.hostile.paths import open_weights
 from bertie.checkpoint.hostile.safetensors_header import read_header
 from bertie.checkpoint.hostile.torch_file import read_torch_headers
-from bertie.checkpoint.locate import Located, read_located
 from bertie.checkpoint.names import common_wrapper, modern, num_layers
 from bertie.checkpoint.report import listed
+from bertie.checkpoint.weight_files import WeightFiles
 from bertie.config import BertConfig
 from bertie.errors import BertieError
 from bertie.json_values import fields, items

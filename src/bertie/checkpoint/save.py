@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from bertie import json_values
-from bertie.checkpoint.fill import named_dtype, named_tensors
-from bertie.checkpoint.folder import with_variant
+from bertie.checkpoint.load_weights import named_dtype, named_tensors
 from bertie.checkpoint.safetensors import stored_dtype, write_safetensors
+from bertie.checkpoint.weight_files import with_variant
 from bertie.errors import CheckpointError, ConfigError
 from bertie.files import new_files
 

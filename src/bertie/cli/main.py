@@ -19,40 +19,16 @@ from bertie import __version__
 from bertie.cli.support.spelling import named_command, see_help, typed
 from bertie.errors import BertieError, InputError, Spoken
 
-# Modules are imported only when their command runs or its own help is asked for.
-SECTIONS: dict[str, dict[str, str]] = {
-    "Answers": {
-        "embed": "Vectors of texts.",
-        "similarity": "How alike texts are.",
-        "rerank": "Documents in the order of how well they answer a query.",
-        "index": "Embed a collection into a folder, to search in it.",
-        "search": "The texts of an index that are nearest to a query.",
-        "classify": "Labels for texts or pairs; your own labels with --labels.",
-        "tag": "Entities, highlighted where they stand.",
-        "answer": "Answer questions by quoting a text.",
-        "fill": "Words for [MASK].",
-        "next": "How likely one text is to follow another.",
-        "features": "A vector for every token, as Google's extract_features writes.",
-        "generate": "Go on from a prompt, with a decoder.",
-        "tokenize": "How texts are cut into word pieces.",
-    },
-    "Training": {
-        "finetune": "Teach a checkpoint a task from labelled files.",
-        "pretrain": "A new BERT from raw text, or more of it for an old one.",
-    },
-    "Checkpoints": {
-        "inspect": "What is in a checkpoint, from its headers alone.",
-        "verify": "Load a checkpoint, check every tensor, and certify it.",
-        "convert": "Another format: hub safetensors or Google TensorFlow.",
-    },
-    "Serving": {
-        "serve": "Models behind HTTP: OpenAI's and other servers' routes, and a page to try.",
-        "client": "Ask a server that runs: the same tasks, the same answers.",
-        "explore": "See inside a model: a page in your browser, or in one HTML file.",
-    },
-    "This machine": {
-        "doctor": "Versions, processor, GPU, kernels, where models are looked for.",
-    },
+# The sections of `bertie --help`: the folder of commands/ whose modules are its commands, and those listed first.
+SECTIONS = {
+    "Answers": (
+        "tasks",
+        "embed similarity rerank index search classify tag answer fill next features generate tokenize",
+    ),
+    "Training": ("training", "finetune pretrain"),
+    "Checkpoints": ("checkpoints", "inspect verify convert"),
+    "Serving": ("serving", "serve client explore"),
+    "This machine": ("", "doctor"),
 }
 EXAMPLES = {
     "Answers": 'bertie similarity "A man plays guitar." "Someone makes music."',
@@ -61,15 +37,22 @@ EXAMPLES = {
     "Serving": "bertie serve -m ./my-bert",
     "This machine": "bertie doctor",
 }
-COMMANDS = [name for commands in SECTIONS.values() for name in commands]
-# The folder of commands/ that a section's commands are in.
-FOLDERS = {
-    "Answers": "tasks.",
-    "Training": "training.",
-    "Checkpoints": "checkpoints.",
-    "Serving": "serving.",
-    "This machine": "",
-}
+
+
+def _sections() -> dict[str, dict[str, str]]:
+    """The commands of each section and the files they are in. (os.path, because importing pathlib would be felt.)"""
+    found = {}
+    for title, (folder, first) in SECTIONS.items():
+        place = os.path.join(os.path.dirname(__file__), "commands", folder)
+        modules = [name for name in os.listdir(place) if name.endswith(".py") and not name.startswith("_")]
+        files = {name.removesuffix(".py"): os.path.join(place, name) for name in modules}
+        order = [*first.split(), *sorted(files)]
+        found[title] = {name: files[name] for name in dict.fromkeys(order)}
+    return found
+
+
+FILES = _sections()
+COMMANDS = [name for files in FILES.values() for name in files]
 _STOP_BY_THEMSELVES = (["serve"], ["finetune"], ["pretrain"])
 
 
@@ -82,15 +65,18 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        folder = next(FOLDERS[title] for title, commands in SECTIONS.items() if cmd_name in commands)
-        command: click.Command = import_module(f"bertie.cli.commands.{folder}{cmd_name}").command
+        folder = next(SECTIONS[title][0] for title, files in FILES.items() if cmd_name in files)
+        # Modules are imported only when their command runs or its own help is asked for.
+        command: click.Command = import_module(
+            ".".join(filter(None, ("bertie.cli.commands", folder, cmd_name)))
+        ).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
-        for title, commands in SECTIONS.items():
+        for title, files in FILES.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+                formatter.write_dl([(name.ljust(width), _summary(file)) for name, file in files.items()])
                 formatter.write_paragraph()
                 formatter.write_text(f"Example: {EXAMPLES[title]}")
 
@@ -109,6 +95,13 @@ class LazyCommands(click.Group):
         except BrokenPipeError:  # here and not in main(): click would take it for a failure
             _leave_quietly()
             return 0
+
+
+def _summary(file: str) -> str:
+    """What a command does, from the first line of its file: its docstring, after the command's name."""
+    with open(file, encoding="utf-8") as lines:
+        line = next(lines).partition("`: ")[2].strip().removesuffix('"""')
+    return line[:1].upper() + line[1:]
 
 
 @click.group(
@@ -130,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     warnings.showwarning = partial(_show_warning, given)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it retries, our own error says once
     try:
-        result: Any = cli.main(args=arguments, prog_name="bertie", standalone_mode=False)
+        result: int | None = cli.main(args=arguments, prog_name="bertie", standalone_mode=False)
     except BertieError as error:
         command, path = named_command(cli, given)
         cause, remedy = error.said(typed(command))
@@ -153,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         _complain("There is not enough memory for this.", "Use --device cpu, --dtype float16, or fewer texts at once.")
         return 2
-    return result if isinstance(result, int) else 0
+    return result or 0
 
 
 def _complain(cause: str, remedy: str) -> None:

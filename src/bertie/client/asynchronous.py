@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from bertie.client.requests import Call
-from bertie.client.tasks import A, I, L, Plan, TaskMethods, checked_item, import_httpx, shaped
+from bertie.client.tasks import A, I, L, Plan, TaskMethods, checked_item, shaped
 
 
 class AsyncClient(TaskMethods):
@@ -17,13 +17,7 @@ class AsyncClient(TaskMethods):
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
         super().__init__(url, **settings)
-        self._httpx = import_httpx()
-        self._http = self._httpx.AsyncClient(
-            base_url=self.url,
-            headers=self._headers,
-            timeout=self._httpx.Timeout(self.timeout, connect=10.0, pool=None),
-            limits=self._httpx.Limits(max_connections=max(self.concurrency, 100)),
-        )
+        self._http = self._httpx.AsyncClient(**self._connection(100, pool=None))
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -34,6 +34,7 @@ from bertie.answers import (
 )  # fmt: skip
 from bertie.arguments import whole_number
 from bertie.errors import BertieError, InputError, TruncationWarning
+from bertie.json_values import fields, text
 
 if TYPE_CHECKING:
     from bertie.answers import Floats
@@ -266,11 +267,8 @@ def too_slow(url: str, seconds: float | None) -> ServerError:
 
 def _words(payload: object) -> tuple[str | None, str | None]:
     """Cause and remedy in any of the shapes that servers use: ours, OpenAI's, text-embeddings-inference's."""
-    if not isinstance(payload, dict):
-        return None, None
-    error = payload.get("error", payload.get("detail"))
-    if isinstance(error, dict):
-        payload, error = error, error.get("message")
-    words = payload.get("cause") or payload.get("message") or error, payload.get("remedy")
-    cause, remedy = (one if isinstance(one, str) else None for one in words)
-    return cause, remedy
+    given = fields(payload)
+    error = given.get("error", given.get("detail"))
+    if inner := fields(error):
+        given, error = inner, inner.get("message")
+    return text(given.get("cause") or given.get("message") or error), text(given.get("remedy"))

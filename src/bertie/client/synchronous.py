@@ -10,7 +10,7 @@ from itertools import chain, count, islice
 from typing import Any
 
 from bertie.client.requests import Call
-from bertie.client.tasks import A, I, L, Plan, TaskMethods, import_httpx, shaped
+from bertie.client.tasks import A, I, L, Plan, TaskMethods, shaped
 
 
 class Client(TaskMethods):
@@ -18,13 +18,7 @@ class Client(TaskMethods):
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
         super().__init__(url, **settings)
-        self._httpx = import_httpx()
-        self._http = self._httpx.Client(
-            base_url=self.url,
-            headers=self._headers,
-            timeout=self._httpx.Timeout(self.timeout, connect=10.0),
-            limits=self._httpx.Limits(max_connections=max(self.concurrency, 10)),
-        )
+        self._http = self._httpx.Client(**self._connection(10))
 
     def close(self) -> None:
         self._http.close()

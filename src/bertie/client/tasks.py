@@ -181,25 +181,33 @@ class TaskMethods:
         self._key = api_key or os.environ.get(KEY_VARIABLE) or None
         if self._key and not all(32 < ord(letter) < 127 for letter in self._key):
             raise InputError("The API key has characters that no HTTP header can carry.", "Is there a line end in it?")
+        self._httpx = import_httpx()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"  # never the key
 
-    @property
-    def _headers(self) -> dict[str, str]:
+    def _connection(self, least: int, **timeouts: float | None) -> dict[str, Any]:
+        """What both clients of httpx are made with, for `least` connections or more."""
         headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "bertie-client"}
-        return headers | ({"authorization": f"Bearer {self._key}"} if self._key else {})
+        return {
+            "base_url": self.url,
+            "headers": headers | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
+            "timeout": self._httpx.Timeout(self.timeout, connect=10.0, **timeouts),
+            "limits": self._httpx.Limits(max_connections=max(self.concurrency, least)),
+        }
 
     # -- what both clients do alike -------------------------------------------------------------------------------
 
     def _pause_after(self, problem: httpx.TransportError, attempt: int) -> float:
         """How long to wait after a connection that failed, or the final error."""
-        httpx = import_httpx()
-        if isinstance(problem, (httpx.ReadTimeout, httpx.WriteTimeout, httpx.PoolTimeout)):
-            # It may be working on it: asking again makes it worse.
-            raise requests.too_slow(self.url, self.timeout) from None
-        final = isinstance(problem, (httpx.UnsupportedProtocol, httpx.LocalProtocolError))
-        pause = None if final else self.retrying.pause(attempt)
+        httpx = self._httpx
+        pause = self.retrying.pause(attempt)
+        match problem:
+            case httpx.ReadTimeout() | httpx.WriteTimeout() | httpx.PoolTimeout():
+                # It may be working on it: asking again makes it worse.
+                raise requests.too_slow(self.url, self.timeout) from None
+            case httpx.UnsupportedProtocol() | httpx.LocalProtocolError():
+                pause = None
         if pause is None:
             raise requests.unreachable(self.url, problem) from None
         return pause
@@ -379,6 +387,21 @@ class TaskMethods:
     def health(self) -> Plan[None, bool, bool]:
         """True from a server that is well; a ServerError otherwise."""
         return _get("/health", object, lambda found: True)
+
+
+def _routed(name: str) -> Callable[..., object]:
+    """The method of a task that has only its route: its options are sent as they are."""
+
+    def method(client: Any, texts: object, **options: object) -> object:
+        return client.ask(texts, name, **options)
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
+
+for _name, _route in TASK_ROUTES.items():
+    if not hasattr(TaskMethods, _route.method or _name):
+        setattr(TaskMethods, _name, _routed(_name))
 
 
 def _get(path: str, kind: type[W], read: Callable[[W], A]) -> Plan[None, A, A]:

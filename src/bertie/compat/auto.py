@@ -39,7 +39,7 @@ class AutoConfig(_Auto):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> BertConfig:
         """The configuration of a folder, a file or a hub name; further keywords change it."""
-        from bertie.checkpoint.folder import check_model_type
+        from bertie.checkpoint.weight_files import check_model_type
 
         options.pop("code_revision", None)
         values, changes = BertConfig.get_config_dict(pretrained_model_name_or_path, **options)

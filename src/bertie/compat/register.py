@@ -77,7 +77,7 @@ def _is_berts(source: str | Path, options: dict[str, Any]) -> bool:
     """Whether the tokenizer is the usual one: a BERT may have another (multilingual E5 has XLM-R's)."""
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-    from bertie.checkpoint.locate import read_config
+    from bertie.checkpoint.find_checkpoint import read_config
 
     if options.get("tokenizer_type") not in (None, "bert"):
         return False

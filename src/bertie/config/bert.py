@@ -305,7 +305,7 @@ class BertConfig:
         cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any
     ) -> tuple[Values, Values]:
         """The file's keys as they are, and those of the arguments that do not say how to fetch it."""
-        from bertie.checkpoint.locate import read_config
+        from bertie.checkpoint.find_checkpoint import read_config
 
         if options.get("token") is None and options.get("use_auth_token") is not None:
             options["token"] = options.pop("use_auth_token")

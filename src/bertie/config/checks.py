@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
+from bertie.arguments import is_whole
 from bertie.errors import CheckpointNotFound, ConfigError
+from bertie.json_values import members
 
 if TYPE_CHECKING:
     from bertie.config.bert import BertConfig
@@ -77,19 +79,15 @@ _FLAGS = (
 )  # fmt: skip
 
 
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _is_number(value: object) -> TypeGuard[float]:
     # JSON has whole numbers that no float can hold.
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 _CHECK_SIZES = "Check the sizes."
 _Rule = tuple[tuple[str, ...], Callable[[object], bool], str]
 _FIELDS: tuple[_Rule, ...] = (
-    (_SIZES, lambda x: _is_int(x) and x >= 1, "a whole number of at least 1"),
+    (_SIZES, lambda x: is_whole(x, 1), "a whole number of at least 1"),
     (
         ("hidden_dropout_prob", "attention_probs_dropout_prob"),
         lambda x: _is_number(x) and 0 <= x < 1,
@@ -101,8 +99,8 @@ _FIELDS: tuple[_Rule, ...] = (
         "a probability, 0 up to (not including) 1",
     ),
     (("initializer_range", "layer_norm_eps"), lambda x: _is_number(x) and 0 <= x <= 1, "a small number, 0 to 1"),
-    (_FLAGS, lambda x: isinstance(x, bool), "true or false"),
-    (("chunk_size_feed_forward",), lambda x: _is_int(x) and x >= 0, "0 (whole) or a length"),
+    (_FLAGS, lambda x: x is True or x is False, "true or false"),
+    (("chunk_size_feed_forward",), lambda x: is_whole(x, 0), "0 (whole) or a length"),
 )
 
 
@@ -134,7 +132,7 @@ def validate(config: BertConfig) -> None:
             "Cross-attention belongs to a decoder: set is_decoder=True as well.",
         )
     pad = config.pad_token_id
-    if pad is not None and (not _is_int(pad) or not 0 <= pad < config.vocab_size):
+    if pad is not None and not is_whole(pad, 0, config.vocab_size - 1):
         raise ConfigError(
             f"config.pad_token_id is {pad!r}; it takes null or an id below config.vocab_size ({config.vocab_size})."
         )
@@ -193,18 +191,18 @@ def read_json_object(path: str | os.PathLike[str]) -> Values:
     finally:
         if collecting:
             gc.enable()
-    if not isinstance(values, dict):
+    if (found := members(values)) is None:
         raise ConfigError(f"{path} holds a JSON {type(values).__name__}, not an object of keys and values.")
-    return values
+    return found
 
 
 def plain_int(value: T) -> T | int:
     """NumPy's whole numbers, which counting labels often gives, as Python's; everything else as it is."""
-    if isinstance(value, bool | int | float | str) or not hasattr(type(value), "__index__"):
+    if isinstance(value, int):
         return value
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # its class was asked
-    except TypeError:  # an array of several
+        return operator.index(value)  # type: ignore[arg-type]  # what it raises for others is what we ask
+    except TypeError:
         return value
 
 
@@ -212,7 +210,7 @@ def checked_num_labels(value: object) -> int:
     if value is None:
         return 2
     value = plain_int(value)
-    if not _is_int(value) or not 1 <= value <= MAX_LABELS:
+    if not is_whole(value, 1, MAX_LABELS):
         raise ConfigError(
             f"config.num_labels is {value!r:.40}; it takes a whole number, at least 1 and at most {MAX_LABELS:,}."
         )
@@ -257,7 +255,7 @@ def read_pruned_heads(value: Any, name: str = "config.pruned_heads") -> dict[int
 def like(old: object, name: str, text: str) -> object:
     words = {"true": True, "1": True, "y": True, "yes": True, "false": False, "0": False, "n": False, "no": False}
     try:
-        if isinstance(old, bool):
+        if old is True or old is False:
             return words[text.lower()]
         if isinstance(old, int | float | str):
             return type(old)(text)

@@ -15,6 +15,7 @@ from bertie.data.lists import as_rows
 from bertie.data.reading import Reader, bad_row, converted
 from bertie.data.rows import Row
 from bertie.errors import DataError
+from bertie.json_values import text
 
 TEXT_COLUMNS = ("text", "sentence", "content", "document", "passage", "query", "question", "sentence1", "text_a")
 PAIR_COLUMNS = (
@@ -87,8 +88,8 @@ def text_of(row: Row, column: str) -> str:
     if column not in row.values:
         raise bad_row(f"{row.where}: there is no column {column!r}; there are: {_listed(list(row.values))}.")
     value = row.values[column]
-    if isinstance(value, str):
-        return value
+    if (found := text(value)) is not None:
+        return found
     got = "nothing" if value is None else f"{type(value).__name__} {str(value)[:40]}"
     raise bad_row(f"{row.where}: the column {column!r} should be text, and holds {got}.")
 
@@ -181,10 +182,11 @@ def label_of(row: Row, column: str, *, scored: bool = False) -> str | float:
         if number - number == 0:  # neither infinite nor NaN
             return number
         raise bad_row(f"{row.where}: the column {column!r} should be a number, and holds {value!r}.")
-    if isinstance(value, float) and value.is_integer():  # a whole number from a table that has gaps
-        value = int(value)
-    if isinstance(value, str | int) and str(value).strip():
-        return str(value)
+    match value:
+        case float() if value.is_integer():  # a whole number from a table that has gaps
+            return str(int(value))
+        case str() | int() if str(value).strip():
+            return str(value)
     raise bad_row(f"{row.where}: the column {column!r} should be a label, and holds {value!r}.")
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeGuard, cast
 from bertie.data.reading import BadRows, Reader, bad_row
 from bertie.data.rows import Row, RowReader, read_rows
 from bertie.errors import DataError, InputError
+from bertie.json_values import text, texts
 
 _LOOKED_AT = 100  # values of a column, until one is there that is not missing
 _ACCEPTED = "Give a list of texts, of (text, text) pairs or of dicts, a table, or read_rows(path)."
@@ -25,15 +26,16 @@ def as_rows(given: object, *, skip_bad: bool = False) -> RowReader:
     >>> [dict(row.values) for row in as_rows(["one", ("two", "three")])]
     [{'text': 'one'}, {'text_a': 'two', 'text_b': 'three'}]
     """
-    if isinstance(given, Reader):
-        return cast(RowReader, given)
-    if isinstance(given, os.PathLike):
-        return read_rows(given, skip_bad=skip_bad)
-    if isinstance(given, str | bytes):
-        raise DataError(
-            f"{given[:60]!r} is one string: it could be a text or the name of a file.",
-            "Give [text] for a text, read_rows(path) for a file.",
-        )
+    match given:
+        case Reader():
+            return cast(RowReader, given)
+        case os.PathLike():
+            return read_rows(given, skip_bad=skip_bad)
+        case str() | bytes():
+            raise DataError(
+                f"{given[:60]!r} is one string: it could be a text or the name of a file.",
+                "Give [text] for a text, read_rows(path) for a file.",
+            )
     values = _items(given)
     name = f"the {type(given).__name__} given"
 
@@ -90,14 +92,16 @@ def _columns(given: Mapping[Any, Any]) -> Iterable[object]:
 
 
 def _row(value: object, number: int, name: str, bad: BadRows) -> Row | None:
-    if isinstance(value, Row):
-        return value
-    if isinstance(value, str):
-        return Row({"text": value}, number, name, "item")
-    if isinstance(value, Mapping):
-        return Row(value, number, name, "item")
-    if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(text, str) for text in value):
-        return Row({"text_a": value[0], "text_b": value[1]}, number, name, "item")
+    match value:
+        case Row():
+            return value
+        case str():
+            return Row({"text": value}, number, name, "item")
+        case Mapping():
+            return Row(value, number, name, "item")
+    pair = texts(value)
+    if pair is not None and len(pair) == 2:
+        return Row({"text_a": pair[0], "text_b": pair[1]}, number, name, "item")
     bad.report(bad_row(f"{name}, item {number}: {type(value).__name__} is not a row. {_ACCEPTED}"))
     return None
 
@@ -157,19 +161,19 @@ def text_columns(given: Table) -> list[str]:
     found = []
     for name in column_names(given) or ():
         first = next((value for value in _values(given[name][:_LOOKED_AT]) if not _missing(value)), None)
-        if isinstance(first, str):
+        if text(first) is not None:
             found.append(name)
     return found
 
 
 def text_column(given: Table, what: str = "texts") -> list[Any]:
     """The values of the one column of a table that holds text; where there are several, or none, an error."""
-    texts = text_columns(given)
-    if len(texts) == 1:
-        return _values(given[texts[0]])
+    names = text_columns(given)
+    if len(names) == 1:
+        return _values(given[names[0]])
     everything = ", ".join(map(repr, column_names(given) or ())) or "no columns"
-    said = f"columns of text: {', '.join(map(repr, texts))}" if texts else f"no column of text among {everything}"
-    remedy = f"Pass one of them: table[{texts[0]!r}]." if texts else "Pass a column of strings."
+    said = f"columns of text: {', '.join(map(repr, names))}" if names else f"no column of text among {everything}"
+    remedy = f"Pass one of them: table[{names[0]!r}]." if names else "Pass a column of strings."
     raise InputError(f"The {what} are a {type(given).__name__} with {said}.", remedy)
 
 

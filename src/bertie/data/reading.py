@@ -19,7 +19,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-SKIP_REMEDY = "Correct it, or leave such rows out and have them counted: skip_bad=True (--skip-bad)."
 _SKIPPING = "leave such rows out and have them counted: {skip_bad}."
 _REMEMBERED = 10
 

@@ -186,13 +186,14 @@ def _json_rows(lines: Iterator[tuple[int, str]], name: str, bad: BadRows) -> Ite
 
 
 def _object_row(value: object, number: int, name: str, unit: str, bad: BadRows) -> Iterator[Row]:
-    if isinstance(value, str):
-        value = {"text": value}
-    if isinstance(value, dict):
-        yield Row(value, number, name, unit)
-        return
-    got = type(value).__name__
-    bad.report(bad_row(f'{name}, {unit} {number}: wanted an object like {{"text": …}}, got {got}.'))
+    match value:
+        case str():
+            yield Row({"text": value}, number, name, unit)
+        case dict():
+            yield Row(value, number, name, unit)
+        case _:
+            got = type(value).__name__
+            bad.report(bad_row(f'{name}, {unit} {number}: wanted an object like {{"text": …}}, got {got}.'))
 
 
 def _json(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:

@@ -173,14 +173,15 @@ def _text(values: Mapping[str, object], key: str, where: str) -> str:
 
 
 def _answers(raw: object, where: str) -> list[tuple[str, int]]:
-    if raw is None:
-        return []
     given = items(raw)
-    if given is None and isinstance(raw, Mapping):
-        all_words, starts = items(raw.get("text")), items(raw.get("answer_start"))
-        if all_words is None or starts is None or len(all_words) != len(starts):
-            raise bad_row(f"{where}: 'text' and 'answer_start' should be lists of one length.")
-        given = [{"text": words, "answer_start": start} for words, start in zip(all_words, starts, strict=True)]
+    match raw:
+        case None:
+            return []
+        case Mapping():
+            all_words, starts = items(raw.get("text")), items(raw.get("answer_start"))
+            if all_words is None or starts is None or len(all_words) != len(starts):
+                raise bad_row(f"{where}: 'text' and 'answer_start' should be lists of one length.")
+            given = [{"text": words, "answer_start": start} for words, start in zip(all_words, starts, strict=True)]
     if given is None:
         raise bad_row(f"{where}: 'answers' should be a list, and is {type(raw).__name__}.")
     pairs = []

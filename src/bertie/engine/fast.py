@@ -25,7 +25,7 @@ from bertie.engine.runner import ReferenceRunner, Runner
 from bertie.errors import InputError
 from bertie.model import BertModel, KeyValueCache, inputs
 from bertie.model.inputs import WantedMaps
-from bertie.model.outputs import BertModelOutput
+from bertie.model.outputs import BertModelOutput, wants_dict
 from bertie.ops.packing import Packing
 
 logger = logging.getLogger("bertie.engine")
@@ -147,9 +147,18 @@ class FastBert(BertModel):
             else:
                 states = self._padded(input_ids, attention_mask, token_type_ids, position_ids, all_states)
             pooled = None if self.pooler is None else self.pooler(states[-1], packing)
-        if inputs.wants_dict(config, return_dict):
+        if wants_dict(config, return_dict):
             return BertModelOutput(states[-1], pooled, tuple(states) if all_states else None)
         return (states[-1], pooled, tuple(states)) if all_states else (states[-1], pooled)
+
+    def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        """`[tokens, hidden]` of rows end to end in the host's memory, all of segment 0; nobody waits for a GPU's."""
+        runner = self.runner
+        if runner.device.type == "cuda":  # whose kernels do not look at ids; the others' do
+            inputs.ids_below("input_ids", ids, self.config.vocab_size, "vocab_size")
+            inputs.fits_positions(max(lengths), 0, self.config.max_position_embeddings)
+            ids = ids.pin_memory()
+        return runner.last_state(ids, lengths)
 
     def _padded(
         self,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bertie.arguments import one_of
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import InputError
 from bertie.loading import model_class

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from bertie.running.progress import with_progress
+from bertie.running.task import with_bar
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ Progress = bool | None | Callable[[int, int], None]
 def counted(items: Sequence[T], what: str, progress: Progress) -> Iterator[T]:
     """The items, one after the other, with how many are done told on the way."""
     if not callable(progress):
-        yield from with_progress(items, what=what, total=len(items), show=progress)
+        yield from with_bar(items, what, len(items), progress)
         return
     progress(0, len(items))
     for done, item in enumerate(items, start=1):

@@ -34,8 +34,7 @@ from bertie.running.batching import split_by_tokens
 from bertie.running.open import ModelLike, OpenModel
 from bertie.text import BertTokenizer
 from bertie.text.corpus.sentence_pairs import example_key
-from bertie.training.contract import Examples, RowExamples
-from bertie.training.objective import batches_of, evaluating
+from bertie.training.contract import Examples, RowExamples, batches_of, evaluating
 from bertie.training.pretraining.objective import Pretraining
 from bertie.training.pretraining.pairs import PretrainingExample
 from bertie.training.registry import load_task

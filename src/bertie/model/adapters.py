@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertie.arguments import is_path
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, ConfigError, MissingExtra
+from bertie.json_values import text
 
 if TYPE_CHECKING:
     import torch
@@ -24,19 +26,19 @@ _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 def base_of_adapter(source: object) -> str | None:
     """The model that the adapter in a folder was made for; None where the folder holds none."""
-    if not isinstance(source, str | os.PathLike) or not os.path.isfile(file := os.path.join(source, _CONFIG)):
+    if not is_path(source) or not os.path.isfile(file := os.path.join(source, _CONFIG)):
         return None
     try:
         import peft  # noqa: F401  # with transformers, so that the model made next can load adapters
     except ImportError:
         raise MissingExtra("peft", "compat", f"Loading the adapter in {os.fspath(source)}") from None
     base = read_json_object(Path(file)).get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
+    if not (named := text(base)):
         raise CheckpointError(
             f"{file} does not name the model that the adapter is for: base_model_name_or_path is {base!r}.",
             "Load that model, then call model.load_adapter with this folder.",
         )
-    return base
+    return named
 
 
 def save_adapter(

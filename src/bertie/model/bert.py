@@ -36,7 +36,7 @@ from bertie.model.cache import KeyValueCache, LayerCache
 from bertie.model.hub import parts as hub_parts
 from bertie.model.hub.parts import run_attention, run_encoder, run_layer, takes_hub_arguments
 from bertie.model.inputs import WantedMaps
-from bertie.model.outputs import Answers, Attentions, BertEncoderOutput, BertModelOutput
+from bertie.model.outputs import Answers, Attentions, BertEncoderOutput, BertModelOutput, wants_dict
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.model.surgery import kept_features
 from bertie.ops.attention import AttentionPlan, Maps, attention, choose_backend
@@ -432,7 +432,7 @@ class BertModel(Answers[BertModelOutput], BertPreTrainedModel):
             output_attentions=inputs.wanted_maps(self, output_attentions),
         )
         pooled = None if self.pooler is None else self.pooler(encoded.last_hidden_state, packing)
-        if inputs.wants_dict(config, return_dict):
+        if wants_dict(config, return_dict):
             return BertModelOutput(pooler_output=pooled, **encoded)
         # The hub's tuple keeps the pooler's place even when there is no pooler.
         return (encoded.last_hidden_state, pooled, *encoded.to_tuple()[1:])

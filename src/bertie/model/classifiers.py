@@ -18,7 +18,7 @@ from bertie.model.bert import BertModel
 from bertie.model.heads import BertOnlyNSPHead, HeadModel
 from bertie.model.inputs import WantedMaps, nothing_more
 from bertie.model.losses import class_labels, classification_loss, cross_entropy, span_loss
-from bertie.model.outputs import Answers, LogitsOutput, QuestionAnsweringOutput
+from bertie.model.outputs import Answers, LogitsOutput, QuestionAnsweringOutput, as_wanted
 
 
 class BertForNextSentencePrediction(Answers[LogitsOutput], HeadModel):
@@ -59,7 +59,7 @@ class BertForNextSentencePrediction(Answers[LogitsOutput], HeadModel):
         if labels is not None:
             labels = class_labels("labels", labels, logits.shape[:-1], 2, check_values=self.check_inputs)
             loss = cross_entropy(logits, labels, num_items=num_items_in_batch)
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+        return as_wanted(self, LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
 class BertForSequenceClassification(Answers[LogitsOutput], HeadModel):
@@ -107,7 +107,7 @@ class BertForSequenceClassification(Answers[LogitsOutput], HeadModel):
                 smoothing=smoothing,
                 check_values=self.check_inputs,
             )
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+        return as_wanted(self, LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
 class BertForMultipleChoice(Answers[LogitsOutput], HeadModel):
@@ -158,7 +158,7 @@ class BertForMultipleChoice(Answers[LogitsOutput], HeadModel):
         loss = None
         if labels is not None:
             loss = classification_loss(logits, labels, "single_label_classification", check_values=self.check_inputs)
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+        return as_wanted(self, LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
 class BertForTokenClassification(Answers[LogitsOutput], HeadModel):
@@ -196,7 +196,7 @@ class BertForTokenClassification(Answers[LogitsOutput], HeadModel):
         if labels is not None:
             labels = class_labels("labels", labels, logits.shape[:-1], logits.shape[-1], check_values=self.check_inputs)
             loss = cross_entropy(logits.flatten(0, -2), labels, class_weights=class_weights, smoothing=smoothing)
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+        return as_wanted(self, LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
 class BertForQuestionAnswering(Answers[QuestionAnsweringOutput], HeadModel):
@@ -242,8 +242,8 @@ class BertForQuestionAnswering(Answers[QuestionAnsweringOutput], HeadModel):
                 for logits, positions in ((start, start_positions), (end, end_positions))
             ]
             loss = (losses[0] + losses[1]) / 2
-        return self._give(
-            QuestionAnsweringOutput(loss, start, end, outputs.hidden_states, outputs.attentions), return_dict
+        return as_wanted(
+            self, QuestionAnsweringOutput(loss, start, end, outputs.hidden_states, outputs.attentions), return_dict
         )
 
 

@@ -79,7 +79,7 @@ class _WithoutMemory(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         named = kwargs or {}
-        if func is torch.empty:
+        if func is torch.empty or func is torch.zeros:
             return torch.empty(*args, **{**named, "device": "meta"})
         if getattr(func, "__module__", None) == "torch.nn.init":
             return args[0] if args else named["tensor"]

@@ -24,7 +24,7 @@ from bertie.model.heads import BertLMHeadModel
 from bertie.model.hub.cache import Past
 from bertie.model.hub.methods import Kin
 from bertie.model.losses import IGNORED, class_labels, cross_entropy
-from bertie.model.outputs import Answers, BertModelOutput, Seq2SeqOutput
+from bertie.model.outputs import Answers, BertModelOutput, Seq2SeqOutput, as_wanted
 from bertie.model.pretrained import BertPreTrainedModel, num_parameters
 
 Model = TypeVar("Model", bound=BertPreTrainedModel)
@@ -221,7 +221,7 @@ class BertEncoderDecoder(Answers[Seq2SeqOutput], EncoderDecoderIO, Kin, Generati
             encoded.hidden_states,
             encoded.attentions,
         )
-        return result if inputs.wants_dict(self.decoder.config, return_dict) else result.to_tuple()
+        return as_wanted(self.decoder, result, return_dict)
 
     def shift_right(self, labels: Tensor) -> Tensor:
         """What the decoder reads while it learns to write `labels`: a start token, then all but the last."""

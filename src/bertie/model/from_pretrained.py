@@ -24,7 +24,7 @@ from bertie.model.hub.methods import HubModel
 from bertie.model.hub.options import DeviceMap, drop_meaningless, take_fetching
 
 if TYPE_CHECKING:
-    from bertie.checkpoint.read import Checkpoint
+    from bertie.checkpoint.open_checkpoint import Checkpoint
     from bertie.checkpoint.report import LoadingReport
     from bertie.model.bert import BertModel
     from bertie.model.heads import BertLMHeadModel
@@ -126,7 +126,7 @@ class PretrainedIO(Saved, HubModel):
         On the CPU the weights stay mapped to the file until they are changed: replace a file by renaming, as
         `save_pretrained` does, but never shorten it in place while a model loaded from it is in use.
         """
-        from bertie.checkpoint.read import given_checkpoint, open_checkpoint
+        from bertie.checkpoint.open_checkpoint import given_checkpoint, open_checkpoint
 
         fetching = take_fetching(options)
         to_adapter = {name: options.pop(name) for name in ("adapter_name", "adapter_kwargs") if name in options}
@@ -173,7 +173,7 @@ class PretrainedIO(Saved, HubModel):
         attention: str,
         key_mapping: Mapping[str, str] | None = None,
     ) -> tuple[Self, LoadingReport]:
-        from bertie.checkpoint.fill import check_num_layers, fill_new_model
+        from bertie.checkpoint.load_weights import check_num_layers, fill_new_model
 
         checkpoint.head = cls.__name__
         generation = overrides.pop("generation_config", None)
@@ -233,9 +233,10 @@ class EncoderDecoderIO(Saved):
         **options: Any,
     ) -> Self:
         """A pair of BERTs saved by `save_pretrained`, ours or the hub's EncoderDecoderModel's."""
-        from bertie.checkpoint import fill, read
+        from bertie.checkpoint.load_weights import check_num_layers, fill_new_model
+        from bertie.checkpoint.open_checkpoint import open_checkpoint
 
-        checkpoint = read.open_checkpoint(
+        checkpoint = open_checkpoint(
             pretrained_model_name_or_path,
             model_type="encoder-decoder",
             also=(GENERATION,),
@@ -253,8 +254,8 @@ class EncoderDecoderIO(Saved):
         for side, config in configs.items():
             config.name_or_path, config._attn_implementation = checkpoint.source, attention
             found, wanted = checkpoint.tensors, config.num_hidden_layers
-            fill.check_num_layers(found, wanted, source=checkpoint.source, prefix=f"{side}.")
-        model, report = fill.fill_new_model(
+            check_num_layers(found, wanted, source=checkpoint.source, prefix=f"{side}.")
+        model, report = fill_new_model(
             lambda: to_be_filled(cls._joined, configs),
             checkpoint,
             name=cls.__name__,
@@ -301,7 +302,7 @@ def _set_generation(model: Any, checkpoint: Checkpoint, given: Any) -> None:
 
 
 def _two_configs(checkpoint: Checkpoint) -> dict[str, BertConfig]:
-    from bertie.checkpoint.folder import check_model_type
+    from bertie.checkpoint.weight_files import check_model_type
 
     configs = {}
     for side in ("encoder", "decoder"):

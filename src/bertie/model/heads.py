@@ -23,7 +23,7 @@ from bertie.model.cache import KeyValueCache
 from bertie.model.generation.generate import Generation
 from bertie.model.inputs import WantedMaps
 from bertie.model.losses import IGNORED, class_labels, classification_loss, cross_entropy
-from bertie.model.outputs import Answers, BertForPreTrainingOutput, CausalLMOutput, LogitsOutput
+from bertie.model.outputs import Answers, BertForPreTrainingOutput, CausalLMOutput, LogitsOutput, as_wanted
 from bertie.model.pretrained import BertPreTrainedModel
 
 # -- heads -----------------------------------------------------------------------------------------------------------
@@ -194,8 +194,10 @@ class BertForPreTraining(Answers[BertForPreTrainingOutput], LanguageModel):
                 relationship, next_sentence_label, "single_label_classification", check_values=self.check_inputs
             )
             loss = next_loss if loss is None else loss + next_loss
-        return self._give(
-            BertForPreTrainingOutput(loss, logits, relationship, outputs.hidden_states, outputs.attentions), return_dict
+        return as_wanted(
+            self,
+            BertForPreTrainingOutput(loss, logits, relationship, outputs.hidden_states, outputs.attentions),
+            return_dict,
         )
 
 
@@ -236,7 +238,7 @@ class BertForMaskedLM(Answers[LogitsOutput], LanguageModel):
             *given, encoder_hidden_states, encoder_attention_mask, **wanted, return_dict=True, cu_seqlens=cu_seqlens
         )
         logits, loss = self._masked_lm(outputs.last_hidden_state, labels, masked_positions, sparse_logits)
-        return self._give(LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
+        return as_wanted(self, LogitsOutput(loss, logits, outputs.hidden_states, outputs.attentions), return_dict)
 
 
 class BertLMHeadModel(Answers[CausalLMOutput], LanguageModel, Generation):
@@ -295,7 +297,7 @@ class BertLMHeadModel(Answers[CausalLMOutput], LanguageModel, Generation):
             )
             loss = cross_entropy(logits.flatten(0, -2).float(), following, num_items=num_items_in_batch)
         seen = (outputs.hidden_states, outputs.attentions, outputs.cross_attentions)
-        return self._give(CausalLMOutput(loss, logits, outputs.past_key_values, *seen), return_dict)
+        return as_wanted(self, CausalLMOutput(loss, logits, outputs.past_key_values, *seen), return_dict)
 
 
 # -- shapes ----------------------------------------------------------------------------------------------------------

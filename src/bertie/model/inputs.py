@@ -26,8 +26,7 @@ from bertie.model.cache import KeyValueCache
 from bertie.model.hub.cache import adopt, contents
 from bertie.model.hub.parts import heads_of
 from bertie.ops.attention import AttentionPlan, as_bias
-from bertie.ops.packing import Packing
-from bertie.ops.tracing import records_sizes
+from bertie.ops.packing import Packing, records_sizes, values_are_known
 
 if TYPE_CHECKING:
     from bertie.model.bert import BertModel
@@ -58,13 +57,6 @@ def read_packing(input_ids: Tensor | None, inputs_embeds: Tensor | None, cu_seql
             else None,
         )
     return None
-
-
-def wants_dict(config: BertConfig, return_dict: bool | None) -> bool:
-    """Whether an output object is wanted, or the plain tuple: as the call says, or the config."""
-    if return_dict is not None:
-        return return_dict
-    return config.return_dict and not config.extra.get("torchscript")  # TorchScript knows tuples
 
 
 def read_cache(
@@ -138,7 +130,7 @@ def check(
     if (position_ids is None or not absolute) and num_positions is not None:
         length = shape[-1] if packing is None else packing.max_length
         fits_positions(length, past, num_positions)
-    if not model.check_inputs:
+    if not checks_values(model):
         return
     for name, ids, table, size in (
         ("input_ids", input_ids, "word_embeddings", "vocab_size"),
@@ -148,6 +140,11 @@ def check(
         limit = _num_rows(embeddings, table)
         if ids is not None and limit is not None:
             ids_below(name, ids, limit, size)
+
+
+def checks_values(model: BertModel) -> bool:
+    """Whether values are to be looked at; never while they stand for those of calls to come."""
+    return getattr(model, "_check_inputs", True) and values_are_known()
 
 
 def _num_rows(embeddings: nn.Module, table: str) -> int | None:
@@ -223,7 +220,7 @@ def _bias(model: BertModel, name: str, mask: Tensor | None, hidden_states: Tenso
     is_tensor(name, mask)
     batch, num_queries = hidden_states.shape[:2]
     keep = _broadcastable(mask, name, batch, model.config.num_attention_heads, num_queries, num_keys)
-    if model.check_inputs:
+    if checks_values(model):
         _check_keep_or_drop(mask, name)
         if bool((mask != 0).all()):
             return None

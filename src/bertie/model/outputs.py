@@ -18,11 +18,13 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.utils import _pytree as pytree
 
+from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.ops.attention import Maps
 
 if TYPE_CHECKING:
     from bertie.model.cache import KeyValueCache
+    from bertie.model.pretrained import BertPreTrainedModel
 
 # All layers' maps, or, when single heads were asked for, {(layer, head): [batch, queries, keys]}.
 Attentions = tuple[Maps | None, ...] | dict[tuple[int, int], Maps]
@@ -110,22 +112,35 @@ class ModelOutput(OrderedDict[str, Any]):
 
 _COPY_FIRST = "Copy it first: dict(output)."
 
-Output = TypeVar("Output", bound=ModelOutput, covariant=True)
+Output = TypeVar("Output", bound=ModelOutput)
+Output_co = TypeVar("Output_co", bound=ModelOutput, covariant=True)
 
 
-class _Call(Protocol[Output]):
+def wants_dict(config: BertConfig, return_dict: bool | None) -> bool:
+    """Whether an output object is wanted, or the plain tuple: as the call says, or the config."""
+    if return_dict is not None:
+        return return_dict
+    return config.return_dict and not config.extra.get("torchscript")  # TorchScript knows tuples
+
+
+def as_wanted(model: BertPreTrainedModel, output: Output, return_dict: bool | None) -> Output | tuple[Any, ...]:
+    """An output as this call, or the configuration, wants it."""
+    return output if wants_dict(model.config, return_dict) else output.to_tuple()
+
+
+class _Call(Protocol[Output_co]):
     @overload
     def __call__(self, *inputs: Any, return_dict: Literal[False], **named: Any) -> tuple[Any, ...]: ...
     @overload
-    def __call__(self, *inputs: Any, return_dict: Literal[True] | None = None, **named: Any) -> Output: ...
+    def __call__(self, *inputs: Any, return_dict: Literal[True] | None = None, **named: Any) -> Output_co: ...
 
 
 if TYPE_CHECKING:
 
-    class Answers(Generic[Output]):
+    class Answers(Generic[Output_co]):
         """Says what calling a model gives, so that an editor completes `model(ids).logits`."""
 
-        __call__: _Call[Output]
+        __call__: _Call[Output_co]
 
 else:
 
@@ -143,11 +158,13 @@ else:
 
 def _pairs(given: object) -> list[tuple[str, object]] | None:
     """The (name, value) pairs that a dictionary or an iterable holds, or None where it is one value."""
-    if isinstance(given, dict):
-        return list(given.items())
-    if not isinstance(given, Iterable):
-        return None
-    found = list(given)
+    match given:
+        case dict():
+            return list(given.items())
+        case Iterable():
+            found = list(given)
+        case _:
+            return None
     fitting = [isinstance(x, tuple | list) and len(x) == 2 and isinstance(x[0], str) for x in found]
     if found and any(fitting) and not all(fitting):
         raise InputError(f"Pairs (name, value) were given, and among them {found[fitting.index(False)]!r}.")
@@ -182,11 +199,14 @@ pytree.register_pytree_node(
 
 def _brief(value: object) -> str:
     """A shape in place of a wall of numbers."""
-    if isinstance(value, Tensor) and value.dim():
-        return f"Tensor{list(value.shape)}"
-    if isinstance(value, tuple | list) and value:
-        return f"{len(value)} × {_brief(value[0])}"
-    return repr(value) if isinstance(value, Tensor | int | float | str) else f"{type(value).__name__}(…)"
+    match value:
+        case Tensor() if value.dim():
+            return f"Tensor{list(value.shape)}"
+        case tuple() | list() if value:
+            return f"{len(value)} × {_brief(value[0])}"
+        case Tensor() | int() | float() | str():
+            return repr(value)
+    return f"{type(value).__name__}(…)"
 
 
 GIVEN: Any = None  # the default of a field that every model gives: a dataclass wants one

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +20,11 @@ from bertie.errors import ConfigError, InputError
 from bertie.model import inputs
 from bertie.model.empty import begin, end, is_building
 from bertie.model.from_pretrained import PretrainedIO
-from bertie.model.outputs import ModelOutput
 from bertie.model.surgery import resized_distances, resized_positions, resized_rows
 from bertie.ops.attention import as_bias
-from bertie.ops.tracing import values_are_known
 
 if TYPE_CHECKING:
     from bertie.model.bert import BertModel
-
-Output = TypeVar("Output", bound=ModelOutput)
 
 
 class BertPreTrainedModel(PretrainedIO):
@@ -83,16 +79,12 @@ class BertPreTrainedModel(PretrainedIO):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
-    def _give(self, output: Output, return_dict: bool | None) -> Output | tuple[Any, ...]:
-        """An output as this call, or the configuration, wants it."""
-        return output if inputs.wants_dict(self.config, return_dict) else output.to_tuple()
-
     # -- checks and kernels ------------------------------------------------------------------------------------------
 
     @property
     def check_inputs(self) -> bool:
         """Whether values (ids, labels, mask entries) are looked at before they are used. Never while tracing."""
-        return getattr(self.base_model, "_check_inputs", True) and values_are_known()
+        return inputs.checks_values(self.base_model)
 
     @check_inputs.setter
     def check_inputs(self, on: bool) -> None:
@@ -127,19 +119,20 @@ class BertPreTrainedModel(PretrainedIO):
     def _init_weights(self, module: nn.Module) -> None:
         """How one layer starts; a subclass may say it for layers of its own."""
         std = self.config.initializer_range
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=std)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=std)
-            if module.padding_idx is not None:
-                with torch.no_grad():
-                    module.weight[module.padding_idx].zero_()
-        elif isinstance(module, nn.LayerNorm) and module.elementwise_affine:
-            nn.init.ones_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+        match module:
+            case nn.Linear():
+                nn.init.normal_(module.weight, std=std)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            case nn.Embedding():
+                nn.init.normal_(module.weight, std=std)
+                if module.padding_idx is not None:
+                    with torch.no_grad():
+                        module.weight[module.padding_idx].zero_()
+            case nn.LayerNorm(elementwise_affine=True):
+                nn.init.ones_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def _follow_config(self) -> None:
         wanted = self.config._attn_implementation

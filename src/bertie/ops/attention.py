@@ -32,9 +32,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertie.errors import ConfigError
-from bertie.ops.packing import Packing
+from bertie.ops.packing import Packing, records_sizes
 from bertie.ops.relative import RelativePositions, chunks_within, num_scores
-from bertie.ops.tracing import records_sizes
 
 logger = logging.getLogger("bertie")
 

@@ -5,6 +5,10 @@ than the tensor itself; only positions, pooling and attention ask a `Packing`.
 
 Attention over a packed batch without a kernel of its own is done in *groups*: texts of similar length are gathered
 into one padded rectangle each, so a batch of 1- and 512-token texts never becomes a 512-wide rectangle of padding.
+
+A layout is made of numbers, which only a call that computes an answer has. TorchScript, export, fx and compilation run
+a model once on an example and keep the operations; nothing may then depend on the example: not on its values (a mask of
+ones is not every mask), and in a recording not on its sizes either. `records_sizes` and `values_are_known` tell.
 """
 
 from __future__ import annotations
@@ -16,12 +20,32 @@ from itertools import accumulate, pairwise
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx import _symbolic_trace
 
 from bertie.errors import InputError
 
 # A group holds texts down to this fraction of its longest one: at most a quarter of its rows are padding.
 _SHORTEST_IN_GROUP = 0.75
 _ALWAYS_TOGETHER = 16  # texts this short cost less as padding than as one more kernel launch
+
+
+def records_sizes() -> bool:
+    """Whether tensors may later have other sizes than the example's: `torch.jit.trace`, `torch.export`, ONNX, fx."""
+    if torch.compiler.is_compiling():
+        return torch.compiler.is_exporting()
+    if _symbolic_trace.is_fx_symbolic_tracing():
+        return True
+    return torch._C._is_tracing()  # what torch.jit.is_tracing(), which has no types, calls; ONNX's old exporter traces
+
+
+def values_are_known() -> bool:
+    """Whether tensors hold the values of this very call, rather than stand for those of calls to come."""
+    return not (
+        torch.compiler.is_compiling()
+        or records_sizes()
+        or torch._C._len_torch_dispatch_stack() > 0  # fake tensors, make_fx
+        or torch._C._functorch.peek_interpreter_stack() is not None  # vmap
+    )
 
 
 @dataclass(frozen=True)

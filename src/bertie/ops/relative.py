@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertie.ops.tracing import records_sizes
+from bertie.ops.packing import records_sizes
 
 _BLOCK = 64  # rows of one product with the table
 

@@ -7,9 +7,10 @@ once and kept, so that `bertie.embed(...)` in a loop costs what it should.
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.arguments import one_of, whole_number
-from bertie.checkpoint.fill import usable_device
-from bertie.checkpoint.locate import name_of
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.find_checkpoint import name_of
+from bertie.checkpoint.load_weights import usable_device
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.checkpoint.report import listed
 from bertie.config import BertConfig
 from bertie.defaults import default_embedding_model as default_embedding_model
@@ -32,11 +33,10 @@ from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
 from bertie.errors import CheckpointError, InputError
 from bertie.loading import model_class, named_class
-from bertie.model.inputs import fits_positions, ids_below
+from bertie.model.inputs import ids_below
 from bertie.model.pretrained import BertPreTrainedModel
-from bertie.running.batching import Row
 from bertie.running.pooling import upload
-from bertie.running.progress import read_tokens
+from bertie.running.rows import Row
 from bertie.text import BertTokenizer
 
 ModelLike = Union[str, "os.PathLike[str]", BertPreTrainedModel, "OpenModel"]
@@ -66,11 +66,13 @@ _CLASSIFIERS = {
     "BertForTokenClassification": "tag takes this one",
     "BertForMultipleChoice": "BertForMultipleChoice.from_pretrained(…) loads this one",
 }
+# `watching.read(tokens)`, where this thread has set it, hears of tokens that the model is about to read: progress.py.
+watching = threading.local()
 
 
 @dataclass
 class OpenModel:
-    """A model with its tokenizer. `folder` is where it came from, if it came from files.
+    """A model with its tokenizer. `folder` is where it came from, if it came from files; `is_fast`: the engine answers.
 
     `rounded` is the type that the engine computes in where that is not the type of the weights: int8, fp8.
     """
@@ -81,20 +83,17 @@ class OpenModel:
     name: str = ""
     budget: int = 0
     rounded: str | None = None
+    is_fast: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.is_fast = isinstance(getattr(self.model, "base_model", None), FastBert)
         if not self.budget:
             budgets = _ENGINE_BUDGETS if self.is_fast else _BUDGETS
             self.budget = budgets.get(self.device.type, _BUDGETS["cpu"])
 
     @property
-    def is_fast(self) -> bool:
-        """Whether the engine answers."""
-        return isinstance(getattr(self.model, "base_model", None), FastBert)
-
-    @property
     def device(self) -> torch.device:
-        return self.model.device
+        return next(self.model.parameters()).device
 
     @property
     def config(self) -> BertConfig:
@@ -125,7 +124,7 @@ class OpenModel:
 
     def run(self, rows: Sequence[Row], **options: Tensor | bool) -> Any:
         """The model's output for a packed batch; `split` gives each row its part of it."""
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        lengths = np.fromiter((len(row.ids) for row in rows), np.int64, len(rows))
         tokens = int(lengths.sum())
         ids = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, tokens)
         types = None
@@ -136,13 +135,19 @@ class OpenModel:
 
     @torch.inference_mode()
     def _run(self, ids: Ints, lengths: Ints, types: Ints | None, options: dict[str, Tensor | bool]) -> Any:
+        self._tell(len(ids))
+        flat, segments = torch.from_numpy(ids), None if types is None else torch.from_numpy(types)
         device = self.device
-        read_tokens(len(ids))
-        if self.is_fast:
-            self._check(ids, types)
+        if device.type != "cpu":
+            if self.is_fast:
+                # Ids are looked at here, where no GPU is waited for; a model that is compiled for one does not look.
+                ids_below("input_ids", flat, self.config.vocab_size, "vocab_size")
+                if segments is not None:
+                    ids_below("token_type_ids", segments, self.config.type_vocab_size, "type_vocab_size")
+            flat, segments = upload(ids, device), None if types is None else upload(types, device)
         return self.model(
-            upload(ids, device),
-            token_type_ids=None if types is None else upload(types, device),
+            flat,
+            token_type_ids=segments,
             cu_seqlens=torch.from_numpy(np.append(0, np.cumsum(lengths))),
             return_dict=True,
             **options,
@@ -153,18 +158,22 @@ class OpenModel:
         if not isinstance(self.model, FastBert):
             states: Tensor = self._run(ids, lengths, None, {}).last_hidden_state
             return states
-        read_tokens(len(ids))
-        self._check(ids, None)
-        fits_positions(int(lengths.max()), 0, self.config.max_position_embeddings)
-        flat = torch.from_numpy(ids)
-        return self.model.runner.last_state(flat.pin_memory() if self.device.type == "cuda" else flat, lengths.tolist())
+        self._tell(len(ids))
+        return self.model.last_state(torch.from_numpy(ids), lengths.tolist())
 
-    def _check(self, ids: Ints, types: Ints | None) -> None:
-        """Ids are looked at here, where no GPU is waited for; a model that is compiled for one does not look."""
-        config = self.config
-        ids_below("input_ids", torch.from_numpy(ids), config.vocab_size, "vocab_size")
-        if types is not None:
-            ids_below("token_type_ids", torch.from_numpy(types), config.type_vocab_size, "type_vocab_size")
+    def logits(self, rows: Sequence[Row]) -> Callable[[], Tensor]:
+        """`[rows, num_labels]` float32 logits of a model that judges rows, on the CPU when they are asked for."""
+        return self.read_later(self.run(rows).logits.float())
+
+    def row_logits(self, rows: Sequence[Row]) -> Callable[[], list[Tensor]]:
+        """As `logits`, `[num_labels]` for each row."""
+        logits = self.logits(rows)
+        return lambda: list(logits().unbind(0))
+
+    @staticmethod
+    def _tell(tokens: int) -> None:
+        if (read := getattr(watching, "read", None)) is not None:
+            read(tokens)
 
     @staticmethod
     def read_later(values: Tensor) -> Callable[[], Tensor]:
@@ -195,7 +204,7 @@ def open_model(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     engine: str = "auto",
-    default: str | None = None,
+    default: Callable[[], str] | None = None,
     **construct: Any,
 ) -> OpenModel:
     """A model of class `kind` for the task called `task`. A checkpoint without that head is refused, not filled up.
@@ -204,27 +213,29 @@ def open_model(
     it plain. A model object or a `OpenModel` is used as it is.
     """
     one_of("engine", engine, ENGINES)
-    if isinstance(model, BertPreTrainedModel):
-        if tokenizer is None:
-            raise InputError(
-                f"{task} was given a model object without its tokenizer.",
-                "Pass tokenizer=BertTokenizer.from_pretrained(…), or the model's folder instead of the object.",
-            )
-        fitting = _fitting(OpenModel(model, tokenizer, name=type(model).__name__), kind, task, device, dtype)
-        fitting.model.eval()
-        return fitting
-    if isinstance(model, OpenModel):
-        return _fitting(model, kind, task, device, dtype)
-    source = model if model is not None else default
+    match model:
+        case BertPreTrainedModel():
+            if tokenizer is None:
+                raise InputError(
+                    f"{task} was given a model object without its tokenizer.",
+                    "Pass tokenizer=BertTokenizer.from_pretrained(…), or the model's folder instead of the object.",
+                )
+            fitting = _fitting(OpenModel(model, tokenizer, name=type(model).__name__), kind, task, device, dtype)
+            fitting.model.eval()
+            return fitting
+        case OpenModel():
+            return _fitting(model, kind, task, device, dtype)
+    source = default() if model is None and default is not None else model
     if source is None:
         raise InputError(f"{task} needs a model.", "Name one: a folder with a checkpoint, or a hub name.")
     given = _type_name(dtype)
     if device is None:
         device = "cuda" if torch.cuda.is_available() and given != "int8" else "cpu"
-    _check_device(str(device))
+    else:
+        _check_device(str(device))
     if given in _ENGINE_TYPES and engine == "reference":
         raise InputError(f"The reference has no {given}.", "Use {engine=auto}, or a dtype like float32.")
-    name = name_of(source)
+    name = os.fspath(source) if is_named(source) else name_of(source)  # which refuses it
     arguments = (name, _stamp(name), kind, task, str(device), given, engine, tuple(sorted(construct.items())))
     loaded = _from_files(*arguments)  # type: ignore[arg-type]  # a class hashes, whatever its instances do
     return loaded if tokenizer is None else replace(loaded, tokenizer=tokenizer)
@@ -264,6 +275,8 @@ def _stamp(source: str) -> tuple[int, ...]:
 
 
 def _check_device(name: str) -> None:
+    if name == "cpu":
+        return
     kind, _, number = name.partition(":")
     if kind != "cuda" or (number and not number.isdecimal()):
         usable_device(name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,8 +66,11 @@ class Pieces:
     def joined(cls, parts: Sequence[Pieces]) -> Pieces:
         if len(parts) == 1:
             return parts[0]
-        rows = ((p.ids, p.lengths, p.starts, p.counts, p.positions, p.firsts, p.lasts) for p in parts)
-        return cls(*map(np.concatenate, zip(*rows, strict=True)))
+        return cls(*map(np.concatenate, zip(*((part.ids, *part._columns) for part in parts), strict=True)))
+
+    @property
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return self.lengths, self.starts, self.counts, self.positions, self.firsts, self.lasts
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -83,26 +87,14 @@ class Pieces:
 
     def take(self, rows: Ints) -> Pieces:
         """Some of the rows, in the order given."""
-        lengths = self.lengths[rows]
-        return Pieces(
-            self.ids[ranges(self.begins[rows], lengths)],
-            lengths,
-            self.starts[rows],
-            self.counts[rows],
-            self.positions[rows],
-            self.firsts[rows],
-            self.lasts[rows],
-        )
+        ids = self.ids[ranges(self.begins[rows], self.lengths[rows])]
+        return Pieces(ids, *(column[rows] for column in self._columns))
 
     def between(self, first: int, end: int) -> Pieces:
         """Rows `first` to `end` (exclusive), without a copy."""
         begin = int(self.begins[first]) if first < len(self) else len(self.ids)
         stop = int(self.begins[end]) if end < len(self) else len(self.ids)
-        rows = slice(first, end)
-        return Pieces(
-            self.ids[begin:stop], self.lengths[rows], self.starts[rows], self.counts[rows], self.positions[rows],
-            self.firsts[rows], self.lasts[rows],
-        )  # fmt: skip
+        return Pieces(self.ids[begin:stop], *(column[first:end] for column in self._columns))
 
 
 def ranges(begins: Ints, lengths: Ints) -> Ints:

@@ -5,11 +5,11 @@ It counts answers, and the tokens that the model has read: one long text in thou
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
+
+from bertie.running.open import watching
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PATIENCE = 1.5  # seconds before a bar appears
-_local = threading.local()  # the bar of the work that this thread is doing
 
 
 class Bar:
@@ -47,41 +46,30 @@ class Bar:
         bar.start()
         return bar, task
 
+    def read(self, tokens: int) -> None:
+        """The model is about to read so many tokens for whoever is waiting in this thread."""
+        self.update()
+        self.tokens += tokens
+
     def stop(self) -> None:
         if self._drawn is not None:
             self._drawn[0].stop()
 
 
-def with_progress(items: Iterable[T], *, what: str, total: int | None = None, show: bool | None = None) -> Iterator[T]:
-    """Pass items on; after a moment, show on standard error how many there were (of `total`, if that is known).
-
-    `show` is whether to show it at all; by default, when standard error is a terminal.
-    """
-    if show is None:
-        show = sys.stderr.isatty()
-    if not show:
-        yield from items
-        return
+def with_progress(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+    """Pass items on; after a moment, show on standard error how many there were (of `total`, if that is known)."""
     bar, iterator = Bar(what, total), iter(items)
     try:
         while True:
-            outer, _local.bar = getattr(_local, "bar", None), bar
+            outer, watching.read = getattr(watching, "read", None), bar.read
             try:
                 item = next(iterator)
             except StopIteration:
                 return
             finally:
-                _local.bar = outer
+                watching.read = outer
             yield item
             bar.answers += 1
             bar.update()
     finally:
         bar.stop()
-
-
-def read_tokens(count: int) -> None:
-    """The model is about to read so many tokens for whoever is waiting in this thread."""
-    bar: Bar | None = getattr(_local, "bar", None)
-    if bar is not None:
-        bar.update()
-        bar.tokens += count

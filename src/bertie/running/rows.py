@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 from threading import Lock
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertie.arguments import one_of, whole_number
 from bertie.errors import InputError, TokenizerError, TruncationWarning
-from bertie.running.batching import Row
 from bertie.running.pooling import Pieces
 from bertie.text import BertTokenizer, EncodedRow, WindowedDocument, split_document, split_documents
 from bertie.text.truncation import Cut, Layout, Strategy, take
@@ -38,9 +37,31 @@ LONG: tuple[Long, ...] = ("truncate", "windows", "error")
 _QUOTED = 60
 
 __all__ = [
-    "DEFAULT_STRIDE", "LONG", "Cuts", "Cutting", "Long", "Row", "TextOrPair", "Windows", "both", "cut_ids",
-    "document_rows", "split_text_or_pair", "truncated_rows",
+    "DEFAULT_STRIDE", "LONG", "Cuts", "Cutting", "Long", "Reading", "Row", "TextOrPair", "Windows", "both", "cut_ids",
+    "document_rows", "readings", "split_text_or_pair", "truncated_rows",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One input of the model: token ids with their segments (None: all 0), special tokens included.
+
+    `is_cut`: it holds only a part of its text.
+    """
+
+    ids: Sequence[int]
+    type_ids: Sequence[int] | None = None
+    is_cut: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Reading(NamedTuple):
+    """What was read of an item: the tokens that each of its rows counts for, and whether some were left out."""
+
+    weights: list[int]
+    is_cut: bool
 
 
 class Cuts:
@@ -192,6 +213,35 @@ def split_text_or_pair(
     spans = window_spans(sizes[slides], room, min(stride, room // 2) if stride >= room else stride)
     parts = [((0, standing), span) if slides else (span, (0, standing)) for span in spans]
     return Windows(whole, tuple(layout.cut(a, b) for a, b in parts), tuple(spans), start, is_cut)
+
+
+def readings(
+    tokenizer: BertTokenizer,
+    items: Sequence[TextOrPair],
+    cuts: Cuts,
+    *,
+    max_length: int,
+    stride: int,
+    sliding: Sliding = "longer",
+    strategy: Strategy = "longest_first",
+    each: int = 1,
+) -> Iterator[tuple[Reading, list[Row]]]:
+    """The rows of every item. `each` items that follow one another are one text to the account of what was cut."""
+    found: list[tuple[Reading, list[Row]]] = []
+    if cuts.long == "windows":
+        for item in items:
+            split = split_text_or_pair(tokenizer, item, max_length=max_length, stride=stride, sliding=sliding)
+            found.append((Reading(split.weights, split.is_cut), split.rows))
+    else:
+        for row, item in zip(
+            truncated_rows(tokenizer, items, max_length=max_length, strategy=strategy), items, strict=True
+        ):
+            if row.is_cut:
+                cuts.refuse(item)
+            found.append((Reading([1], row.is_cut), [row]))
+    is_cut = [reading.is_cut for reading, _ in found]
+    cuts.count(sum(any(is_cut[start : start + each]) for start in range(0, len(items), each)), len(items) // each)
+    return iter(found)
 
 
 def document_rows(

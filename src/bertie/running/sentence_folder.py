@@ -13,8 +13,7 @@ change the vectors, so it is refused by name; nothing that a file names is impor
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -24,14 +23,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertie.arguments import is_whole
-from bertie.checkpoint.folder import find_weights
 from bertie.checkpoint.hostile.paths import inside, read_json_file
-from bertie.checkpoint.read import FileTensors, Tensors
+from bertie.checkpoint.open_checkpoint import FileTensors, Tensors
+from bertie.checkpoint.weight_files import find_weights, read_modules_file
 from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint, WeightsMismatch
+from bertie.json_values import fields, items, text, texts
 from bertie.running.pooling import DEFAULT_POOLING, POOLING_MODES, Pooling
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-MAX_MODULES_BYTES = 1 << 20
 
 # The older keys of a pooling configuration, in the order in which their vectors stand side by side.
 _OLD_POOLING_KEYS = {
@@ -178,16 +177,11 @@ def read_sentence_settings(transformer: Path, hidden_size: int) -> SentenceSetti
     return _with_shared_settings(settings, folder / "config_sentence_transformers.json")
 
 
-def _read_modules(path: Path) -> list[dict[str, object]]:
-    try:
-        if path.stat().st_size > MAX_MODULES_BYTES:
-            raise ValueError(f"{path.stat().st_size} bytes are too many")
-        listing = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
-        raise CorruptCheckpoint(f"{path} is not valid JSON: {error!s:.200}.", "Fetch the file again.") from None
-    if not isinstance(listing, list) or not all(isinstance(module, dict) for module in listing):
+def _read_modules(path: Path) -> list[Mapping[str, object]]:
+    listing = items(read_modules_file(path))
+    if listing is None or any(type(module) is not dict for module in listing):
         raise CorruptCheckpoint(f"{path} is not a list of modules.", "Fetch the file again.")
-    return listing
+    return list(map(fields, listing))
 
 
 def _path_of(module: Mapping[str, object]) -> str:
@@ -216,8 +210,8 @@ def _read_pooling(values: Mapping[str, object], path: Path, hidden_size: int) ->
     given = values.get("pooling_mode")
     if given is None:
         given = [mode for key, mode in _OLD_POOLING_KEYS.items() if values.get(key) is True] or ["mean"]
-    modes = [given] if isinstance(given, str) else given
-    if not isinstance(modes, Sequence) or not modes or not all(mode in POOLING_MODES for mode in modes):
+    modes = texts(given if text(given) is None else [given])
+    if not modes or not all(mode in POOLING_MODES for mode in modes):
         raise CheckpointError(
             f"{path}: pooling_mode is {given!r:.80}, which is not known here.", f"Known: {', '.join(POOLING_MODES)}."
         )
@@ -283,11 +277,12 @@ def _whole_number(values: Mapping[str, object], key: str, path: Path, *, least: 
 
 def _with_shared_settings(settings: SentenceSettings, path: Path) -> SentenceSettings:
     values = _optional(path)
-    prompts = values.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+    given = values.get("prompts") or {}
+    prompts = {name: "" if prompt is None else prompt for name, prompt in fields(given).items()}
+    if fields(given) != given or texts(list(prompts.values())) is None:
         raise CheckpointError(f"{path}: prompts is not an object of names and texts.", "Correct or remove it.")
     default = values.get("default_prompt_name")
-    if default is not None and (not isinstance(default, str) or default not in prompts):
+    if default is not None and (text(default) is None or default not in prompts):
         raise CheckpointError(
             f"{path}: default_prompt_name is {default!r:.60}, and the prompts are {', '.join(prompts) or 'none'}.",
             "Correct or remove it.",
@@ -299,8 +294,8 @@ def _with_shared_settings(settings: SentenceSettings, path: Path) -> SentenceSet
         )
     return replace(
         settings,
-        prompts={name: text or "" for name, text in prompts.items()},
-        default_prompt_name=default,
+        prompts={name: text(prompt) or "" for name, prompt in prompts.items()},
+        default_prompt_name=text(default),
         similarity=similarity,
         truncate_dim=_whole_number(values, "truncate_dim", path, least=1),
     )

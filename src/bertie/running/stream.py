@@ -5,9 +5,11 @@
 
 Items are tokenized in chunks, ahead of the model (`tokenized_ahead`). Their rows are gathered to windows, whose batches
 are all started before the answers of an earlier window are read (`started_ahead`): a GPU has work while Python sorts,
-copies and answers; on a CPU a batch is computed when it is started, and its answers are given at once. Only what is
-read ahead is held. What a window is, and how its batches start, differs: `run_in_order` has rows in Python's objects
-and any answers; `VectorStream`, for embedding, works on whole arrays, so that a text costs a few microseconds.
+copies and answers; on a CPU a batch is computed when it is started, and its answers are given at once. What is read
+ahead is little at first and twice as much each time, so a stream answers soon, and never more than `BATCHES_AHEAD`
+batches, so one of any length goes through. What a window is, and how its batches start, differs: `run_in_order` has
+rows in Python's objects and any answers; `VectorStream`, for embedding, works on whole arrays, so that a text costs a
+few microseconds.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.errors import InputError
-from bertie.running.batching import TEXTS_AT_ONCE, Row, growing, growing_chunks, split_by_tokens, token_groups, windows
+from bertie.running.batching import TEXTS_AT_ONCE, split_by_tokens, token_groups
 from bertie.running.open import OpenModel
 from bertie.running.pooling import Ints, Pieces
-from bertie.running.rows import Cutting
+from bertie.running.rows import Cutting, Row
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,10 +58,60 @@ class Tokenizing:
 # own, a second caller neither helps nor harms much. A CPU model reads a hundredth of that.
 _BESIDE_GPU = Tokenizing(texts=1024, calls=8, threads=2)
 _BESIDE_CPU = Tokenizing(texts=256, calls=2, threads=1)
+# Rows read ahead hold at most about this many batches: enough to sort by length, little enough to answer soon.
+BATCHES_AHEAD = 16
+# The first window is this part of a batch, and the first chunk has so many items.
+_FIRST_PART = 8
+_AT_FIRST = 16
 # Characters in one call of the tokenizer: an encoded token takes a hundred bytes.
 _CHARACTERS_AT_ONCE = 1 << 19
 # Windows of vectors that a GPU has before it while an earlier one is read.
 _WINDOWS_QUEUED = 2
+
+
+def windows(items: Iterable[T], *, budget: int, length: Callable[[T], int], soon: bool = True) -> Iterator[list[T]]:
+    """Items read ahead: a part of a batch at first (or, unless `soon`, a batch), then twice as many each time."""
+    sizes = growing(budget, BATCHES_AHEAD * budget, soon=soon)
+    wanted = next(sizes)
+    held: list[T] = []
+    tokens = 0
+    for item in items:
+        held.append(item)
+        tokens += length(item)
+        if tokens >= wanted:
+            yield held
+            held, tokens, wanted = [], 0, next(sizes)
+    if held:
+        yield held
+
+
+def growing(budget: int, most: int, *, soon: bool) -> Iterator[int]:
+    """Tokens to read ahead: a part of the budget at first (or, unless `soon`, all of it), doubled up to `most`."""
+    if budget < 1:
+        raise InputError(f"The token budget is {budget}; it takes a whole number of at least 1.")
+    size = max(1, budget // _FIRST_PART if soon else budget)
+    while True:
+        yield size
+        size = min(2 * size, most)
+
+
+def growing_chunks(
+    items: Iterable[T], most: int, *, size: Callable[[T], int] = lambda item: 0, largest: int = 1
+) -> Iterator[list[T]]:
+    """Lists of items, few at first, so that a stream answers soon, then twice as many each time, up to `most`.
+
+    A list also ends where its items' sizes come to `largest`.
+    """
+    wanted, taken = min(_AT_FIRST, most), 0
+    chunk: list[T] = []
+    for item in items:
+        chunk.append(item)
+        taken += size(item)
+        if len(chunk) >= wanted or taken >= largest:
+            yield chunk
+            chunk, taken, wanted = [], 0, min(2 * wanted, most)
+    if chunk:
+        yield chunk
 
 
 def tokenizing_beside(device: torch.device) -> Tokenizing:
@@ -151,11 +203,16 @@ def answered(
     run: Callable[[list[Row]], Answers[R]],
 ) -> Iterator[tuple[P, list[R]]]:
     """Items all the way: `read` makes (what is known of an item, its rows) of some of them, `run` answers of rows."""
-    on_gpu = loaded.device.type == "cuda"
+    device = loaded.device
     # Rows in Python's objects take room: little of them is read ahead of a CPU.
-    most = _BESIDE_GPU.texts if on_gpu else TEXTS_AT_ONCE
-    with closing(tokenized_ahead(items, read, loaded.device, most=most)) as chunks:
-        yield from run_groups(chain.from_iterable(chunks), run, budget=loaded.budget, ahead=1 if on_gpu else 0)
+    most = _BESIDE_GPU.texts if device.type == "cuda" else TEXTS_AT_ONCE
+    with closing(tokenized_ahead(items, read, device, most=most)) as chunks:
+        yield from run_groups(chain.from_iterable(chunks), run, budget=loaded.budget, ahead=windows_ahead(device))
+
+
+def windows_ahead(device: torch.device) -> int:
+    """Windows of rows that are started before an earlier one is read: on a CPU a batch is computed when it starts."""
+    return 1 if device.type == "cuda" else 0
 
 
 @dataclass(frozen=True)

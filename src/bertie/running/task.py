@@ -3,30 +3,48 @@
 A single item gives one answer, a list (or any other collection) a list in its order, an iterator an iterator that
 reads only a little ahead of what it gives; a file, given as a `Path`, is such a stream too. A task says how a *stream*
 of items is answered; the shapes are here, once. Most tasks judge rows, and are a `RowTask`: items → rows → what the
-model says of each row → an answer.
+model says of each row → an answer. Tasks about two texts are in paired.py.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import zip_longest
+from operator import length_hint
 from os import PathLike
-from typing import ClassVar, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeGuard,
+    TypeVar,
+    cast,
+    overload,
+)
+
+import torch
 
 from bertie.data import Reader, RowReader, as_rows, choose_pair, pairs, read_rows, texts
 from bertie.data.lists import Table, is_table, listed, text_columns
 from bertie.errors import DataError, InputError
-from bertie.running.batching import Row
-from bertie.running.open import OpenModel
+from bertie.model import BertPreTrainedModel
+from bertie.running.open import ModelLike, OpenModel, open_model
 from bertie.running.progress import with_progress
-from bertie.running.rows import Cuts, TextOrPair
-from bertie.running.stream import answered
+from bertie.running.rows import Cuts, Long, Reading, Row, Sliding, TextOrPair, readings
+from bertie.running.stream import answered, run_in_order, windows_ahead
+from bertie.text import BertTokenizer
 
+T = TypeVar("T")
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Item_contra = TypeVar("Item_contra", contravariant=True)
 Text = TypeVar("Text", bound=str | tuple[str, ...])
+Whole = TypeVar("Whole", bound=TextOrPair)
 Context = TypeVar("Context")
 Judged = TypeVar("Judged")
 P = ParamSpec("P")
@@ -35,15 +53,45 @@ Streamed = Iterator[Item] | Reader[Item] | PathLike[str]
 Shape = Literal["one", "list", "stream"]
 
 
+class RunSettings(TypedDict, total=False):
+    """What every task takes: the tokenizer of a model object, where and in which type it runs, a bar for long work."""
+
+    tokenizer: BertTokenizer | None
+    device: torch.device | str | None
+    dtype: torch.dtype | str | None
+    progress: bool | None
+
+
 class Task(Generic[Item, Answer]):
     """Items in, answers out. A task has a `name`, says how a stream is answered and, if not texts, what an item is."""
 
     name: ClassVar[str]
+    loaded: OpenModel
+    single: ClassVar[tuple[type, ...]] = (str,)  # what is one item, and not a collection of them
     progress: bool | None = None  # a bar for long work; by default on a terminal
+
+    def open(
+        self,
+        model: ModelLike | None,
+        kind: type[BertPreTrainedModel],
+        settings: RunSettings,
+        *,
+        default: Callable[[], str] | None = None,
+        **construct: Any,
+    ) -> None:
+        """Open the model, one of class `kind`, as `loaded`; `default` names one where none is given."""
+        for name in settings.keys() - RunSettings.__annotations__.keys():
+            raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {name!r}")
+        self.progress = settings.pop("progress", None)
+        self.loaded = open_model(model, kind, task=self.name, default=default, **settings, **construct)
 
     def stream(self, items: Iterable[Item]) -> Iterator[Answer]:
         """The answers, in order, reading `items` a little ahead."""
         raise NotImplementedError
+
+    def alone(self, item: Item) -> Answer:
+        """The answer to a single item."""
+        return next(iter(self.stream([item])))
 
     def checked(self, item: object, where: str) -> Item:
         """The item as `stream` takes it, or an error that says what is wrong at `where`."""
@@ -51,7 +99,7 @@ class Task(Generic[Item, Answer]):
 
     def is_one(self, given: object) -> bool:
         """Is this a single item, not a collection of them?"""
-        return isinstance(given, str)
+        return isinstance(given, self.single)
 
     def from_file(self, rows: RowReader) -> Iterable[object]:
         """The items in the rows of a file."""
@@ -64,10 +112,11 @@ class Task(Generic[Item, Answer]):
     def shaped(self, given: object) -> tuple[Shape, Iterable[Item]]:
         """What was given, and its items, checked: all of a list before any of it is worked on, a stream's as they
         come."""
-        if isinstance(given, PathLike):
-            given = iter(self.from_file(read_rows(given)))
-        elif isinstance(given, Reader):
-            given = iter(given)
+        match given:
+            case PathLike():
+                given = iter(self.from_file(read_rows(given)))
+            case Reader():
+                given = iter(given)
         if self.is_one(given):
             return "one", [self.checked(given, "The text")]
         if isinstance(given, Iterator):
@@ -96,13 +145,20 @@ class Task(Generic[Item, Answer]):
 
     def answered(self, given: object, progress: bool | None) -> Answer | list[Answer] | Iterator[Answer]:
         shape, items = self.shaped(given)
-        total = len(items) if isinstance(items, list) else None
-        show = self.progress if progress is None else progress
-        answers = with_progress(self.stream(items), what=self.name, total=total, show=show)
+        answers = map(self.alone, items) if shape == "one" else self.stream(items)
+        total = None if shape == "stream" else length_hint(items)
+        answers = with_bar(answers, self.name, total, self.progress if progress is None else progress)
         if shape == "stream":
             return answers
         found = list(answers)
         return found[0] if shape == "one" else found
+
+
+def with_bar(items: Iterable[T], what: str, total: int | None, show: bool | None) -> Iterator[T]:
+    """The same items, with a progress bar where one is wanted: by default, where standard error is a terminal."""
+    if sys.stderr.isatty() if show is None else show:
+        return with_progress(items, what, total)
+    return iter(items)
 
 
 class TextTask(Task[str, Answer]):
@@ -115,8 +171,7 @@ class TextTask(Task[str, Answer]):
 class PairTask(Task[TextOrPair, Answer]):
     """A task whose items are texts or pairs. A tuple is always one pair; inside a list, a list of two is one too."""
 
-    def is_one(self, given: object) -> bool:
-        return isinstance(given, (str, tuple))
+    single: ClassVar[tuple[type, ...]] = (str, tuple)
 
     def checked(self, item: object, where: str) -> TextOrPair:
         return checked_text_or_pair(item, where)
@@ -148,8 +203,6 @@ class RowTask(Task[Text, Answer], Generic[Text, Context, Judged, Answer]):
     many items may be mixed. `decode`: what is known of an item, and what was said of its rows → the answer.
     """
 
-    loaded: OpenModel
-
     def cuts(self) -> Cuts:
         """The account of one call's long texts; by default nothing is cut."""
         return Cuts("windows", self.loaded.max_length)
@@ -172,6 +225,16 @@ class RowTask(Task[Text, Answer], Generic[Text, Context, Judged, Answer]):
     def run(self, rows: list[Row]) -> list[Judged]:
         return self.start(rows)()
 
+    def alone(self, item: Text) -> Answer:
+        """A single item needs no stream; most are one row."""
+        with self.cuts().told() as cuts:
+            ((context, rows),) = self.tokenized([item], cuts)
+            if len(rows) == 1:
+                return self.decode(context, self.run(rows))
+            model = self.loaded
+            judged = run_in_order(rows, self.start, budget=model.budget, ahead=windows_ahead(model.device))
+            return self.decode(context, list(judged))
+
     def stream(self, items: Iterable[Text]) -> Iterator[Answer]:
         with self.cuts().told() as cuts:
             for context, judged in answered(
@@ -180,118 +243,32 @@ class RowTask(Task[Text, Answer], Generic[Text, Context, Judged, Answer]):
                 yield self.decode(context, judged)
 
 
-class PairedTask(Task[tuple[str, str], Answer]):
-    """A task about two texts, called with one of each, with as many of each, or with (first, second) pairs."""
+class ScoringTask(RowTask[Whole, Reading, Judged, Answer], Generic[Whole, Judged, Answer]):
+    """A task that judges texts or pairs whole, read in one row that is cut, or in windows, as `long` says."""
 
-    names: ClassVar[tuple[str, str]]  # of the two texts, for people
+    long: Long
+    stride: int
+    sliding: ClassVar[Sliding] = "longer"
 
-    def is_one(self, given: object) -> bool:
-        return isinstance(given, tuple)
+    def cuts(self) -> Cuts:
+        return Cuts(self.long, self.loaded.max_length)
 
-    def from_file(self, rows: RowReader) -> Iterable[object]:
-        return pairs(rows)
-
-    def from_table(self, table: Table) -> Iterable[object]:
-        return pairs(as_rows(table))
-
-    def checked(self, item: object, where: str) -> tuple[str, str]:
-        first, second = self.names
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise InputError(
-                f"{where} is {described(item)}; a pair ({first}, {second}) was wanted.",
-                f"Pass pairs, or the {first}s and the {second}s as two lists.",
-            )
-        return checked_text(item[0], f"{where}, the {first},"), checked_text(item[1], f"{where}, the {second},")
-
-    @overload
-    def __call__(
-        self,
-        given: Iterator[str] | Streamed[tuple[str, str]],
-        second: Iterator[str] | None = None,
-        *,
-        progress: bool | None = None,
-    ) -> Iterator[Answer]: ...
-
-    @overload
-    def __call__(
-        self, given: str | tuple[str, str], second: str | None = None, *, progress: bool | None = None
-    ) -> Answer: ...
-
-    @overload
-    def __call__(
-        self,
-        given: list[str] | Collection[tuple[str, str]],
-        second: list[str] | None = None,
-        *,
-        progress: bool | None = None,
-    ) -> list[Answer]: ...
-
-    def __call__(
-        self, given: object, second: object = None, *, progress: bool | None = None
-    ) -> Answer | list[Answer] | Iterator[Answer]:
-        return self.paired(given, second, progress)
-
-    def paired(
-        self, first: object, second: object, progress: bool | None = None
-    ) -> Answer | list[Answer] | Iterator[Answer]:
-        """As a call, for what is known to be right or wrong only when it is looked at."""
-        return self.answered(self._paired(first, second), progress)
-
-    def _paired(self, first: object, second: object) -> object:
-        """(first, second), a list or an iterator of them, from two texts, two lists or two iterators."""
-        names = self.names
-        if second is None:
-            if isinstance(first, str):
-                raise InputError(
-                    f"{self.name} was given a {names[0]} without a {names[1]}.",
-                    f"Pass the {names[1]} as well, or ({names[0]}, {names[1]}) pairs.",
-                )
-            return first
-        if isinstance(first, tuple) and isinstance(second, tuple):
-            first, second = list(first), list(second)
-        several = [not isinstance(one, tuple) and is_collection(one) for one in (first, second)]
-        for name, value, others in zip(names, (first, second), reversed(several), strict=True):
-            if isinstance(value, str) and others:
-                raise InputError(
-                    f"{self.name} was given one {name} and several of the other.",
-                    f"Repeat the {name} for each of them, or pass ({names[0]}, {names[1]}) pairs.",
-                )
-        if isinstance(first, Iterator) or isinstance(second, Iterator):
-            return self._zipped(*(_several(one, name) for one, name in zip((first, second), names, strict=True)))
-        if not any(several):
-            return first, second
-        firsts, seconds = (listed(one, f"{name}s") for one, name in zip((first, second), names, strict=True))
-        if len(firsts) != len(seconds):
-            raise InputError(
-                f"{self.name} was given {len(firsts)} {names[0]}s and {len(seconds)} {names[1]}s.",
-                f"Pass one {names[1]} to each {names[0]}.",
-            )
-        return list(zip(firsts, seconds, strict=True))
-
-    def _zipped(self, firsts: Iterable[object], seconds: Iterable[object]) -> Iterator[tuple[object, object]]:
-        missing = object()
-        for number, both in enumerate(zip_longest(firsts, seconds, fillvalue=missing)):
-            if missing in both:
-                absent = both.index(missing)
-                raise InputError(
-                    f"There is a {self.names[1 - absent]} {number}, and no {self.names[absent]} for it.",
-                    "Pass as many of each.",
-                )
-            yield both
-
-
-def _several(values: object, name: str) -> Iterable[object]:
-    if not isinstance(values, Iterable) or not is_collection(values):
-        raise InputError(f"The {name}s are {described(values)}; a list or an iterator was wanted.")
-    return values
+    def tokenized(self, items: list[Whole], cuts: Cuts) -> Iterator[tuple[Reading, list[Row]]]:
+        length = self.loaded.max_length
+        return readings(self.loaded.tokenizer, items, cuts, max_length=length, stride=self.stride, sliding=self.sliding)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
-def is_collection(given: object) -> bool:
+def is_collection(given: object) -> TypeGuard[Iterable[object]]:
     """Several items: not one text, bytes or a dictionary."""
-    return not isinstance(given, (str, bytes, bytearray, dict)) and (isinstance(given, Iterable) or is_table(given))
+    match given:
+        case str() | bytes() | bytearray() | dict():
+            return False
+        case Iterable():
+            return True
+    return is_table(given)
 
 
 def checked_text(item: object, where: str) -> str:
@@ -307,9 +284,10 @@ def checked_text_or_pair(item: object, where: str) -> TextOrPair:
     match item:
         case str():
             return item
-        case [str() as first, str() as second] if isinstance(item, (tuple, list)):
-            return first, second
         case tuple() | list():
+            match item:
+                case [str() as first, str() as second]:
+                    return first, second
             parts = ", ".join(type(part).__name__ for part in item[:4])
             raise InputError(
                 f"{where} is a {type(item).__name__} of {len(item)} ({parts}); a pair is two strings.",
@@ -381,7 +359,11 @@ def described_as(
     settings = [
         setting if number < positional else setting.replace(kind=_NAMED)
         for number, setting in enumerate(inspect.signature(make).parameters.values())
+        if setting.kind is not inspect.Parameter.VAR_KEYWORD
     ]
+    if len(settings) < len(inspect.signature(make).parameters):  # the rest is `RunSettings`
+        hints = {name: hint.__forward_arg__ for name, hint in RunSettings.__annotations__.items()}
+        settings += [inspect.Parameter(name, _NAMED, default=None, annotation=hint) for name, hint in hints.items()]
     signature = inspect.Signature(sorted([*own, *settings], key=lambda one: one.kind))
     call.__dict__["__signature__"] = signature
     call.__doc__ = make.__doc__

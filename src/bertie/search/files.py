@@ -132,9 +132,9 @@ def _read_manifest(folder: Path, path: Path) -> Manifest:
         parts = tuple(PartFile(**part) for part in values.pop("parts"))
         known = {name: value for name, value in values.items() if name not in ("format", "version")}
         manifest = Manifest(**known, parts=parts)
-        whole = all(isinstance(one, int) for part in parts for one in (part.count, part.vector_bytes, part.text_bytes))
+        numbers = [one for part in parts for one in (part.count, part.vector_bytes, part.text_bytes)]
+        whole = all(type(one) is int for one in (*numbers, manifest.dimension, manifest.next_part))
         whole = whole and manifest.count == sum(part.count for part in parts) and manifest.dtype in STORED
-        whole = whole and all(type(one) is int for one in (manifest.dimension, manifest.next_part))
         whole = whole and (manifest.begun_at is None or 0 <= int(manifest.begun_at) <= manifest.count)
     except (TypeError, ValueError, KeyError, AttributeError):
         whole = False

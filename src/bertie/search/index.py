@@ -30,8 +30,7 @@ from bertie.data import as_rows
 from bertie.data.lists import listed
 from bertie.errors import BertieError, DataError, InputError
 from bertie.running.open import ModelLike, is_named
-from bertie.running.progress import with_progress
-from bertie.running.task import described
+from bertie.running.task import described, with_bar
 from bertie.search.files import (
     MANIFEST,
     STORED,
@@ -159,15 +158,16 @@ class Index:
         return answers[0] if single else answers
 
     def _query_vectors(self, query: str | Sequence[str] | NDArray[np.floating]) -> tuple[NDArray[np.float32], bool]:
-        if isinstance(query, np.ndarray) and query.dtype.kind == "f":
-            vectors, single = np.atleast_2d(query).astype(np.float32), query.ndim == 1
-        else:
-            if query is None or isinstance(query, int | float):
+        settings = self.manifest.settings
+        match query:
+            case np.ndarray() if query.dtype.kind == "f":
+                vectors, single = np.atleast_2d(query).astype(np.float32), query.ndim == 1
+            case None | int() | float():
                 raise InputError(f"The query is {described(query)}.", "Give a text, a list of texts, or a vector.")
-            single = isinstance(query, str)
-            texts = [str(query)] if single else listed(query, "queries")
-            settings = self.manifest.settings
-            vectors = self.embedder.embed(texts, prompt_name=settings["query_prompt_name"], long=settings["long"])
+            case _:
+                single = isinstance(query, str)
+                texts = [str(query)] if single else listed(query, "queries")
+                vectors = self.embedder.embed(texts, prompt_name=settings["query_prompt_name"], long=settings["long"])
         if vectors.shape[1] != self.manifest.dimension or not np.isfinite(vectors).all():
             raise InputError(f"A query for this index is {self.manifest.dimension} finite numbers, or a text.")
         return (unit(vectors) if self.manifest.function == "cosine" else vectors), single
@@ -260,7 +260,7 @@ class Index:
         )
         total = len(rows) - (held.count - begin) if isinstance(rows, Sequence) else None
         vectors: list[NDArray[np.float32]] = []
-        for vector in with_progress(stream, what="indexing", total=total, show=progress):
+        for vector in with_bar(stream, "indexing", total, progress):
             vectors.append(vector)
             if len(vectors) == chunk_rows:
                 self._commit(vectors, [waiting.popleft() for _ in vectors])

@@ -8,7 +8,6 @@ scripts from elsewhere, so they are off.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,20 +19,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import bertie
-from bertie.errors import BertieError
 from bertie.explore.page import STATIC
 from bertie.serve import schemas
-from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, as_refusal
-from bertie.serve.middleware import Answered, Answerer, Middleware
-from bertie.serve.routes import Route, embed, explore, fill, rows, scores, server
-from bertie.serve.service import Call, Service
+from bertie.serve.failures import Refusal
+from bertie.serve.middleware import Middleware
+from bertie.serve.routes import embed, explore, fill, scores, server
+from bertie.serve.routes.rows import make_route
+from bertie.serve.service import AnyRoute, Call, Header, Service
+from bertie.serve.tasks import ROW_ROUTES
 
-logger = logging.getLogger("bertie.serve")
-
-ROUTES: list[Route[Any]] = [
+ROUTES: list[AnyRoute] = [
     *embed.ROUTES,
     *scores.ROUTES,
-    *rows.make_routes(),
+    *(make_route(task, declared) for task, declared in ROW_ROUTES.items()),
     *fill.ROUTES,
     *explore.ROUTES,
     *server.ROUTES,
@@ -69,8 +67,6 @@ _ERRORS = {
     503: "Loading, restarting or shutting down.",
 }
 
-_JSON = (b"content-type", b"application/json")
-
 Json = dict[str, object]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -90,12 +86,10 @@ def make_app(service: Service, *, startup: Callable[[], Awaitable[None]] | None 
         docs_url=None, redoc_url=None, lifespan=lifespan,
     )  # fmt: skip
     components: Json = {}
-    answerers: dict[tuple[str, str], Answerer] = {}
     for route in ROUTES:
-        answerer = answerers[route.method, route.path] = make_answerer(route)
         app.add_api_route(
             route.path,
-            make_endpoint(answerer),
+            make_endpoint(route),
             methods=[route.method],
             summary=route.summary,
             tags=[route.group],
@@ -117,50 +111,29 @@ def make_app(service: Service, *, startup: Callable[[], Awaitable[None]] | None 
     app.openapi = openapi  # type: ignore[method-assign]
     add_page(app)
     app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
-    return Middleware(app, service, answerers)
+    return Middleware(app, service, ROUTES)
 
 
-def make_answerer(route: Route[Any]) -> Answerer:
-    """A route as a function from a call to (status, headers, body); errors are answers too."""
-    decoder = None if route.body is None else msgspec.json.Decoder(route.body)
-    content_type = (b"content-type", route.media_type.encode())
-
-    async def answer(call: Call) -> Answered:
-        try:
-            body = None if decoder is None else await call.read(decoder)
-            found = await call.write(await route.handler(call, body))
-        except (Refusal, BertieError, EngineDown, InferenceFailed, MemoryError, RuntimeError) as error:
-            refusal = as_refusal(error)
-            if isinstance(error, RuntimeError):
-                logger.error("a request failed", exc_info=error, extra={"request_id": call.id, "path": call.path})
-            return refusal.status, [_JSON, *refusal.headers()], refusal.body(call.path)
-        headers = [content_type, *call.cut_headers(), *(call.timing_headers() if route.timed else [])]
-        return 200, headers, found
-
-    return answer
-
-
-def make_endpoint(answerer: Answerer) -> Endpoint:
+def make_endpoint(route: AnyRoute) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        status, headers, body = await answerer(request.scope["bertie.call"])
-        response = Response(body, status)
-        response.raw_headers += headers
-        return response
+        call: Call = request.scope["bertie.call"]
+        return _as_response(*await call.answer(route))
 
     return endpoint
 
 
-def _as_response(refusal: Refusal, path: str) -> Response:
-    headers = {name.decode(): value.decode() for name, value in refusal.headers()}
-    return Response(refusal.body(path), refusal.status, headers, "application/json")
+def _as_response(status: int, headers: list[Header], body: bytes) -> Response:
+    response = Response(body, status)
+    response.raw_headers += headers
+    return response
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     """No such path, or not with this method."""
     kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "Validation")
-    response = _as_response(Refusal(error.status_code, kind, f"{error.detail}."), request.url.path)
-    for name, value in (error.headers or {}).items():
-        response.headers[name] = value
+    refusal = Refusal(error.status_code, kind, f"{error.detail}.")
+    response = _as_response(*refusal.answer(request.url.path))
+    response.headers.update(error.headers or {})
     return response
 
 
@@ -186,7 +159,7 @@ def add_page(app: FastAPI) -> None:
 # -- the document ---------------------------------------------------------------------------------------------------
 
 
-def describe(route: Route[Any], components: Json) -> Json:
+def describe(route: AnyRoute, components: Json) -> Json:
     """A route's part of the OpenAPI document. Schemas that have a name go to `components`."""
     error = _schema(schemas.OpenAIError if route.path.startswith("/v1/") else schemas.TeiError, components)
     media = route.media_type.partition(";")[0]

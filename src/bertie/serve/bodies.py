@@ -17,12 +17,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertie.serve.failures import Refusal, invalid, too_large
+from bertie.serve.failures import UNREADABLE, invalid, too_large, unreadable
 from bertie.serve.settings import Limits
 
 # Bytes that are decoded, or encoded, on the event loop.
 INLINE_BYTES = 64 << 10
 _BLOCK = 256 << 10
+# Of JSON, at most: of a number with its label, and of a number with its comma (-1.2345678901234567e-308, say).
+LABEL_BYTES, NUMBER_BYTES = 64, 25
 # Elements of a list that are encoded at once.
 _AT_ONCE = 4
 
@@ -39,12 +41,8 @@ def read_body(decoder: msgspec.json.Decoder[T], body: bytes, limits: Limits) -> 
         check_shape(body, limits)
     try:
         return decoder.decode(body) if len(body) <= INLINE_BYTES else _in_parts(decoder, body, limits)
-    except msgspec.ValidationError as error:
-        raise Refusal(422, "Validation", f"The body is not what this route takes: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(400, "Validation", f"The body is not JSON: {error}") from None
-    except RecursionError:
-        raise Refusal(400, "Validation", "The body is nested too deeply.") from None
+    except UNREADABLE as error:
+        raise unreadable(error) from None
 
 
 def _in_parts(decoder: msgspec.json.Decoder[Any], body: bytes, limits: Limits) -> Any:
@@ -141,15 +139,20 @@ def shape(body: bytes | msgspec.Raw) -> tuple[int, int, int, int]:
 
 def encode_answer(found: object) -> bytes:
     """A handler's answer as JSON; lists, and the lists in a struct or dataclass, a few elements at a time."""
-    if isinstance(found, list):
-        parts = (encode(found[start : start + _AT_ONCE])[1:-1] for start in range(0, len(found), _AT_ONCE))
-        return encode_parts(parts)
-    if isinstance(found, msgspec.Struct) or is_dataclass(found):
-        names = found.__struct_fields__ if isinstance(found, msgspec.Struct) else found.__dataclass_fields__
-        values = ((name, getattr(found, name)) for name in names)
-        fields = (b"%b:%b" % (encode(name), encode_answer(one)) for name, one in values if one is not msgspec.UNSET)
-        return b"{%b}" % b",".join(fields)
-    return encode(found)
+    names: Iterable[str]
+    match found:
+        case list():
+            parts = (encode(found[start : start + _AT_ONCE])[1:-1] for start in range(0, len(found), _AT_ONCE))
+            return encode_parts(parts)
+        case msgspec.Struct():
+            names = found.__struct_fields__
+        case _ if is_dataclass(found):
+            names = found.__dataclass_fields__
+        case _:
+            return encode(found)
+    values = ((name, getattr(found, name)) for name in names)
+    fields = (b"%b:%b" % (encode(name), encode_answer(one)) for name, one in values if one is not msgspec.UNSET)
+    return b"{%b}" % b",".join(fields)
 
 
 def encode_parts(parts: Iterable[bytes]) -> bytes:

@@ -28,8 +28,8 @@ from bertie.explore.switches import encoder_of
 from bertie.loading import load
 from bertie.running.open import OpenModel
 from bertie.serve.failures import overloaded
-from bertie.serve.queues import Lane
-from bertie.serve.runners import Place, Source
+from bertie.serve.models import Place, Source
+from bertie.serve.scheduler import Lane
 
 _MOST_SESSIONS = 4
 _WARM_LENGTH = 64

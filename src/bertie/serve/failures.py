@@ -32,6 +32,10 @@ class Refusal(Exception):
             found.append((b"www-authenticate", b"Bearer"))
         return found
 
+    def answer(self, path: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """Status, headers and body, in the shape of the path."""
+        return self.status, [(b"content-type", b"application/json"), *self.headers()], self.body(path)
+
     def body(self, path: str) -> bytes:
         if not path.startswith("/v1/"):
             plain = {"error": self.message, "error_type": self.kind}
@@ -89,6 +93,31 @@ def as_refusal(error: Exception) -> Refusal:
             return unhealthy("The engine broke down and is being restarted; try again.")
         case BertieError():
             return Refusal(422, "Validation", error.cause, remedy=error.remedy)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if out_of_memory(error):
         return Refusal(424, "Backend", "There was not enough memory for this request; send less at once.")
     return Refusal(424, "Backend", "Inference failed.")
+
+
+def out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def device_failed(error: BaseException) -> bool:
+    """Has the device itself failed? Every later call on it would fail too."""
+    if type(error).__name__ == "AcceleratorError":
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and "CUDA error" in text and "out of memory" not in text
+
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def unreadable(error: Exception) -> Refusal:
+    """For a body that could not be decoded."""
+    match error:
+        case msgspec.ValidationError():
+            return Refusal(422, "Validation", f"The body is not what this route takes: {error}")
+        case RecursionError():
+            return Refusal(400, "Validation", "The body is nested too deeply.")
+    return Refusal(400, "Validation", f"The body is not JSON: {error}")

@@ -16,16 +16,13 @@ import random
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertie.serve.failures import ClientLeft, Refusal, overloaded, too_large, unhealthy
-from bertie.serve.service import Call, Service
+from bertie.serve.service import Answered, AnyRoute, Call, Service
 from bertie.serve.settings import LOOPBACK, Limits, digest
-
-Answered = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers, body
-Answerer = Callable[[Call], Awaitable[Answered]]
 
 logger = logging.getLogger("bertie.serve")
 
@@ -48,9 +45,10 @@ _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-r
 class Middleware:
     """The ASGI application around the routes' own."""
 
-    def __init__(self, app: ASGIApp, service: Service, answerers: dict[tuple[str, str], Answerer]) -> None:
-        self._app, self._service, self._answerers = app, service, answerers
-        self._routes = frozenset(path for _, path in answerers) | {"/", "/openapi.json"}
+    def __init__(self, app: ASGIApp, service: Service, routes: Iterable[AnyRoute]) -> None:
+        self._app, self._service = app, service
+        self._routes = {(route.method, route.path): route for route in routes}
+        self._paths = frozenset(path for _, path in self._routes) | {"/", "/openapi.json"}
         settings = service.settings
         self._hosts = Hosts(settings.host, settings.allowed_hosts)
         self._rates = Rates(settings.limits.rate)
@@ -75,7 +73,8 @@ class Middleware:
         call.route = self._route_name(call.path)
         service = self._service
         service.in_flight += 1
-        service.metrics.began(call.route)
+        service.metrics.in_flight.inc()
+        service.metrics.requests(call.route).inc()
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -117,17 +116,17 @@ class Middleware:
         if call.method == "HEAD":  # uvicorn leaves the body out, by its own scope
             scope = {**scope, "method": "GET"}
         scope["bertie.call"] = call
-        answerer = self._answerers.get((scope["method"], call.path))
+        route = self._routes.get((scope["method"], call.path))
         if call.method not in ("POST", "PUT", "PATCH", "DELETE"):
-            if answerer is None:
+            if route is None:
                 return await self._app(scope, receive, send)
-            return await _send_answer(send, *await answerer(call))
+            return await _send(send, await call.answer(route))
         self._rates.check(call.key or call.client)
         try:
             call.body = await self._bodies.read(receive, headers.get(b"content-length", b""), call)
             self._at_work += 1
             try:
-                await self._work(scope, receive, send, call, headers, answerer)
+                await self._work(scope, receive, send, call, headers, route)
             finally:
                 self._at_work -= 1
         finally:
@@ -135,16 +134,16 @@ class Middleware:
 
     async def _work(
         self, scope: Scope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes],
-        answerer: Answerer | None,
+        route: AnyRoute | None,
     ) -> None:  # fmt: skip
         if call.body and not _JSON.match(headers.get(b"content-type", b"")):
             raise Refusal(415, "Validation", "The body must be JSON, sent with `Content-Type: application/json`.")
         watching = asyncio.ensure_future(_watch(receive, call))
         try:
-            if answerer is None:
+            if route is None:
                 await self._app(scope, _no_more, send)
             else:
-                await _send_answer(send, *await answerer(call))
+                await _send(send, await call.answer(route))
         finally:
             watching.cancel()
 
@@ -172,7 +171,7 @@ class Middleware:
 
     def _route_name(self, path: str) -> str:
         """A path as metrics know it: what a client makes up must not become a new label."""
-        if path in self._routes:
+        if path in self._paths:
             return path
         for folder in (PUBLIC_FOLDER, "/admin/models/", "/v1/models/"):
             if path.startswith(folder):
@@ -186,7 +185,10 @@ class Middleware:
             else:
                 call.outcome = "answered" if call.status < 400 else "refused" if call.status < 500 else "failed"
         seconds = time.perf_counter() - call.began
-        self._service.metrics.ended(call.route, call.outcome, call.status or 499, seconds)
+        metrics = self._service.metrics
+        metrics.in_flight.dec()
+        metrics.outcomes(call.route, call.outcome, str(call.status or 499)).inc()
+        metrics.duration(call.route).observe(seconds)
         level = logging.DEBUG if call.path in _ALWAYS else logging.INFO
         if logger.isEnabledFor(level):
             fields = {
@@ -310,11 +312,12 @@ async def _no_more() -> Message:
 
 
 async def _refuse(send: Send, call: Call, refusal: Refusal) -> None:
-    body = b"" if call.method == "HEAD" else refusal.body(call.path)
-    await _send_answer(send, refusal.status, [(b"content-type", b"application/json"), *refusal.headers()], body)
+    status, headers, body = refusal.answer(call.path)
+    await _send(send, (status, headers, b"" if call.method == "HEAD" else body))
 
 
-async def _send_answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+async def _send(send: Send, answered: Answered) -> None:
+    status, headers, body = answered
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})

@@ -11,25 +11,23 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import InputError
 from bertie.loading import model_class
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel, forget_models
-from bertie.serve.explore import ExploreRunner
-from bertie.serve.failures import Refusal, unhealthy
-from bertie.serve.runners import EmbedRunner, LogitsRunner, Place, Runner
-from bertie.serve.scheduler import Device, Engine, device_failed
+from bertie.running.rows import Row
+from bertie.serve.failures import Refusal, device_failed, unhealthy
+from bertie.serve.metrics import Metrics
+from bertie.serve.scheduler import Device, Engine
 from bertie.serve.settings import ModelChoice, Settings
-from bertie.serve.tasks import TASKS
-from bertie.tasks.rerank import relevant_label
 
 logger = logging.getLogger("bertie.serve")
 
@@ -41,6 +39,44 @@ _CHARACTERS_PER_TOKEN = 4  # about
 _WARM_LENGTHS = (1, 8, 32, 128)
 _LONGEST_PAUSE = 60.0
 _devices: dict[str, Device] = {}
+
+Source = str | OpenModel
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model runs."""
+
+    device: str | None = None
+    dtype: str | None = None
+
+
+class Runner(Protocol):
+    """What the server asks of every runner."""
+
+    @property
+    def loaded(self) -> OpenModel: ...
+
+    def warm_up(self) -> None:
+        """What the first request would otherwise wait for, beside the first batches of the model."""
+
+
+@dataclass(frozen=True)
+class ServedTask:
+    """A task under its name.
+
+    `classes` of checkpoints are served for it when no task is named; `fits` judges whether one of them really can.
+    Tasks of one `head` share one copy of the weights. What runs it does the tasks of `also` as well. A `late` one is
+    served with every model; beside other tasks it opens the model itself, when it is first asked.
+    """
+
+    name: str
+    open: Callable[[Source, Place], Runner]
+    classes: tuple[str, ...] = ()
+    head: str = ""
+    fits: Callable[[OpenModel], bool] = lambda loaded: True
+    also: Callable[[Any], tuple[str, ...]] = lambda runner: ()
+    late: bool = False
 
 
 @dataclass(eq=False)
@@ -66,14 +102,10 @@ class ServedModel:
     def loaded(self) -> OpenModel:
         return next(iter(self.runners.values())).loaded
 
-    @property
-    def embeds(self) -> EmbedRunner | None:
-        """What makes its vectors, if it does that."""
-        return self.get("embed", EmbedRunner)
-
     def get(self, task: str, kind: type[K]) -> K | None:
         """What runs a task, if it does that."""
-        return of_kind(self.runners.get(task), kind)
+        runner = self.runners.get(task)
+        return runner if isinstance(runner, kind) else None
 
     def running(self) -> Engine:
         """Its engine, if the model is ready."""
@@ -94,9 +126,8 @@ class ServedModel:
 class Models:
     """All models of a server, by name. Methods are for the event loop; loading happens in a thread."""
 
-    def __init__(self, settings: Settings, *, on_batch: Callable[..., None], on_restart: Callable[[], None]) -> None:
-        self.settings = settings
-        self._on_batch, self._on_restart = on_batch, on_restart
+    def __init__(self, settings: Settings, tasks: Mapping[str, ServedTask], metrics: Metrics) -> None:
+        self.settings, self._tasks, self._metrics = settings, tasks, metrics
         self._served: dict[str, ServedModel] = {}
         self.on_lost: Callable[[], None] = lambda: None  # a GPU that only a new process can use again
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
@@ -186,22 +217,19 @@ class Models:
         begin = time.perf_counter()
         self._set_threads()
         settings, choice = self.settings, model.choice
-        model.architecture, tasks = chosen_tasks(choice)
+        model.architecture, tasks = chosen_tasks(self._tasks, choice)
         runners = open_runners(tasks, choice.source, Place(settings.device, settings.dtype))
         if not choice.tasks:
-            runners = {task: runner for task, runner in runners.items() if TASKS[task].fits(runner.loaded)}
-        ranks, judges = (of_kind(runners.get(task), LogitsRunner) for task in ("rerank", "classify"))
-        if ranks is not None:
-            _ = ranks.rank_rule  # a classifier whose labels do not mean relevance is refused here
-        elif judges is not None and relevant_label(judges.names) is not None:
-            runners["rerank"] = judges
-        for name, runner in runners.items():
-            if name != "explore":
-                warm_up(runner)
-            elif len(runners) == 1:  # beside others it opens the model when it is first asked
-                runner.warm_up()
-        if not choice.tasks:
-            runners["explore"] = ExploreRunner(choice.source, Place(settings.device, settings.dtype))
+            fitting = [task for task in tasks if task.late or task.fits(runners[task.name].loaded)]
+            runners = {task.name: runners[task.name] for task in fitting}
+        for task in tasks:
+            for other in task.also(runners[task.name]) if task.name in runners else ():
+                runners.setdefault(other, runners[task.name])
+        for task in tasks:
+            if not task.late and task.name in runners:
+                warm_up(runners[task.name])
+        if all(task.late for task in tasks):
+            runners[tasks[0].name].warm_up()
         loaded = next(iter(runners.values())).loaded
         model.device, model.dtype = str(loaded.model.device), loaded.dtype
         on_cpu = loaded.model.device.type == "cpu"
@@ -217,7 +245,7 @@ class Models:
             loop=loop,
             device=_devices.setdefault(model.device, Device(side_by_side=on_cpu)),
             on_crash=lambda error: self._crashed(model, loop, error),
-            on_batch=lambda *measured: self._on_batch(model.name, *measured),
+            on_batch=partial(self._count_batch, model.name),
             start=self._set_threads,
         )
         model.runners = runners
@@ -225,10 +253,17 @@ class Models:
         seconds = round(time.perf_counter() - begin, 2)
         logger.info("model ready", extra={"model": model.name, "seconds": seconds, "tasks": sorted(runners)})
 
+    def _count_batch(self, model: str, lane: str, rows: int, tokens: int, seconds: float) -> None:
+        metrics = self._metrics
+        metrics.batch_seconds(model, lane).observe(seconds)
+        metrics.batch_tokens(model, lane).observe(tokens)
+        metrics.tokens(model).inc(tokens)
+        metrics.texts(model).inc(rows)
+
     def _crashed(self, model: ServedModel, loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
         model.state, model.reason = "broken", f"{type(error).__name__}: {error}"[:200]
         model.restarts += 1
-        self._on_restart()
+        self._metrics.restarts.inc()
         if _lost(error, model.device):
             self.on_lost()
         elif not self._closed.is_set():
@@ -259,33 +294,30 @@ def forget_loaded() -> None:
         torch.cuda.empty_cache()
 
 
-def chosen_tasks(choice: ModelChoice) -> tuple[str, tuple[str, ...]]:
-    """(the checkpoint's class, the tasks to serve)."""
-    unknown = [task for task in choice.tasks if task not in TASKS]
+def chosen_tasks(tasks: Mapping[str, ServedTask], choice: ModelChoice) -> tuple[str, list[ServedTask]]:
+    """(the checkpoint's class, those of the tasks that are to be served)."""
+    unknown = [task for task in choice.tasks if task not in tasks]
     if unknown:
-        raise InputError(f"There is no task {unknown[0]!r} to serve.", f"Use one of {', '.join(TASKS)}.")
+        raise InputError(f"There is no task {unknown[0]!r} to serve.", f"Use one of {', '.join(tasks)}.")
     found = model_class(open_checkpoint(choice.source)).__name__
-    tasks = choice.tasks or tuple(name for name, task in TASKS.items() if found in task.classes)
-    if not tasks:
+    chosen = choice.tasks or tuple(name for name, task in tasks.items() if found in task.classes)
+    if not chosen:
         raise InputError(f"{choice.source} is a {found}, which no route serves.", "Name a task with --task.")
-    return found, tuple(dict.fromkeys(tasks))
+    late = [] if choice.tasks else [name for name, task in tasks.items() if task.late]
+    return found, [tasks[name] for name in dict.fromkeys((*chosen, *late))]
 
 
-def open_runners(tasks: Sequence[str], source: str, place: Place) -> dict[str, Runner]:
+def open_runners(tasks: Sequence[ServedTask], source: str, place: Place) -> dict[str, Runner]:
     """What runs some tasks of one checkpoint; those that use the same head share one copy of the weights."""
     opened: dict[str, Runner] = {}
     by_head: dict[str, OpenModel] = {}
-    for name in tasks:
-        task = TASKS[name]
-        head = task.head or name
+    for task in tasks:
+        head = task.head or task.name
         shared = by_head.get(head)
-        opened[name] = task.open(source, place) if shared is None else task.open(shared, Place())
-        by_head.setdefault(head, opened[name].loaded)
+        opened[task.name] = task.open(source, place) if shared is None else task.open(shared, Place())
+        if not task.late:
+            by_head.setdefault(head, opened[task.name].loaded)
     return opened
-
-
-def of_kind(runner: Runner | None, kind: type[K]) -> K | None:
-    return runner if isinstance(runner, kind) else None
 
 
 def warm_up(runner: Runner) -> None:
@@ -301,4 +333,4 @@ def warm_up(runner: Runner) -> None:
 
 def _lost(error: BaseException, device: str) -> bool:
     """After an error of the GPU itself, nothing in this process can use it any more."""
-    return device.startswith("cuda") and isinstance(error, Exception) and device_failed(error)
+    return device.startswith("cuda") and device_failed(error)

@@ -28,6 +28,7 @@ from bertie.serve.logs import start_logging
 from bertie.serve.service import Service
 from bertie.serve.settings import LOOPBACK, Settings
 from bertie.serve.sockets import address, bind
+from bertie.serve.tasks import TASKS
 
 logger = logging.getLogger("bertie.serve")
 
@@ -126,7 +127,7 @@ def make_server(settings: Settings, *, when_ready: bool = False) -> DrainingServ
 
     With `when_ready` it accepts nobody before it is ready, which is right where others accept from the same socket.
     """
-    service = Service(settings)
+    service = Service(settings, TASKS)
     loading: set[asyncio.Task[None]] = set()
 
     async def startup() -> None:

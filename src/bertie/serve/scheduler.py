@@ -8,12 +8,11 @@ Nobody can use up what others need:
 
 - **Two queues.** Requests of little work stand in one, the others in another, each with its own room. On a CPU a
   batch of either may run at the same time, so a small request does not wait for a large one at all.
-- **Turns.** In a queue, clients take turns, and so do the jobs of a client, a few hundred tokens each (`FairQueue`).
+- **Turns.** In a queue, clients take turns, and so do the jobs of a client, a few hundred tokens each: a job waits for
+  one turn of every other client at most. A client may hold four times what it leaves free to others, and a single job
+  counts as a quarter of all the room at most, so that no client and no request fills a queue.
 - **Short batches.** A batch is as many tokens as the model does in a twentieth of a second, so a turn comes soon.
 - **Fair devices.** Models on one device compute in the order in which they asked for it (`Turns`).
-
-A `Lane` is one way through the model (embed, classify, tag with certain options …): a function from items to as many
-answers. Only items of one lane share a batch.
 """
 
 from __future__ import annotations
@@ -24,19 +23,171 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from bertie.errors import BertieError
+from bertie.serve import failures
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, overloaded, unhealthy
-from bertie.serve.queues import A, AnyJob, AnyLane, Batch, FairQueue, I, Job, Lane
 
 logger = logging.getLogger("bertie.serve")
 
-# So many batches that fail one after another mean that the engine, not the texts, is broken.
-_FAILURES_IN_A_ROW = 3
-# How long a batch may take: what a newcomer waits for.
-_BATCH_SECONDS = 0.05
-# Fewer tokens than this are not worth a batch of their own: the engine would not be busy.
-_LEAST_BATCH = 256
+_TURN = 256  # tokens a job may take before it is the next one's turn
+_SHARE = 4  # what a client may hold of a queue, as a multiple of what is free
+_MOST_OF_ROOM = 4  # one job counts as this part of a queue's room at most
+_FAILURES_IN_A_ROW = 3  # so many batches that fail mean that the engine, not the texts, is broken
+_BATCH_SECONDS = 0.05  # how long a batch may take: what a newcomer waits for
+_LEAST_BATCH = 256  # fewer tokens than this would not keep the engine busy
+
+I = TypeVar("I")  # noqa: E741
+A = TypeVar("A")
+
+
+@dataclass(eq=False)
+class Lane(Generic[I, A]):
+    """One way through the model (embed, tag with certain options …): a function from items to as many answers.
+
+    Only items of one lane share a batch. `budget` (tokens of a batch) replaces the engine's where less fits.
+    """
+
+    name: str
+    run: Callable[[list[I]], Sequence[A]]
+    budget: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Job(Generic[I, A]):
+    """Items of one request. Times are `time.perf_counter()`."""
+
+    lane: Lane[I, A]
+    items: Sequence[I]
+    lengths: Sequence[int]  # their tokens
+    future: asyncio.Future[list[A]]
+    seconds: float  # that it may wait for its next turn: a large job is not late as long as it gets on
+    client: str = ""
+    queued: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
+    finished: float = 0.0
+    deadline: float = 0.0
+    tokens: int = 0
+    taken: int = 0
+    missing: int = 0
+    gone: bool = False  # its client has left: what is not running yet will not be run
+    answers: dict[int, A] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.missing = len(self.items)
+        self.tokens = sum(self.lengths)
+        self.deadline = self.queued + self.seconds
+
+
+AnyLane = Lane[Any, Any]
+AnyJob = Job[Any, Any]
+Batch = list[tuple[AnyJob, int]]  # a job and the number of one of its items
+
+
+class FairQueue:
+    """Jobs with items that no batch has taken yet. Its owner holds a lock around every call."""
+
+    def __init__(self, most_tokens: int, most_jobs: int) -> None:
+        self._most_tokens, self._most_jobs = most_tokens, most_jobs
+        self._clients: dict[str, dict[AnyJob, None]] = {}  # in the order of their turns, and so are a client's jobs
+        self._charges: dict[str, int] = {}  # of each client's jobs
+        self.jobs = 0
+        self.tokens = 0  # of items that no batch has taken
+        self.running: set[AnyJob] = set()
+
+    def has_room(self, client: str, tokens: int = 0) -> bool:
+        """May a client add a job? One that has nothing here may, whatever the job's size, while there is a place."""
+        own_jobs = len(self._clients.get(client, ()))
+        places, free = self._most_jobs - self.jobs, self._most_tokens - sum(self._charges.values())
+        if not own_jobs:
+            return places > 0
+        own = self._charges[client]
+        return places > 0 and own_jobs <= _SHARE * places and self._charge(tokens) <= free and own <= _SHARE * free
+
+    def _charge(self, tokens: int) -> int:
+        return min(tokens, self._most_tokens // _MOST_OF_ROOM)
+
+    def add(self, job: AnyJob) -> None:
+        self._clients.setdefault(job.client, {})[job] = None
+        self._charges[job.client] = self._charges.get(job.client, 0) + self._charge(job.tokens)
+        self.jobs += 1
+        self.tokens += job.tokens
+
+    def remove(self, job: AnyJob) -> None:
+        """Take a job out with what is left of it; nothing happens where it is not here."""
+        jobs = self._clients.get(job.client)
+        if jobs is None or job not in jobs:
+            return
+        del jobs[job]
+        self._charges[job.client] -= self._charge(job.tokens)
+        self.jobs -= 1
+        self.tokens -= sum(job.lengths[job.taken :])
+        if not jobs:
+            del self._clients[job.client], self._charges[job.client]
+
+    def clear(self) -> list[AnyJob]:
+        """Take all jobs out."""
+        return self._remove_all([job for jobs in self._clients.values() for job in jobs])
+
+    def drop(self) -> list[AnyJob]:
+        """Take out the jobs that nobody waits for any more, or that have waited too long."""
+        now = time.perf_counter()
+        waiting = (job for jobs in self._clients.values() for job in jobs)
+        return self._remove_all([job for job in waiting if job.gone or job.deadline < now])
+
+    def _remove_all(self, found: list[AnyJob]) -> list[AnyJob]:
+        for job in found:
+            self.remove(job)
+        return found
+
+    def take(self, room: Callable[[AnyLane], int]) -> Batch:
+        """The next batch: items of the lane whose turn it is, of at most `room` tokens, or one item that is longer."""
+        batch: Batch = []
+        lane: AnyLane | None = None
+        left, served = 1, True
+        while left > 0 and served:
+            served = False
+            for client in list(self._clients):
+                job = next((job for job in self._clients[client] if lane is None or job.lane is lane), None)
+                if job is None:
+                    continue
+                if lane is None:
+                    lane, left = job.lane, room(job.lane)
+                used = self._serve(job, batch, left)
+                if not used:  # its next item does not fit: it is the first of the next batch
+                    left = 0
+                    break
+                served = True
+                left -= used
+                if left <= 0:
+                    break
+        return batch
+
+    def _serve(self, job: AnyJob, batch: Batch, left: int) -> int:
+        """One turn of a job, which then goes to the end, and so does its client; the tokens it took."""
+        first, used = job.taken, 0
+        while job.taken < len(job.items):
+            length = job.lengths[job.taken]
+            if (batch and length > left - used) or (used and used + length > _TURN):
+                break
+            batch.append((job, job.taken))
+            job.taken += 1
+            used += max(1, length)
+        if job.taken == first:
+            return 0
+        self.tokens -= sum(job.lengths[first : job.taken])
+        now = time.perf_counter()
+        job.started = job.started or now
+        job.deadline = now + job.seconds
+        jobs = self._clients[job.client] = self._clients.pop(job.client)
+        if job.taken == len(job.items):
+            self.remove(job)
+        else:
+            del jobs[job]
+            jobs[job] = None
+        return used
 
 
 class Turns:
@@ -86,9 +237,9 @@ class Engine:
         loop: asyncio.AbstractEventLoop,
         short_tokens: int | None = None,
         device: Device | None = None,
-        on_crash: Callable[[BaseException], None] | None = None,
-        on_batch: Callable[[str, int, int, float], None] | None = None,
-        start: Callable[[], None] | None = None,
+        on_crash: Callable[[BaseException], None] = lambda error: None,
+        on_batch: Callable[[str, int, int, float], None] = lambda lane, rows, tokens, seconds: None,
+        start: Callable[[], None] = lambda: None,
     ) -> None:
         self.name, self.budget = name, budget
         self.short_tokens = budget // 8 if short_tokens is None else short_tokens
@@ -97,17 +248,14 @@ class Engine:
         self._on_crash, self._on_batch, self._start = on_crash, on_batch, start
         self._wake = threading.Condition()
         self._short, self._long = (FairQueue(queue_tokens, queue_requests) for _ in range(2))
-        self._closing = False
-        self._down = False
+        self._closing = self._down = False
         self._failures = 0
         self._rate = 0.0  # tokens a second, lately
         self.skipped = 0
-        self._threads = [
-            threading.Thread(target=self._work, args=args, name=f"engine-{name}", daemon=True)
-            for args in ((self._short, self.device.short), (self._long, self.device.long))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = []
+        for queue in ((self._short, self.device.short), (self._long, self.device.long)):
+            self._threads.append(threading.Thread(target=self._work, args=queue, name=f"engine-{name}", daemon=True))
+            self._threads[-1].start()
 
     # -- for the event loop ---------------------------------------------------------------------------------------
 
@@ -117,15 +265,9 @@ class Engine:
         return self._short.jobs + self._long.jobs, self._short.tokens + self._long.tokens
 
     def submit(
-        self,
-        lane: Lane[I, A],
-        items: Sequence[I],
-        lengths: Sequence[int],
-        *,
-        seconds: float,
-        client: str = "",
+        self, lane: Lane[I, A], items: Sequence[I], lengths: Sequence[int], *, seconds: float, client: str = "",
         work: int | None = None,
-    ) -> Job[I, A]:
+    ) -> Job[I, A]:  # fmt: skip
         """Queue work; its answers, one to an item, arrive in the job's future. A full queue is refused at once.
 
         `seconds`: how long it may wait without any of it being run. `work`: the tokens of all the request's jobs, where
@@ -159,24 +301,20 @@ class Engine:
                 retry_after=queue.tokens / self._rate if self._rate else 0.0,
             )
 
-    def forget(self, job: AnyJob) -> None:
-        """The client has left: what is not running yet will not be run."""
-        job.gone = True
+    def stop(self, *, wait: float = 1.0) -> None:
+        """End after the batches that are running; whoever is not answered then is told to ask elsewhere."""
+        with self._wake:
+            self._closing = True
+            left = [*self._short.clear(), *self._long.clear()]
+        refusal = unhealthy("The server is shutting down and did not get to the end of this request.")
+        self._deliver([(job, refusal) for job in left])
+        self.close(wait=wait)
 
     def close(self, *, wait: float = 5.0) -> None:
         """Finish what is queued, then end the threads."""
-        self._end(wait)
-
-    def stop(self, *, wait: float = 1.0) -> None:
-        """End after the batches that are running; whoever is not answered then is told to ask elsewhere."""
-        self._end(wait, unhealthy("The server is shutting down and did not get to the end of this request."))
-
-    def _end(self, wait: float, refusal: Refusal | None = None) -> None:
         with self._wake:
             self._closing = True
-            left = [] if refusal is None else [*self._short.clear(), *self._long.clear()]
             self._wake.notify_all()
-        self._deliver([(job, refusal) for job in left])
         ends = time.monotonic() + wait
         for thread in self._threads:
             if threading.current_thread() is not thread:
@@ -186,8 +324,7 @@ class Engine:
 
     def _work(self, queue: FairQueue, turns: Turns) -> None:
         try:
-            if self._start is not None:
-                self._start()
+            self._start()
             while True:
                 with self._wake:
                     while not (queue.jobs or self._closing or self._down):
@@ -215,7 +352,7 @@ class Engine:
         try:
             answers = _through(lane, [job.items[number] for job, number in batch])
         except Exception as error:
-            if device_failed(error):
+            if failures.device_failed(error):
                 raise
             self._one_by_one(lane, batch, error)
         else:
@@ -223,8 +360,7 @@ class Engine:
             seconds = time.perf_counter() - begin
             tokens = sum(job.lengths[number] for job, number in batch)
             self._rate = tokens / seconds if not self._rate else 0.9 * self._rate + 0.1 * tokens / seconds
-            if self._on_batch is not None:
-                self._on_batch(lane.name, len(batch), tokens, seconds)
+            self._on_batch(lane.name, len(batch), tokens, seconds)
             self._give(batch, answers)
         queue.running = set()
 
@@ -242,11 +378,14 @@ class Engine:
                 # Item by item: what was too much at once may fit so.
                 answers = [_through(lane, [job.items[number]])[0] for _, number in own]
             except Exception as own_error:
-                if device_failed(own_error):
+                if failures.device_failed(own_error):
                     raise
-                expected = isinstance(own_error, BertieError | Refusal | MemoryError) or _out_of_memory(own_error)
+                expected = isinstance(own_error, BertieError | Refusal) or failures.out_of_memory(own_error)
                 failed += not expected
-                self._abandon(job, own_error if expected else InferenceFailed(str(own_error)))
+                with self._wake:
+                    self._short.remove(job)
+                    self._long.remove(job)
+                self._deliver([(job, own_error if expected else InferenceFailed(str(own_error)))])
             else:
                 self._give(own, answers)
         self._failures = self._failures + 1 if failed == len(jobs) else 0
@@ -264,20 +403,13 @@ class Engine:
                 complete.append((job, None))
         self._deliver(complete)
 
-    def _abandon(self, job: AnyJob, error: Exception) -> None:
-        with self._wake:
-            for queue in (self._short, self._long):
-                queue.remove(job)
-        self._deliver([(job, error)])
-
     def _drop(self, jobs: list[AnyJob]) -> None:
         if not jobs:
             return
         self.skipped += sum(job.gone for job in jobs)
-        late = [job for job in jobs if not job.gone]
         retry = self.waiting[1] / self._rate if self._rate else 0.0
         error = overloaded("Model is overloaded: the request waited longer than it may.", retry_after=retry)
-        self._deliver([(job, error) for job in late])
+        self._deliver([(job, error) for job in jobs if not job.gone])
 
     def _deliver(self, outcomes: Sequence[tuple[AnyJob, Exception | None]]) -> None:
         if not outcomes:
@@ -295,7 +427,7 @@ class Engine:
             jobs = {job for queue in (self._short, self._long) for job in (*queue.clear(), *queue.running)}
             self._wake.notify_all()
         try:  # first, so that whoever hears of it finds the model broken and not ready
-            if first and self._on_crash is not None:
+            if first:
                 self._on_crash(error)
         finally:
             self._deliver([(job, EngineDown()) for job in jobs if job.missing])
@@ -316,15 +448,3 @@ def _settle(outcomes: Sequence[tuple[AnyJob, Exception | None]]) -> None:
             job.future.set_result([job.answers[number] for number in range(len(job.items))])
         else:
             job.future.set_exception(error)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return type(error).__name__ == "OutOfMemoryError"
-
-
-def device_failed(error: Exception) -> bool:
-    """Has the device itself failed? Every later call on it would fail too."""
-    if type(error).__name__ == "AcceleratorError":
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and "CUDA error" in text and "out of memory" not in text

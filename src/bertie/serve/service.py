@@ -1,33 +1,53 @@
-"""What the routes work with: the server's state (`Service`), and one request on its way through it (`Call`)."""
+"""What the routes work with: the server's state (`Service`), and one request on its way through it (`Call`).
+
+`Route` is what the application, its document and the middleware are made of.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from bertie.errors import BertieError
 from bertie.running.rows import Cuts
 from bertie.serve.bodies import INLINE_BYTES, encode, encode_answer, read_body
-from bertie.serve.failures import ClientLeft, empty, too_large, unhealthy
+from bertie.serve.failures import (
+    UNREADABLE,
+    ClientLeft,
+    EngineDown,
+    InferenceFailed,
+    Refusal,
+    as_refusal,
+    empty,
+    too_large,
+    unhealthy,
+    unreadable,
+)
 from bertie.serve.metrics import Metrics
-from bertie.serve.models import Models, ServedModel
-from bertie.serve.queues import AnyJob, Lane
-from bertie.serve.scheduler import Engine
+from bertie.serve.models import Models, ServedModel, ServedTask
+from bertie.serve.scheduler import AnyJob, Lane
 from bertie.serve.schemas import SimilarityParameters, TeiRequest, Usage
 from bertie.serve.settings import Limits, Settings, Truncation
 
+logger = logging.getLogger("bertie.serve")
+
+B = TypeVar("B")
 T = TypeVar("T")
 R = TypeVar("R")
 K = TypeVar("K")
 P = ParamSpec("P")
 Sized = str | tuple[str, str] | list[int]
+Header = tuple[bytes, bytes]
+Answered = tuple[int, list[Header], bytes]  # status, headers, body
 
 # Work on more than this is not done on the event loop: others would wait.
 _INLINE_CHARACTERS = 8192
@@ -40,10 +60,10 @@ _SLICE_TEXTS = 64
 class Service:
     """A running server, without its HTTP."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tasks: Mapping[str, ServedTask]) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.models = Models(settings, on_batch=self.metrics.batch, on_restart=self.metrics.restarts.inc)
+        self.models = Models(settings, tasks, self.metrics)
         self.draining = False
         self.in_flight = 0
         self.failure: Exception | None = None  # why the models could not be loaded
@@ -75,6 +95,31 @@ class Service:
 
 
 @dataclass(eq=False)
+class Route(Generic[B]):
+    """`body` is None for a route that reads none. A handler gives an object for JSON, or bytes of JSON."""
+
+    path: str
+    handler: Callable[[Call, B], Awaitable[object]]
+    summary: str
+    group: str
+    body: type[B] | None = None
+    answer: object = None
+    method: str = "POST"
+    examples: Mapping[str, object] = field(default_factory=dict)
+    timed: bool = False  # text-embeddings-inference's timing headers
+    media_type: str = "application/json"
+    errors: tuple[int, ...] = (400, 413, 415, 422, 424, 429, 503)
+    parameters: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.decoder = None if self.body is None else msgspec.json.Decoder(self.body)
+        self.content_type = b"content-type", self.media_type.encode()
+
+
+AnyRoute = Route[Any]
+
+
+@dataclass(eq=False)
 class Call:
     """One request on its way, and what its route does with it. Times are in seconds."""
 
@@ -99,7 +144,7 @@ class Call:
     queue: float = 0.0
     inference: float = 0.0
     device: str = "cpu"
-    jobs: list[tuple[Engine, AnyJob]] = field(default_factory=list)
+    jobs: list[AnyJob] = field(default_factory=list)
 
     @property
     def limits(self) -> Limits:
@@ -113,16 +158,16 @@ class Call:
     def leave(self) -> None:
         """The client has gone: its work is not wanted any more."""
         self.gone = True
-        for engine, job in self.jobs:
-            engine.forget(job)
+        for job in self.jobs:
+            job.gone = True
             if not job.future.done():
                 job.future.set_exception(ClientLeft())
 
-    def cut_headers(self) -> list[tuple[bytes, bytes]]:
+    def cut_headers(self) -> list[Header]:
         """How many of its texts were cut to the model's length; nothing where none was."""
         return [(b"x-truncated-texts", b"%d" % self.cuts.cut)] if self.cuts.cut else []
 
-    def timing_headers(self) -> list[tuple[bytes, bytes]]:
+    def timing_headers(self) -> list[Header]:
         """text-embeddings-inference's, in milliseconds."""
         total = b"%d" % round((time.perf_counter() - self.began) * 1e3)
         return [
@@ -139,12 +184,28 @@ class Call:
     def usage(self) -> Usage:
         return Usage(self.tokens, self.tokens, self.cuts.cut or msgspec.UNSET)
 
+    async def answer(self, route: AnyRoute) -> Answered:
+        """What the route gives; errors are answers too."""
+        try:
+            body = None if route.decoder is None else await self.read(route.decoder)
+            found = await self.write(await route.handler(self, body))
+        except (Refusal, BertieError, EngineDown, InferenceFailed, MemoryError, RuntimeError) as error:
+            refusal = as_refusal(error)
+            if isinstance(error, RuntimeError):
+                logger.error("a request failed", exc_info=error, extra={"request_id": self.id, "path": self.path})
+            return refusal.answer(self.path)
+        headers = [route.content_type, *self.cut_headers(), *(self.timing_headers() if route.timed else [])]
+        return 200, headers, found
+
     async def read(self, decoder: msgspec.json.Decoder[T]) -> T:
         """The request's body, decoded; the bytes are let go."""
         body, self.body = self.body, b""
-        if len(body) <= INLINE_BYTES:
-            return read_body(decoder, body, self.limits)
-        return await self.aside(read_body, decoder, body, self.limits)
+        if len(body) > INLINE_BYTES:
+            return await self.aside(read_body, decoder, body, self.limits)
+        try:
+            return decoder.decode(body)
+        except UNREADABLE as error:
+            raise unreadable(error) from None
 
     async def write(self, found: object) -> bytes:
         """A handler's answer as bytes."""
@@ -249,13 +310,13 @@ class Call:
             )
         engine = model.running()
         job = engine.submit(lane, items, lengths, seconds=limits.request_seconds, client=self.who, work=work)
-        self.jobs.append((engine, job))
+        self.jobs.append(job)
         self.device = model.device
         answers = await job.future
         self.tokens += job.tokens if tokens is None else tokens
         self.queue += job.started - job.queued
         self.inference += job.finished - job.started
-        self.service.metrics.waited(model.name, job.started - job.queued)
+        self.service.metrics.waiting(model.name).observe(job.started - job.queued)
         return answers
 
     def reserve(self, size: int, remedy: str = "Send fewer texts at once.") -> None:

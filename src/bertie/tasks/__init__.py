@@ -3,7 +3,8 @@
 The road of one text: a task turns it into rows (running/rows.py), which go through the model in batches of many texts
 (running/stream.py), and turns what the model says of them into an answer (`RowTask` in running/task.py).
 
-The classes below hold a model that is ready; names are imported when they are first used, and torch with them.
+A module has the class that holds a model that is ready, and the function that is one call of it. Modules are imported
+when they are first used (`bertie.tasks.tag`), and torch with them; the classes below have short names here, too.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'bertie.tasks' has no attribute {name!r}")
-    return getattr(import_module(f"bertie.tasks.{_WHERE[name]}"), name)
+    where = _WHERE.get(name, name)
+    try:
+        module = import_module(f"bertie.tasks.{where}")
+    except ModuleNotFoundError as error:
+        if error.name != f"bertie.tasks.{where}":
+            raise
+        raise AttributeError(f"module 'bertie.tasks' has no attribute {name!r}") from None
+    globals()[name] = found = getattr(module, name) if name in _WHERE else module
+    return found

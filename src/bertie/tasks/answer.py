@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias, TypedDict, Unpack, overload
+from typing import ClassVar, TypeAlias, Unpack, overload
 
 import numpy as np
 import torch
@@ -35,10 +35,11 @@ from bertie.answers import AnswerResult, FoundAnswer
 from bertie.arguments import whole_number
 from bertie.errors import InputError
 from bertie.model import BertForQuestionAnswering
-from bertie.running.open import ModelLike, open_model
+from bertie.running.open import ModelLike
+from bertie.running.paired import PairedTask
 from bertie.running.rows import DEFAULT_STRIDE, Cuts, Row, document_rows
-from bertie.running.task import PairedTask, RowTask, Streamed, described_as
-from bertie.text import BertTokenizer, Window, WindowedDocument
+from bertie.running.task import RowTask, RunSettings, Streamed, described_as
+from bertie.text import Window, WindowedDocument
 
 Floats: TypeAlias = NDArray[np.floating]
 Logits: TypeAlias = tuple[Floats, Floats]  # of every token of a row, to start and to end an answer
@@ -82,10 +83,7 @@ class Answerer(RowTask[tuple[str, str], WindowedDocument, Logits, AnswerResult],
         beam: int | None = None,
         max_length: int | None = None,
         stride: int = DEFAULT_STRIDE,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        progress: bool | None = None,
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("n_best", n_best)
         whole_number("max_answer_tokens", max_answer_tokens)
@@ -93,12 +91,10 @@ class Answerer(RowTask[tuple[str, str], WindowedDocument, Logits, AnswerResult],
         whole_number("stride", stride, 0)
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or math.isnan(threshold):
             raise InputError("{threshold:is} it takes a number (math.inf: always answer).", threshold=threshold)
-        self.stride, self.threshold, self.progress = stride, threshold, progress
+        self.stride, self.threshold = stride, threshold
         self.rules = SpanRules(n_best, max_answer_tokens, beam)
         self.no_answer = threshold < math.inf if no_answer is None else bool(no_answer)
-        self.loaded = open_model(
-            model, BertForQuestionAnswering, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
-        )
+        self.open(model, BertForQuestionAnswering, settings)
         self.max_length = self.loaded.checked_length(max_length, default=_MAX_LENGTH)
 
     def tokenized(self, items: list[tuple[str, str]], cuts: Cuts) -> Iterator[tuple[WindowedDocument, list[Row]]]:
@@ -125,7 +121,7 @@ class Answerer(RowTask[tuple[str, str], WindowedDocument, Logits, AnswerResult],
         return AnswerResult(document.question or "", best, tuple(candidates), decoded.null_score, decoded.null_logit)
 
 
-class AnswerSettings(TypedDict, total=False):
+class AnswerSettings(RunSettings, total=False):
     model: ModelLike
     n_best: int
     max_answer_tokens: int
@@ -134,10 +130,6 @@ class AnswerSettings(TypedDict, total=False):
     beam: int | None
     max_length: int | None
     stride: int
-    tokenizer: BertTokenizer | None
-    device: torch.device | str | None
-    dtype: torch.dtype | str | None
-    progress: bool | None
 
 
 @overload

@@ -10,7 +10,7 @@ hold at once or there is only one, the sigmoid of each; a regression gives its n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -20,11 +20,9 @@ from bertie.arguments import one_of, whole_number
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.running.open import ModelLike, open_model
-from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Row, TextOrPair
-from bertie.running.scoring import Reading, ScoringTask, averaged, logits_later
-from bertie.running.task import PairTask, function_of
-from bertie.text import BertTokenizer
+from bertie.running.open import ModelLike
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Reading, Row, TextOrPair
+from bertie.running.task import PairTask, RunSettings, ScoringTask, function_of
 
 Function = Literal["softmax", "sigmoid", "none"]
 FUNCTIONS: tuple[Function, ...] = ("softmax", "sigmoid", "none")
@@ -51,10 +49,7 @@ class Classifier(ScoringTask[TextOrPair, list[float], Classification], PairTask[
         function: Function | None = None,
         long: Long = "truncate",
         stride: int = DEFAULT_STRIDE,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        progress: bool | None = None,
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("top_k", top_k, or_none="all labels")
         one_of("function", function, (None, *FUNCTIONS))
@@ -66,16 +61,14 @@ class Classifier(ScoringTask[TextOrPair, list[float], Classification], PairTask[
                 function=function,
                 multi_label=multi_label,
             )
-        self.loaded = open_model(
-            model, BertForSequenceClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
-        )
+        self.open(model, BertForSequenceClassification, settings)
         self.names = label_names(self.loaded.config)
         self.function = score_function(self.loaded.config, multi_label) if function is None else function
-        self.top_k, self.long, self.stride, self.progress = top_k, long, stride, progress
+        self.top_k, self.long, self.stride = top_k, long, stride
 
     def start(self, rows: list[Row]) -> Callable[[], list[list[float]]]:
         """The scores of each row; the logits, where rows are windows, which are averaged first."""
-        logits = logits_later(self.loaded, rows)
+        logits = self.loaded.logits(rows)
         function: Function = "none" if self.long == "windows" else self.function
 
         def read() -> list[list[float]]:
@@ -110,6 +103,14 @@ def scores(logits: Tensor, function: Function) -> Tensor:
     if function == "softmax":
         return logits.softmax(-1)
     return logits.sigmoid() if function == "sigmoid" else logits
+
+
+def averaged(logits: Tensor, weights: Sequence[int]) -> Tensor:
+    """`[windows, num_labels]` → `[num_labels]`, by the windows' weights."""
+    if len(weights) == 1:
+        return logits[0]
+    shares = torch.tensor(weights, dtype=torch.float32)
+    return (logits * (shares / shares.sum())[:, None]).sum(0)
 
 
 def label_names(config: BertConfig) -> list[str]:

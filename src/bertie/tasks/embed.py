@@ -6,7 +6,7 @@
 
 A checkpoint's own pooling, dense layers, normalising, prompts and length (sentence_folder.py) are the default, so the
 vectors are those of sentence-transformers; a plain BERT gives the mean of its tokens. `Embedder` keeps a model ready
-and has sentence-transformers' `encode`; `embed` is the function for one line.
+and has sentence-transformers' methods (running/sentence_transformers.py); `embed` is the function for one line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, TypedDict, Unpack, overload
+from typing import ClassVar, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -30,18 +30,14 @@ from bertie.model import BertModel
 from bertie.running.open import ModelLike, OpenModel, is_named, open_model
 from bertie.running.pooling import Pieces, divide, join, pool, read_pooling
 from bertie.running.precision import NEED_RANGES, Numbers, check_precision, quantize
-from bertie.running.progress import with_progress
-from bertie.running.rows import Cuts, Cutting, Row, cut_ids
+from bertie.running.rows import Cuts, Cutting, cut_ids
 from bertie.running.sentence_folder import SentenceSettings, read_sentence_settings
-from bertie.running.stream import Vectors, VectorStream, run_in_order, text_chunks
-from bertie.running.task import Streamed, TextTask
+from bertie.running.sentence_transformers import SentenceTransformerMethods
+from bertie.running.stream import Vectors, VectorStream
+from bertie.running.task import Streamed, with_bar
 from bertie.tasks.similarity import score_matrix, score_pairs
 from bertie.text import BertTokenizer
 
-# sentence-transformers' own batch size, which people leave as it is: ours is made by tokens.
-_THEIR_BATCH = 32
-_TOKENIZED_AT_ONCE = 256
-_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 logger = logging.getLogger("bertie.tasks")
 
 
@@ -71,7 +67,7 @@ class EmbedSettings(CallSettings, _ModelSettings, total=False):
     model: ModelLike | Embedder | None
 
 
-class Embedder(TextTask[Vectors]):
+class Embedder(SentenceTransformerMethods):
     """A model ready to embed. `pooling`, `normalize`, `truncate_dim` and `max_length` replace the checkpoint's own.
 
     `normalize=True` makes vectors of unit length after `truncate_dim` has cut them; `normalize=False` leaves out the
@@ -112,7 +108,7 @@ class Embedder(TextTask[Vectors]):
             device=device,
             dtype=dtype,
             engine=engine or "auto",
-            default=default_embedding_model() if model is None else None,
+            default=default_embedding_model,
             add_pooling_layer=False,
         )
         hidden_size = self.loaded.config.hidden_size
@@ -133,7 +129,7 @@ class Embedder(TextTask[Vectors]):
             )
         self._full = self.settings.dimension(hidden_size, self.pooling)
         own = self.settings.truncate_dim
-        self.truncate_dim = self._checked_dim(truncate_dim) or (None if own is None else min(own, self._full))
+        self.truncate_dim = self.checked_dim(truncate_dim) or (None if own is None else min(own, self._full))
         # sentence-transformers knows these two names in every model; the folder's prompts come on top.
         self.prompts: dict[str, str] = {"query": "", "document": "", **self.settings.prompts}
 
@@ -185,7 +181,7 @@ class Embedder(TextTask[Vectors]):
         uint8 take `ranges` (precision.py), a list's own by default.
         """
         check_precision(precision)
-        vectors = self._vector_stream(self.cutting(prompt=prompt, prompt_name=prompt_name, long=long))
+        vectors = self.vector_stream(self.cutting(prompt=prompt, prompt_name=prompt_name, long=long))
         shape, items = self.shaped(texts)
         if shape != "list" and precision in NEED_RANGES and ranges is None:
             raise InputError(
@@ -194,17 +190,17 @@ class Embedder(TextTask[Vectors]):
                 "Give many texts at once, or use another {precision=}. Or give {ranges=} (calibration_ranges).",
             )
         if shape == "stream":
-            return with_progress(_quantized(vectors, items, precision, ranges), what="embedding", show=progress)
+            return with_bar(_quantized(vectors, items, precision, ranges), "embedding", None, progress)
         if shape == "list":
-            return quantize(self._all(list(items), vectors, progress), precision, ranges=ranges)
+            return quantize(self.all_vectors(list(items), vectors, progress), precision, ranges=ranges)
         with vectors.cutting.cuts.told():
-            (vector,) = with_progress(map(vectors.vector, items), what="embedding", total=1, show=progress)
+            (vector,) = with_bar(map(vectors.vector, items), "embedding", 1, progress)
         return vector if precision == "float32" else quantize(vector[None], precision, ranges=ranges)[0]
 
     __call__ = embed  # type: ignore[assignment]  # of a list it gives an array, where other tasks give a list
 
     def stream(self, items: Iterable[str]) -> Iterator[Vectors]:
-        return _quantized(self._vector_stream(self.cutting()), items, "float32", None)
+        return _quantized(self.vector_stream(self.cutting()), items, "float32", None)
 
     def each_checked(self, items: Iterable[object]) -> Iterator[str]:
         # Texts come by the million, so a place is put into words only where one is wrong.
@@ -216,7 +212,7 @@ class Embedder(TextTask[Vectors]):
         prepared = self.cutting(prompt_name=prompt_name).prepared([text])
         return bool(cut_ids(self.loaded.tokenizer, prepared, self.max_length)[2][0])
 
-    def _all(self, texts: list[str], vectors: VectorStream, progress: bool | None) -> Vectors:
+    def all_vectors(self, texts: list[str], vectors: VectorStream, progress: bool | None) -> Vectors:
         """`[n, d]`."""
         array = np.empty((len(texts), self.dimension), dtype=np.float32)
 
@@ -231,7 +227,7 @@ class Embedder(TextTask[Vectors]):
                 done += len(block)
 
         with vectors.cutting.cuts.told():
-            deque(with_progress(filled(), what="embedding", total=len(texts), show=progress), maxlen=0)
+            deque(with_bar(filled(), "embedding", len(texts), progress), maxlen=0)
         return array
 
     # -- the three steps, for whoever makes batches of his own (the server): texts → rows → sums → vectors -------------
@@ -292,13 +288,13 @@ class Embedder(TextTask[Vectors]):
             )
         return self.prompts[name]
 
-    def _vector_stream(
+    def vector_stream(
         self, cutting: Cutting, *, budget: int | None = None, truncate_dim: int | None = None
     ) -> VectorStream:
         finish = partial(self.finished, truncate_dim=truncate_dim)
         return VectorStream(self.loaded, cutting, self.pooled, finish, budget or self.loaded.budget)
 
-    def _checked_dim(self, truncate_dim: int | None) -> int | None:
+    def checked_dim(self, truncate_dim: int | None) -> int | None:
         if truncate_dim is None:
             return None
         if not is_whole(truncate_dim, 1, self._full):
@@ -308,91 +304,6 @@ class Embedder(TextTask[Vectors]):
                 truncate_dim=truncate_dim,
             )
         return truncate_dim
-
-    # -- sentence-transformers' way ------------------------------------------------------------------------------
-
-    def encode(
-        self,
-        sentences: str | Iterable[str],
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        output_value: str | None = "sentence_embedding",
-        precision: str = "float32",
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        device: torch.device | str | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        **other: Any,
-    ) -> Any:
-        """`SentenceTransformer.encode`, with its arguments.
-
-        Batches are made by tokens; a `batch_size` below 32 bounds them further. `output_value` is
-        "sentence_embedding", "token_embeddings" (a tensor `[length, hidden]` per text) or None (a dict per text).
-        """
-        unused = sorted(name for name, value in other.items() if value is not None and name != "task")
-        if unused:
-            raise InputError(f"encode() has no argument {', '.join(unused)}.", "Leave it out.")
-        if batch_size < 1:
-            raise InputError("{batch_size}; it takes a whole number of at least 1.", batch_size=batch_size)
-        check_precision(precision or "float32")
-        if device is not None and torch.device(device) != self.device:
-            return self._on(device).encode(
-                sentences, prompt_name, prompt, batch_size, show_progress_bar, output_value, precision,
-                convert_to_numpy, convert_to_tensor, None, normalize_embeddings, truncate_dim,
-            )  # fmt: skip
-        shape, items = self.shaped(list(sentences) if isinstance(sentences, Iterator) else sentences)
-        texts = list(items)
-        cutting = self.cutting(prompt=prompt, prompt_name=prompt_name)
-        budget = self.loaded.budget
-        if batch_size < _THEIR_BATCH:
-            budget = min(budget, batch_size * self.max_length)
-        size = self._checked_dim(truncate_dim)
-        found: Sequence[object] | Tensor | Numbers
-        if output_value == "token_embeddings":
-            found = [hidden for _, hidden in self._tokens(texts, cutting, budget)]
-            return found[0] if shape == "one" else found
-        if output_value not in ("sentence_embedding", None):
-            raise InputError(
-                "{output_value} is not known.",
-                "Use 'sentence_embedding', 'token_embeddings' or None for both.",
-                output_value=output_value,
-            )
-        stream = self._vector_stream(cutting, budget=budget, truncate_dim=size)
-        array = self._all(texts, stream, show_progress_bar)
-        if output_value is None:
-            both = zip(self._tokens(texts, cutting, budget), array, strict=True)
-            found = [_features(ids, hidden, vector) for (ids, hidden), vector in both]
-            return found[0] if shape == "one" else found
-        if normalize_embeddings:
-            array = F.normalize(torch.from_numpy(array), p=2, dim=1).numpy()
-        found = quantize(array, precision or "float32")
-        if convert_to_tensor:
-            found = torch.from_numpy(found).to(self.device)
-        elif not convert_to_numpy:
-            found = list(torch.from_numpy(found))
-        return found[0] if shape == "one" else found
-
-    def encode_query(self, sentences: str | Iterable[str], prompt_name: str | None = None, **arguments: Any) -> Any:
-        """`encode` with the prompt called "query", unless another is given."""
-        if prompt_name is None and arguments.get("prompt") is None:
-            prompt_name = "query"
-        return self.encode(sentences, prompt_name, **arguments)
-
-    def encode_document(self, sentences: str | Iterable[str], prompt_name: str | None = None, **arguments: Any) -> Any:
-        """`encode` with the model's prompt called "document", "passage" or "corpus", unless another is given.
-
-        sentence-transformers 5.7 says the same and never comes to "passage": it gives every model an empty "document".
-        """
-        if prompt_name is None and arguments.get("prompt") is None:
-            prompt_name = self.document_prompt_name
-        return self.encode(sentences, prompt_name, **arguments)
-
-    @property
-    def document_prompt_name(self) -> str:
-        return next((name for name in _DOCUMENT_PROMPTS if self.prompts.get(name)), "document")
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
         """Scores `[n, m]` of two lists of vectors, by the function the model was trained for."""
@@ -406,28 +317,7 @@ class Embedder(TextTask[Vectors]):
     def similarity_fn_name(self) -> str:
         return self.settings.similarity
 
-    @property
-    def max_seq_length(self) -> int:
-        return self.max_length
-
-    def get_embedding_dimension(self) -> int:
-        return self.dimension
-
-    get_sentence_embedding_dimension = get_embedding_dimension
-
-    def _tokens(self, texts: Iterable[str], cutting: Cutting, budget: int) -> Iterator[tuple[Sequence[int], Tensor]]:
-        def rows() -> Iterator[Row]:
-            for chunk in text_chunks(texts, _TOKENIZED_AT_ONCE):
-                pieces = cutting.pieces(chunk)
-                yield from (Row(ids.tolist()) for ids in np.split(pieces.ids, pieces.begins[1:]))
-
-        def run(batch: list[Row]) -> list[tuple[Sequence[int], Tensor]]:
-            hidden = OpenModel.split(self.loaded.run(batch).last_hidden_state, batch)
-            return [(row.ids, one.clone()) for row, one in zip(batch, hidden, strict=True)]
-
-        return run_in_order(rows(), run, budget=budget)
-
-    def _on(self, device: torch.device | str) -> Embedder:
+    def on(self, device: torch.device | str) -> Embedder:
         """The same embedder elsewhere. A model object moves, as in sentence-transformers; files are opened again."""
         if self.model is not None and not is_named(self.model):
             if self.loaded.is_fast:
@@ -510,16 +400,6 @@ def _quantized(
         for block in vectors.vectors(texts, soon=True):
             # Copies: a vector that someone keeps should not keep its whole block.
             yield from (one.copy() for one in quantize(block, precision, ranges=ranges))
-
-
-def _features(ids: Sequence[int], hidden: Tensor, vector: Vectors) -> dict[str, Tensor]:
-    input_ids = torch.tensor(ids, device=hidden.device)
-    return {
-        "input_ids": input_ids,
-        "attention_mask": torch.ones_like(input_ids),
-        "token_embeddings": hidden,
-        "sentence_embedding": torch.from_numpy(vector).to(hidden.device),
-    }
 
 
 def _checked_length(given: int | None, own: int | None, loaded: OpenModel) -> int:

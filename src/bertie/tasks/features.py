@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -28,10 +28,9 @@ from bertie.arguments import is_whole, one_of
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertModel
-from bertie.running.open import ModelLike, open_model
+from bertie.running.open import ModelLike
 from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Row, TextOrPair, both, split_text_or_pair
-from bertie.running.task import PairTask, RowTask, function_of
-from bertie.text import BertTokenizer
+from bertie.running.task import PairTask, RowTask, RunSettings, function_of
 
 GOOGLE_LAYERS = (-1, -2, -3, -4)
 Floats = NDArray[np.float32]
@@ -64,26 +63,14 @@ class FeatureExtractor(RowTask[TextOrPair, Tokens, Floats, Features], PairTask[F
         max_length: int | None = None,
         long: Long = "truncate",
         stride: int = DEFAULT_STRIDE,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        progress: bool | None = None,
+        **settings: Unpack[RunSettings],
     ) -> None:
         one_of("long", long, LONG)
         # Hidden states need no pooler, and checkpoints of masked-word models have none.
-        self.loaded = open_model(
-            model,
-            BertModel,
-            task=self.name,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            default=default_language_model() if model is None else None,
-            add_pooling_layer=False,
-        )
+        self.open(model, BertModel, settings, default=default_language_model, add_pooling_layer=False)
         self.max_length = self.loaded.checked_length(max_length)
         self.layers = read_layers(layers, self.loaded.config.num_hidden_layers)
-        self.long, self.stride, self.progress = long, stride, progress
+        self.long, self.stride = long, stride
 
     def checked(self, item: object, where: str) -> TextOrPair:
         first, second = both(super().checked(item, where))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -30,10 +30,11 @@ from bertie.data import RowReader, texts
 from bertie.defaults import default_language_model
 from bertie.errors import InputError
 from bertie.model import BertForMaskedLM
-from bertie.running.batching import Row, chunked
-from bertie.running.open import ModelLike, open_model
+from bertie.running.batching import chunked
+from bertie.running.open import ModelLike
+from bertie.running.rows import Row
 from bertie.running.stream import run_in_order
-from bertie.running.task import TextTask, checked_text, function_of
+from bertie.running.task import RunSettings, TextTask, checked_text, function_of
 from bertie.text import BertTokenizer
 
 Ids = tuple[int, ...]
@@ -103,23 +104,11 @@ class MaskFiller(TextTask[Filled]):
         targets: str | Sequence[str] | None = None,
         joint: bool = True,
         num_beams: int | None = None,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        progress: bool | None = None,
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("top_k", top_k)
         whole_number("num_beams", num_beams, or_none="enough for top_k")
-        self.progress = progress
-        self.loaded = open_model(
-            model,
-            BertForMaskedLM,
-            task=self.name,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            default=default_language_model() if model is None else None,
-        )
+        self.open(model, BertForMaskedLM, settings, default=default_language_model)
         mask = self.loaded.tokenizer.mask_token_id
         if mask is None:
             raise InputError(

@@ -13,19 +13,18 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 
 from bertie.answers import Generated
 from bertie.arguments import is_whole, whole_number
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import InputError
 from bertie.model import BertLMHeadModel
-from bertie.running.open import ModelLike, OpenModel, is_named, open_model
+from bertie.running.open import ModelLike, is_named
 from bertie.running.stream import run_in_order
-from bertie.running.task import TextTask, function_of
-from bertie.text import BertTokenizer
+from bertie.running.task import RunSettings, TextTask, function_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,7 @@ class TextGenerator(TextTask[Generated]):
         length_penalty: float = 1.0,
         early_stopping: bool = False,
         force: bool = False,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        progress: bool | None = None,
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("max_new_tokens", max_new_tokens)
         whole_number("num_beams", num_beams)
@@ -80,9 +76,8 @@ class TextGenerator(TextTask[Generated]):
         self.max_new_tokens, self.count = max_new_tokens, num_return_sequences
         self.copies = max(num_beams, num_return_sequences)
         self.draws_alone = do_sample and seed is not None
-        self.progress = progress
         self.seed = seed
-        self.loaded = _open_decoder(model, force=force, tokenizer=tokenizer, device=device, dtype=dtype)
+        self._open_decoder(model, force, settings)
         self.room = self.loaded.max_length - max_new_tokens
         if self.room < 1:
             raise InputError(
@@ -100,6 +95,23 @@ class TextGenerator(TextTask[Generated]):
         config, tokens = self.loaded.config, self.loaded.tokenizer
         self.end = config.eos_token_id if config.eos_token_id is not None else tokens.sep_token_id
         self.pad = config.pad_token_id if config.pad_token_id is not None else (tokens.pad_token_id or 0)
+
+    def _open_decoder(self, model: ModelLike, force: bool, settings: RunSettings) -> None:
+        if is_named(model):
+            if not force and open_checkpoint(model).config.get("is_decoder") is not True:
+                name = os.fspath(model)
+                raise InputError(
+                    f"generate needs a decoder; {name} was not trained as one (config.is_decoder is not true).",
+                    "Use a checkpoint trained to predict the next word, or {force=True} to see what this one writes.",
+                )
+            self.open(model, BertLMHeadModel, settings, is_decoder=True)
+            return
+        self.open(model, BertLMHeadModel, settings)
+        if not self.loaded.config.is_decoder:
+            raise InputError(
+                "generate needs a decoder; the model it was given has config.is_decoder=False.",
+                "Load it with BertLMHeadModel.from_pretrained(…, is_decoder=True).",
+            )
 
     def stream(self, items: Iterable[str]) -> Iterator[Generated]:
         return run_in_order(map(self._prompt, items), self._run, budget=self.loaded.budget)
@@ -151,35 +163,3 @@ class TextGenerator(TextTask[Generated]):
 
 
 generate = function_of(TextGenerator, "generate", first="prompts")
-
-
-def _open_decoder(
-    model: ModelLike,
-    *,
-    force: bool,
-    tokenizer: BertTokenizer | None,
-    device: torch.device | str | None,
-    dtype: torch.dtype | str | None,
-) -> OpenModel:
-    if is_named(model):
-        if not force and open_checkpoint(model).config.get("is_decoder") is not True:
-            raise InputError(
-                f"generate needs a decoder; {os.fspath(model)} was not trained as one (config.is_decoder is not true).",
-                "Use a checkpoint trained to predict the next word, or {force=True} to see what this one writes.",
-            )
-        return open_model(
-            model,
-            BertLMHeadModel,
-            task="generate",
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            is_decoder=True,
-        )
-    loaded = open_model(model, BertLMHeadModel, task="generate", tokenizer=tokenizer, device=device, dtype=dtype)
-    if not loaded.config.is_decoder:
-        raise InputError(
-            "generate needs a decoder; the model it was given has config.is_decoder=False.",
-            "Load it with BertLMHeadModel.from_pretrained(…, is_decoder=True).",
-        )
-    return loaded

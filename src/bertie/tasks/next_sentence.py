@@ -9,18 +9,15 @@ The model is bertie-mini, which is small and came with this package, unless anot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar, TypedDict, Unpack, overload
-
-import torch
+from typing import ClassVar, Unpack, overload
 
 from bertie.answers import NextSentence
 from bertie.defaults import default_language_model
 from bertie.model import BertForNextSentencePrediction
-from bertie.running.open import ModelLike, open_model
-from bertie.running.rows import Cuts, Long, Row
-from bertie.running.scoring import Reading, ScoringTask, logits_later
-from bertie.running.task import PairedTask, Streamed, described_as
-from bertie.text import BertTokenizer
+from bertie.running.open import ModelLike
+from bertie.running.paired import PairedTask
+from bertie.running.rows import Cuts, Long, Reading, Row
+from bertie.running.task import RunSettings, ScoringTask, Streamed, described_as
 
 
 class NextSentencePredictor(ScoringTask[tuple[str, str], float, NextSentence], PairedTask[NextSentence]):
@@ -38,28 +35,15 @@ class NextSentencePredictor(ScoringTask[tuple[str, str], float, NextSentence], P
     def __init__(
         self,
         model: ModelLike | None = None,
-        *,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        progress: bool | None = None,
+        **settings: Unpack[RunSettings],
     ) -> None:
-        self.progress = progress
-        self.loaded = open_model(
-            model,
-            BertForNextSentencePrediction,
-            task=self.name,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            default=default_language_model() if model is None else None,
-        )
+        self.open(model, BertForNextSentencePrediction, settings, default=default_language_model)
 
     def cuts(self) -> Cuts:
         return Cuts(self.long, self.loaded.max_length, choices=False)
 
     def start(self, rows: list[Row]) -> Callable[[], list[float]]:
-        logits = logits_later(self.loaded, rows)
+        logits = self.loaded.logits(rows)
 
         def read() -> list[float]:
             found: list[float] = logits().softmax(-1)[:, 0].tolist()  # of two classes, the first says yes
@@ -71,12 +55,8 @@ class NextSentencePredictor(ScoringTask[tuple[str, str], float, NextSentence], P
         return NextSentence(judged[0], context.is_cut)
 
 
-class NextSentenceSettings(TypedDict, total=False):
+class NextSentenceSettings(RunSettings, total=False):
     model: ModelLike | None
-    tokenizer: BertTokenizer | None
-    device: torch.device | str | None
-    dtype: torch.dtype | str | None
-    progress: bool | None
 
 
 @overload

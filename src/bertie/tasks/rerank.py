@@ -12,7 +12,7 @@ sentence-transformers folder) ranks by cosine instead: it reads each text alone,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nlargest
@@ -23,17 +23,16 @@ from torch import Tensor
 
 from bertie.answers import Ranked
 from bertie.arguments import one_of, whole_number
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.config import read_json_object
 from bertie.data.lists import listed
 from bertie.errors import BertieError, InputError
+from bertie.json_values import fields, text
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
 from bertie.running.open import ModelLike, OpenModel, is_named, open_model
-from bertie.running.progress import with_progress
-from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Row, Sliding
-from bertie.running.scoring import Reading, ScoringTask, logits_later
-from bertie.running.task import checked_text, described, described_as, is_collection
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Reading, Row, Sliding
+from bertie.running.task import ScoringTask, checked_text, described, described_as, is_collection, with_bar
 from bertie.tasks.classify import FUNCTIONS, Function, label_names, scores
 from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
@@ -129,18 +128,21 @@ class Reranker:
         if not is_collection(documents):
             raise InputError(f"documents is {described(documents)}; a list or an iterator of strings was wanted.")
         several = is_collection(query)
+        total = None
         if not isinstance(documents, Iterator) or several:
             documents = listed(documents, "documents")
+            total = len(documents)
         if not several:
-            return self._rank(checked_text(query, "The query"), documents, top_k, ids, progress)
+            return self._rank(checked_text(query, "The query"), documents, total, top_k, ids, progress)
         queries = [checked_text(one, f"Query {number}") for number, one in enumerate(listed(query, "queries"))]
         ids = None if ids is None else list(ids)
-        return [self._rank(one, documents, top_k, ids, progress) for one in queries]
+        return [self._rank(one, documents, total, top_k, ids, progress) for one in queries]
 
     def _rank(
         self,
         query: str,
         documents: Iterable[str],
+        total: int | None,
         top_k: int | None,
         ids: Iterable[Hashable] | None,
         progress: bool | None,
@@ -148,7 +150,7 @@ class Reranker:
         waiting: deque[tuple[int, Hashable, str]] = deque()  # read ahead by the model, not scored yet
 
         def texts() -> Iterator[str]:
-            for entry in _numbered(documents, ids):
+            for entry in _numbered(documents, total, ids):
                 waiting.append(entry)
                 yield entry[2]
 
@@ -157,8 +159,7 @@ class Reranker:
                 index, name, text = waiting.popleft()
                 yield Ranked(index, name, score, text, is_cut)
 
-        total = len(documents) if isinstance(documents, Sequence) else None
-        found = with_progress(ranked(), what=self.name, total=total, show=progress)
+        found = with_bar(ranked(), self.name, total, progress)
         if top_k is None:
             return sorted(found, key=lambda one: -one.score)
         return nlargest(top_k, found, key=lambda one: one.score)  # holds no more than it gives
@@ -176,8 +177,7 @@ class _CrossEncoder(ScoringTask[tuple[str, str], Tensor, tuple[float, bool]]):
         return self.stream((query, document) for document in documents)
 
     def start(self, rows: list[Row]) -> Callable[[], list[Tensor]]:
-        logits = logits_later(self.loaded, rows)
-        return lambda: list(logits().unbind(0))
+        return self.loaded.row_logits(rows)
 
     def decode(self, context: Reading, judged: list[Tensor]) -> tuple[float, bool]:
         # A document is as good as its best window.
@@ -251,7 +251,7 @@ def embeds(model: ModelLike | None) -> bool:
         return True
     if is_named(model):
         return model_class(open_checkpoint(model)) is BertModel
-    return isinstance(model.model if isinstance(model, OpenModel) else model, BertModel)
+    return isinstance(getattr(model, "model", model), BertModel)
 
 
 def relevant_label(names: Sequence[str]) -> int | None:
@@ -278,19 +278,20 @@ def _named_activation(loaded: OpenModel) -> str | None:
         if file.is_file():
             with suppress(BertieError):
                 places.insert(0, read_json_object(file))
-    for place in places:
-        if isinstance(place, Mapping):
-            named = place.get("activation_fn", place.get("sbert_ce_default_activation_function"))
-            if isinstance(named, str):
-                return named
+    for place in map(fields, places):
+        named = text(place.get("activation_fn", place.get("sbert_ce_default_activation_function")))
+        if named is not None:
+            return named
     return None
 
 
-def _numbered(documents: Iterable[str], ids: Iterable[Hashable] | None) -> Iterator[tuple[int, Hashable, str]]:
+def _numbered(
+    documents: Iterable[str], total: int | None, ids: Iterable[Hashable] | None
+) -> Iterator[tuple[int, Hashable, str]]:
     missing = object()
     names = iter(()) if ids is None else iter(ids)
-    if ids is not None and isinstance(ids, Sequence) and isinstance(documents, Sequence) and len(ids) != len(documents):
-        raise InputError(f"There are {len(documents)} documents and {len(ids)} ids.", "Pass one id for each document.")
+    if total is not None and isinstance(ids, Sequence) and len(ids) != total:
+        raise InputError(f"There are {total} documents and {len(ids)} ids.", "Pass one id for each document.")
     for index, document in enumerate(documents):
         name: Hashable = index if ids is None else next(names, missing)
         if name is missing:

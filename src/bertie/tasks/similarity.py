@@ -41,18 +41,19 @@ def similarity(
         checked_text(a, "The text")
     left, right = _read(a), None if b is None else _read(b)
     embedder = None
-    if any(isinstance(side, list) and side for side in (left, right)):
+    if any(type(side) is list and side for side in (left, right)):
         from bertie.tasks.embed import as_embedder  # which scores its own vectors with what is here
 
         embedder = as_embedder(model, **settings)
         function = function or embedder.similarity_fn_name
 
     def vectors(side: list[str] | NDArray[np.float32]) -> NDArray[np.float32]:
-        if not isinstance(side, list):
-            return side
-        if embedder is None or not side:
-            return np.zeros((0, 0), dtype=np.float32)
-        return embedder.embed(side, long=long, progress=progress)
+        match side:
+            case list() if embedder is not None and side:
+                return embedder.embed(side, long=long, progress=progress)
+            case list():
+                return np.zeros((0, 0), dtype=np.float32)
+        return side
 
     first = vectors(left)
     second = first if right is None else vectors(right)
@@ -72,11 +73,7 @@ def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArra
     >>> score_matrix([[1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]).tolist()
     [[1.0, 0.0]]
     """
-    check_function(function)
-    left, right = _matrix(a), _matrix(b)
-    _check_width(left, right)
-    if function == "cosine":
-        left, right = unit(left), unit(right)
+    left, right = _compared(a, b, function)
     if function in ("cosine", "dot"):
         return left @ right.T
     order = 2 if function == "euclidean" else 1
@@ -90,13 +87,9 @@ def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArra
 
 def score_pairs(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
     """Scores `[n]` of the vectors of two lists of one length, pair by pair."""
-    check_function(function)
-    left, right = _matrix(a), _matrix(b)
-    _check_width(left, right)
+    left, right = _compared(a, b, function)
     if len(left) != len(right):
         raise InputError(f"Pairs need lists of one length; these have {len(left)} and {len(right)} vectors.")
-    if function == "cosine":
-        left, right = unit(left), unit(right)
     if function in ("cosine", "dot"):
         products: NDArray[np.float32] = (left * right).sum(axis=1)
         return products
@@ -113,15 +106,21 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _read(value: object) -> list[str] | NDArray[np.float32]:
     """A list of texts, from a text or any collection of them; or vectors, as they are."""
-    if isinstance(value, str):
-        return [value]
-    is_numbers = isinstance(value, torch.Tensor) or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
-    if not is_numbers and not isinstance(value, list | tuple) and (isinstance(value, Iterable) or is_table(value)):
-        value = listed(value)
+    match value:
+        case str():
+            return [value]
+        case list() | tuple():
+            items = list(value)
+        case torch.Tensor():
+            return _matrix(value)
+        case _ if getattr(getattr(value, "dtype", None), "kind", "O") in "biuf":
+            return _matrix(value)
+        case _ if isinstance(value, Iterable) or is_table(value):
+            items = listed(value)
+        case _:
+            return _matrix(value)
     # A missing text is the embedder's to refuse, by its number.
-    if isinstance(value, list | tuple) and all(item is None or isinstance(item, str) for item in value):
-        return list(value)
-    return _matrix(value)
+    return items if all(item is None or isinstance(item, str) for item in items) else _matrix(items)
 
 
 def _matrix(value: object) -> NDArray[np.float32]:
@@ -140,9 +139,13 @@ def _matrix(value: object) -> NDArray[np.float32]:
     return array
 
 
-def _check_width(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
+def _compared(a: ArrayLike, b: ArrayLike, function: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Both as `[n, d]`, of unit length where the function is cosine."""
+    check_function(function)
+    left, right = _matrix(a), _matrix(b)
     if left.shape[1] != right.shape[1]:
         raise InputError(
             f"Vectors of {left.shape[1]} and of {right.shape[1]} numbers cannot be compared.",
             "Embed both with the same model and the same truncate_dim.",
         )
+    return (unit(left), unit(right)) if function == "cosine" else (left, right)

@@ -32,10 +32,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar, Unpack, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertie.answers import Entity, WordTag
@@ -43,10 +42,10 @@ from bertie.arguments import one_of, one_or_several, whole_number
 from bertie.data.tags import OUTSIDE
 from bertie.errors import InputError
 from bertie.model import BertForTokenClassification
-from bertie.running.open import ModelLike, open_model
+from bertie.running.open import ModelLike
 from bertie.running.rows import Cuts, Row, document_rows
-from bertie.running.task import RowTask, TextTask, checked_text, described, function_of
-from bertie.text import BertTokenizer, WindowedDocument
+from bertie.running.task import RowTask, RunSettings, TextTask, checked_text, described, function_of
+from bertie.text import WindowedDocument
 
 Text = TypeVar("Text", bound=str | tuple[str, ...])
 Answer = TypeVar("Answer")
@@ -67,19 +66,9 @@ _STRIDE = 64
 class _TokenTask(RowTask[Text, tuple[Text, WindowedDocument], Probabilities, Answer], Generic[Text, Answer]):
     """A task whose model gives every token of a text the probabilities of its labels."""
 
-    def _open(
-        self,
-        model: ModelLike,
-        max_length: int | None,
-        stride: int,
-        tokenizer: BertTokenizer | None,
-        device: torch.device | str | None,
-        dtype: torch.dtype | str | None,
-    ) -> None:
+    def _open(self, model: ModelLike, max_length: int | None, stride: int, settings: RunSettings) -> None:
         whole_number("stride", stride, 0)
-        self.loaded = open_model(
-            model, BertForTokenClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
-        )
+        self.open(model, BertForTokenClassification, settings)
         self.labels = LabelSet(self.loaded.config.id2label)
         self.max_length, self.stride = self.loaded.checked_length(max_length), stride
 
@@ -119,17 +108,13 @@ class Tagger(_TokenTask[str, list[Entity]], TextTask[list[Entity]]):
         ignore_labels: Iterable[str] = (OUTSIDE,),
         max_length: int | None = None,
         stride: int = _STRIDE,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        progress: bool | None = None,
+        **settings: Unpack[RunSettings],
     ) -> None:
         one_of("aggregation", aggregation, AGGREGATIONS)
         self.aggregation: Aggregation = aggregation
         self.ignored = frozenset(one_or_several(ignore_labels))
-        self._open(model, max_length, stride, tokenizer, device, dtype)
+        self._open(model, max_length, stride, settings)
         self.labels.check(self.ignored)
-        self.progress = progress
 
     def decode(self, context: tuple[str, WindowedDocument], judged: list[Probabilities]) -> list[Entity]:
         _, document = context
@@ -153,28 +138,28 @@ class WordTagger(_TokenTask[tuple[str, ...], list[WordTag]]):
         aggregation: WordAggregation = "first",
         max_length: int | None = None,
         stride: int = _STRIDE,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        progress: bool | None = None,
+        **settings: Unpack[RunSettings],
     ) -> None:
         one_of("aggregation", aggregation, WORD_AGGREGATIONS)
         self.aggregation: WordAggregation = aggregation
-        self._open(model, max_length, stride, tokenizer, device, dtype)
-        self.progress = progress
+        self._open(model, max_length, stride, settings)
 
     def is_one(self, given: object) -> bool:
-        return isinstance(given, str) or (
-            isinstance(given, (list, tuple)) and bool(given) and isinstance(given[0], str)
-        )
+        match given:
+            case str():
+                return True
+            case list() | tuple():
+                return bool(given) and isinstance(given[0], str)
+        return False
 
     def checked(self, item: object, where: str) -> tuple[str, ...]:
-        if not isinstance(item, (list, tuple)):
-            raise InputError(
-                f"{where} is {described(item)}; a list of words was wanted.",
-                "Split it into words first, or use tag(), which takes texts.",
-            )
-        return tuple(checked_text(word, f"{where}, word {number},") for number, word in enumerate(item))
+        match item:
+            case list() | tuple():
+                return tuple(checked_text(word, f"{where}, word {number},") for number, word in enumerate(item))
+        raise InputError(
+            f"{where} is {described(item)}; a list of words was wanted.",
+            "Split it into words first, or use tag(), which takes texts.",
+        )
 
     def decode(self, context: tuple[tuple[str, ...], WindowedDocument], judged: list[Probabilities]) -> list[WordTag]:
         """A word's tokens are those that begin inside it."""

@@ -8,9 +8,9 @@ entailment against contradiction, for each label by itself. As in transformers' 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, Unpack
 
 import torch
 from torch import Tensor
@@ -20,12 +20,10 @@ from bertie.arguments import one_of, whole_number
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.model import BertForSequenceClassification
-from bertie.running.open import ModelLike, open_model
-from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Row
-from bertie.running.scoring import Reading, averaged, logits_later, readings
-from bertie.running.task import RowTask, TextTask, described, function_of, is_collection
-from bertie.tasks.classify import best_first
-from bertie.text import BertTokenizer
+from bertie.running.open import ModelLike
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Reading, Row, readings
+from bertie.running.task import RowTask, RunSettings, TextTask, described, function_of, is_collection
+from bertie.tasks.classify import averaged, best_first
 
 Readings: TypeAlias = list[Reading]  # one to a label
 
@@ -52,10 +50,7 @@ class ZeroShotClassifier(RowTask[str, Readings, Tensor, Classification], TextTas
         top_k: int | None = None,
         long: Long = "truncate",
         stride: int = DEFAULT_STRIDE,
-        tokenizer: BertTokenizer | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        progress: bool | None = None,
+        **settings: Unpack[RunSettings],
     ) -> None:
         whole_number("top_k", top_k, or_none="all labels")
         one_of("long", long, LONG)
@@ -67,12 +62,9 @@ class ZeroShotClassifier(RowTask[str, Readings, Tensor, Classification], TextTas
                 hypothesis=hypothesis,
             )
         self.hypotheses = [hypothesis.replace("{}", label) for label in self.labels]
-        self.loaded = open_model(
-            model, BertForSequenceClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
-        )
+        self.open(model, BertForSequenceClassification, settings)
         self.contradiction, self.entailment = inference_labels(self.loaded.config)
         self.multi_label, self.top_k, self.long, self.stride = multi_label, top_k, long, stride
-        self.progress = progress
 
     def cuts(self) -> Cuts:
         return Cuts(self.long, self.loaded.max_length)
@@ -83,16 +75,16 @@ class ZeroShotClassifier(RowTask[str, Readings, Tensor, Classification], TextTas
         count = len(self.hypotheses)
         pairs = [(text, hypothesis) for text in items for hypothesis in self.hypotheses]
         found = readings(
-            self.loaded, pairs, cuts, stride=self.stride, sliding="first", strategy="only_first", each=count
-        )
+            self.loaded.tokenizer, pairs, cuts, max_length=self.loaded.max_length, stride=self.stride, sliding="first",
+            strategy="only_first", each=count,
+        )  # fmt: skip
         for _ in items:
             by_label = list(islice(found, count))
             yield [reading for reading, _ in by_label], [row for _, rows in by_label for row in rows]
 
     def start(self, rows: list[Row]) -> Callable[[], list[Tensor]]:
         """The logits of each row."""
-        logits = logits_later(self.loaded, rows)
-        return lambda: list(logits().unbind(0))
+        return self.loaded.row_logits(rows)
 
     def decode(self, context: Readings, judged: list[Tensor]) -> Classification:
         rows = iter(judged)
@@ -112,20 +104,22 @@ zero_shot = function_of(ZeroShotClassifier, "zero_shot", positional=1)
 
 def read_labels(labels: object) -> tuple[str, ...]:
     """Labels as given, or cut at the commas of one string."""
-    if isinstance(labels, str):
-        labels = [label.strip() for label in labels.split(",") if label.strip()]
-    if not isinstance(labels, Iterable) or not is_collection(labels):
-        raise InputError(f"labels is {described(labels)}; a list of strings was wanted.")
-    found = tuple(labels)
-    if not found:
-        raise InputError("There are no labels to choose from.", "Pass at least one, like ['sports', 'politics'].")
-    for number, label in enumerate(found):
+    match labels:
+        case str():
+            labels = [label.strip() for label in labels.split(",") if label.strip()]
+        case _ if not is_collection(labels):
+            raise InputError(f"labels is {described(labels)}; a list of strings was wanted.")
+    found: list[str] = []
+    for number, label in enumerate(labels):
         if not isinstance(label, str) or not label.strip():
             raise InputError(f"Label {number} is {described(label)}; a string with something in it was wanted.")
+        found.append(label)
+    if not found:
+        raise InputError("There are no labels to choose from.", "Pass at least one, like ['sports', 'politics'].")
     if len(set(found)) < len(found):
         twice = next(label for label in found if found.count(label) > 1)
         raise InputError(f"The label {twice!r} is given more than once.", "Pass every label once.")
-    return found
+    return tuple(found)
 
 
 def inference_labels(config: BertConfig) -> tuple[int, int]:

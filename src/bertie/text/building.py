@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
 from bertie.errors import TokenizerError
 from bertie.text.files import TokenizerFiles
-from bertie.text.rust import check_word_limit, keep_whole, parse_backend, rust_errors, set_template
+from bertie.text.rust import rust_errors
 from bertie.text.settings import SPECIAL_ROLES, Settings, SpecialToken, as_added
 from bertie.text.wordpiece.reference import WORD_LIMIT
 from bertie.text.wordpiece.vocabulary import check_case_matches, guess_lower_case, read_text, read_vocabulary
@@ -25,6 +26,11 @@ DEFAULT_SPECIAL = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
+_LARGEST_WORD_LIMIT = 1000
+_LARGEST_POST_PROCESSOR = 1 << 20  # bytes, of which BERT's has 700
+_LONGEST_TEMPLATE = 64  # BERT's has five pieces: [CLS] A [SEP] B [SEP]
+_LARGEST_GROWTH = 100
+_GET_AGAIN = "Get the file again, or use vocab.txt instead."
 
 
 @dataclass(frozen=True)
@@ -232,3 +238,98 @@ def add_to_vocabulary(backend: Tokenizer, tokens: Sequence[AddedToken], *, speci
         )
     with rust_errors("The tokens cannot be added"):
         (backend.add_special_tokens if special else backend.add_tokens)(list(tokens))
+
+
+# -- the Rust tokenizer's parts ----------------------------------------------------------------------------------------
+
+
+def set_template(backend: Tokenizer, *, cls_token: str, sep_token: str) -> None:
+    """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, type ids 0 for the first part and 1 for the second."""
+    with rust_errors(f"{cls_token!r} and {sep_token!r} cannot frame a text"):
+        backend.post_processor = processors.TemplateProcessing(
+            single=[f"{cls_token}:0", "$A:0", f"{sep_token}:0"],
+            pair=[f"{cls_token}:0", "$A:0", f"{sep_token}:0", "$B:1", f"{sep_token}:1"],
+            special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys((cls_token, sep_token))],
+        )
+
+
+def keep_whole(backend: Tokenizer, never_split: Sequence[str]) -> None:
+    """Make words of the vocabulary immune to lower-casing and splitting wherever they stand as words of their own."""
+    missing = [word for word in never_split if backend.token_to_id(word) is None]
+    if missing:
+        raise TokenizerError(
+            f"never_split holds words that are not in the vocabulary: {', '.join(map(repr, missing[:5]))}. "
+            "Kept whole, each could only become [UNK].",
+            "Leave them out, or give the model new tokens with add_tokens().",
+        )
+    known = {added.content for added in backend.get_added_tokens_decoder().values()}
+    backend.add_tokens([AddedToken(w, single_word=True, normalized=False) for w in never_split if w not in known])
+
+
+def parse_backend(text: str, *, source: str) -> Tokenizer:
+    """A `tokenizer.json`. Truncation and padding stored in it are dropped: those are arguments of each call here."""
+    with rust_errors(f"{source} is not a tokenizer this version can read", _GET_AGAIN):
+        backend = Tokenizer.from_str(text)
+        backend.no_truncation()
+        backend.no_padding()
+        unk = None
+        if isinstance(backend.model, WordPiece):
+            unk = backend.model.unk_token
+            check_word_limit(backend.model.max_input_chars_per_word, source)
+        if backend.post_processor is not None:
+            described: bytes = backend.post_processor.__getstate__()
+            if len(described) > _LARGEST_POST_PROCESSOR:  # which takes long to read, too
+                size = len(described) >> 20
+                raise TokenizerError(f"{source}: a template of {size} MB would repeat every text.", _GET_AGAIN)
+            _check_template(json.loads(described), source)
+        for part in (backend.normalizer, backend.decoder):
+            if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > _LARGEST_GROWTH:
+                raise TokenizerError(f"{source}: its replacements can make a text {growth} times as long.", _GET_AGAIN)
+    if unk is not None and backend.token_to_id(unk) is None:
+        raise TokenizerError(
+            f"{source}: model.vocab has no {unk!r}, which model.unk_token names.", "Add it, or get the file again."
+        )
+    return backend
+
+
+def check_word_limit(limit: int, source: str) -> None:
+    """The time a word takes grows with the square of its length, so this limit is what keeps long texts linear."""
+    if not 0 < limit <= _LARGEST_WORD_LIMIT:
+        raise TokenizerError(
+            f"{source}: {{max_input_chars_per_word:is}} wanted 1 to {_LARGEST_WORD_LIMIT}.",
+            "BERT's is 100, and was 200 in Google's first release.",
+            max_input_chars_per_word=limit,
+        )
+
+
+# A part of a tokenizer as Rust writes it. Rust has parsed it, so its fields are there and of their types.
+_Part = dict[str, Any]
+
+
+def _check_template(processor: _Part, source: str) -> None:
+    """A template may name only tokens it defines; Rust finds out when it encodes, and panics."""
+    for part in processor.get("processors", ()):
+        _check_template(part, source)
+    if processor.get("type") == "TemplateProcessing":
+        longest = max(len(processor["single"]), len(processor["pair"]))
+        if longest > _LONGEST_TEMPLATE:
+            raise TokenizerError(f"{source}: a template of {longest} pieces would repeat every text.", _GET_AGAIN)
+        pieces = processor["single"] + processor["pair"]
+        named = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
+        unknown = sorted(named - set(processor["special_tokens"]))
+        if unknown:
+            raise TokenizerError(
+                f"{source}: post_processor names the special token {unknown[0]!r} and does not define it.", _GET_AGAIN
+            )
+
+
+def _growth(part: _Part) -> int:
+    """How many times longer replacements can make a text. One after another they multiply: nine tens are a billion."""
+    growth = 1
+    for child in (*part.get("normalizers", ()), *part.get("decoders", ())):
+        growth *= _growth(child)
+    if part.get("type") == "Replace":
+        plain = part["pattern"].get("String", "")
+        # An expression may match nothing at all, between any two letters.
+        growth = max(1, -(-len(part["content"]) // len(plain)) if plain else 1 + len(part["content"]))
+    return growth

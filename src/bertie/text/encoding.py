@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self, TypeVar, overload
 
 from bertie.errors import MissingExtra, TokenizerError
-from bertie.text.truncation import Rows, Side, WholeRow, take
+from bertie.text.rust import Rows, WholeRow
+from bertie.text.truncation import Side, take
 
 T = TypeVar("T")
 

@@ -26,6 +26,7 @@ from typing import TypeAlias, cast
 from tokenizers import AddedToken
 
 from bertie.errors import CheckpointNotFound, TokenizerError
+from bertie.json_values import items, members, parsed, text, texts, whole
 from bertie.text.rust import rust_errors
 from bertie.text.settings import ADDITIONAL, SPECIAL_ROLES, ChatTemplate, Settings
 from bertie.text.wordpiece.vocabulary import read_text
@@ -81,29 +82,22 @@ def read_json(path: Path) -> dict[str, Json]:
     """The object in a JSON file; an empty one when there is no such file."""
     if not path.is_file():
         return {}
-    text = read_text(path)
+    source = read_text(path)
     try:
-        content = json.loads(text)
-    except RecursionError as error:
-        raise TokenizerError(f"{path} is not valid JSON: it is nested too deeply", "Get the file again.") from error
+        content = parsed(source)
     except ValueError as error:
         raise TokenizerError(f"{path} is not valid JSON: {error}", "Get the file again.") from error
-    if not isinstance(content, dict):
+    if (found := members(content)) is None:
         raise TokenizerError(f"{path} should hold a JSON object, not {type(content).__name__}.", "Get the file again.")
-    return content
+    return found
 
 
 def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _whole(value: Json) -> int | None:
-    """A whole number, which true and false are not; None for anything else."""
-    return value if isinstance(value, int) and not _is_flag(value) else None
+    return value is True or value is False
 
 
 def _are_words(value: Json) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+    return texts(value) is not None
 
 
 # The fields of tokenizer_config.json that are taken as they are: what each may hold, and how that is said.
@@ -113,7 +107,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
     "tokenize_chinese_chars": (_is_flag, "true or false"),
     "clean_up_tokenization_spaces": (_is_flag, "true or false"),
     "split_special_tokens": (_is_flag, "true or false"),
-    "max_input_chars_per_word": (lambda it: 0 < (_whole(it) or 0) < 2**31, "a positive number"),
+    "max_input_chars_per_word": (lambda it: 0 < (whole(it) or 0) < 2**31, "a positive number"),
     "padding_side": (lambda it: it in ("left", "right"), "'left' or 'right'"),
     "truncation_side": (lambda it: it in ("left", "right"), "'left' or 'right'"),
     "never_split": (_are_words, "a list of words"),
@@ -151,12 +145,12 @@ def _settings(folder: Path, config: dict[str, Json]) -> Settings:
 def _model_max_length(folder: Path, config: dict[str, Json]) -> int | None:
     length = config.get("model_max_length")
     if length is not None:
-        number = length if isinstance(length, float) else _whole(length)
+        number = length if isinstance(length, float) else whole(length)
         if number is None or not 0 < number < float("inf"):
             raise _bad_field(folder / "tokenizer_config.json", "model_max_length", length, "a positive number")
         return int(number)
     for name in ("config.json", "bert_config.json"):
-        if (positions := _whole(read_json(folder / name).get("max_position_embeddings")) or 0) > 0:
+        if (positions := whole(read_json(folder / name).get("max_position_embeddings")) or 0) > 0:
             return positions
     return None
 
@@ -166,9 +160,9 @@ def _added_tokens(folder: Path, config: dict[str, Json]) -> tuple[tuple[int, Add
     older, where = folder / "added_tokens.json", folder / "tokenizer_config.json"
     for token, index in read_json(older).items():
         added[_token_id(index, older, token)] = _added_token(token, older, token, special=False)
-    decoder = config.get("added_tokens_decoder") or {}
-    if not isinstance(decoder, dict):
-        raise _bad_field(where, "added_tokens_decoder", decoder, "an object of id: token")
+    stated = config.get("added_tokens_decoder") or {}
+    if (decoder := members(stated)) is None:
+        raise _bad_field(where, "added_tokens_decoder", stated, "an object of id: token")
     for index, described in decoder.items():
         name = f"added_tokens_decoder[{index!r}]"
         added[_token_id(index, where, name)] = _added_token(described, where, name, special=False)
@@ -180,7 +174,7 @@ def _token_id(value: Json, file: Path, name: str) -> int:
         case str() if value.isascii() and value.isdigit() and len(value) < 12:
             index: int | None = int(value)
         case _:
-            index = _whole(value)
+            index = whole(value)
     if index is None or not 0 <= index < 2**31:
         raise _bad_field(file, name, value, "a token id")
     return index
@@ -188,7 +182,7 @@ def _token_id(value: Json, file: Path, name: str) -> int:
 
 def _added_token(value: Json, file: Path, name: str, *, special: bool) -> AddedToken:
     """A token written as a string, or as the hub's object with its matching rules."""
-    match {"content": value} if isinstance(value, str) else value:
+    match value if text(value) is None else {"content": value}:
         case {"content": str(content), **rules}:
             flags = {key: rules.get(key, False) for key in ("single_word", "lstrip", "rstrip")}
         case _:
@@ -225,12 +219,13 @@ def read_chat_template(folder: Path, config: dict[str, Json]) -> ChatTemplate | 
         found[file.stem] = read_text(file)
     stated = config.get("chat_template")
     if not found and stated is not None:
-        if isinstance(stated, str):
-            return stated
-        for one in stated if isinstance(stated, list) else [stated]:
+        if (alone := text(stated)) is not None:
+            return alone
+        listed = items(stated)
+        for one in [stated] if listed is None else listed:
             match one:
-                case {"name": name, "template": text}:
-                    found[str(name)] = str(text)
+                case {"name": name, "template": template}:
+                    found[str(name)] = str(template)
                 case _:
                     wanted = "a template, or a list of objects with 'name' and 'template'"
                     raise _bad_field(folder / "tokenizer_config.json", "chat_template", stated, wanted)
@@ -239,19 +234,25 @@ def read_chat_template(folder: Path, config: dict[str, Json]) -> ChatTemplate | 
 
 def template_files(template: ChatTemplate | None) -> tuple[dict[str, str], dict[str, str]]:
     """The files that hold a tokenizer's templates: beside the others, and in the folder TEMPLATES_FOLDER."""
-    named = {"default": template} if isinstance(template, str) else dict(template or {})
+    named = named_templates(template)
     bad = [name for name in named if not _TEMPLATE_NAME.fullmatch(name)]
     if bad:
         raise TokenizerError(f"A chat template cannot be named {bad[0]!r}.", "Use letters, digits, '_', '-' and '.'.")
     first = {TEMPLATE_FILE: named.pop("default")} if "default" in named else {}
-    return first, {f"{name}.jinja": text for name, text in named.items()}
+    return first, {f"{name}.jinja": written for name, written in named.items()}
+
+
+def named_templates(template: ChatTemplate | None) -> dict[str, str]:
+    """Templates by name; one that stands alone is the default."""
+    return {"default": template} if isinstance(template, str) else dict(template or {})
 
 
 def template_setting(template: ChatTemplate | None) -> str | list[dict[str, str]] | None:
     """The older way to save them, in tokenizer_config.json."""
-    if template is None or isinstance(template, str):
-        return template
-    return [{"name": name, "template": text} for name, text in template.items()]
+    named = named_templates(template)
+    if template is None or template == named.get("default"):
+        return named.get("default")
+    return [{"name": name, "template": written} for name, written in named.items()]
 
 
 def write_files(folder: str | Path, contents: Mapping[str, str], prefix: str | None = None) -> tuple[str, ...]:

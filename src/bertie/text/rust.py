@@ -1,4 +1,4 @@
-"""The Rust tokenizer: making, checking and calling it, and its form in C++ for much text.
+"""Calling the Rust tokenizer, or its form in C++ for much text: texts to whole rows, which are cut to fit afterwards.
 
 Rust reports errors as bare `Exception`s, and bugs as a `PanicException` that is no `Exception` at all and would end a
 server thread. Neither may leave this file: both become a `TokenizerError`.
@@ -6,17 +6,16 @@ server thread. Neither may leave this file: both become a `TokenizerError`.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from tokenizers import AddedToken, Tokenizer, processors
-from tokenizers.models import WordPiece
+from tokenizers import Tokenizer
 
 from bertie.errors import BertieError, TokenizerError, TokenizerTypeError
-from bertie.text.truncation import WholeRow
+from bertie.text.truncation import Cut, Layout, Truncation, cut_row, take
 from bertie.text.wordpiece.reference import replace_surrogates
 
 if TYPE_CHECKING:
@@ -24,19 +23,33 @@ if TYPE_CHECKING:
 
 # A text, a pair of texts, or with `is_split_into_words` a list of words or a pair of such lists.
 Input: TypeAlias = "str | Sequence[str] | Sequence[Sequence[str]]"
-
-
-_LARGEST_WORD_LIMIT = 1000
-_LARGEST_POST_PROCESSOR = 1 << 20  # bytes, of which BERT's has 700
-_LONGEST_TEMPLATE = 64  # BERT's has five pieces: [CLS] A [SEP] B [SEP]
-_LARGEST_GROWTH = 100
+T = TypeVar("T")
 _MUCH = 20_000  # characters
-_GET_AGAIN = "Get the file again, or use vocab.txt instead."
 
 # Rust's threads are not in a forked child, which would wait for them for ever. The library sees to it by itself, unless
 # this variable says that threads are wanted.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
+
+
+class WholeRow(Protocol):
+    """A text or pair as it was encoded: the part of `tokenizers.Encoding` that is used here."""
+
+    @property
+    def ids(self) -> list[int]: ...
+    @property
+    def type_ids(self) -> list[int]: ...
+    @property
+    def tokens(self) -> list[str]: ...
+    @property
+    def offsets(self) -> list[tuple[int, int]]: ...
+    @property
+    def special_tokens_mask(self) -> list[int]: ...
+    @property
+    def word_ids(self) -> list[int | None]: ...
+    @property
+    def sequence_ids(self) -> list[int | None]: ...
+    def __len__(self) -> int: ...
 
 
 @contextmanager
@@ -52,98 +65,6 @@ def rust_errors(cause: str, remedy: str | None = None) -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(f"{cause}: the tokenizers library failed: {error}", remedy) from None
-
-
-def set_template(backend: Tokenizer, *, cls_token: str, sep_token: str) -> None:
-    """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, type ids 0 for the first part and 1 for the second."""
-    with rust_errors(f"{cls_token!r} and {sep_token!r} cannot frame a text"):
-        backend.post_processor = processors.TemplateProcessing(
-            single=[f"{cls_token}:0", "$A:0", f"{sep_token}:0"],
-            pair=[f"{cls_token}:0", "$A:0", f"{sep_token}:0", "$B:1", f"{sep_token}:1"],
-            special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys((cls_token, sep_token))],
-        )
-
-
-def keep_whole(backend: Tokenizer, never_split: Sequence[str]) -> None:
-    """Make words of the vocabulary immune to lower-casing and splitting wherever they stand as words of their own."""
-    missing = [word for word in never_split if backend.token_to_id(word) is None]
-    if missing:
-        raise TokenizerError(
-            f"never_split holds words that are not in the vocabulary: {', '.join(map(repr, missing[:5]))}. "
-            "Kept whole, each could only become [UNK].",
-            "Leave them out, or give the model new tokens with add_tokens().",
-        )
-    known = {added.content for added in backend.get_added_tokens_decoder().values()}
-    backend.add_tokens([AddedToken(w, single_word=True, normalized=False) for w in never_split if w not in known])
-
-
-def parse_backend(text: str, *, source: str) -> Tokenizer:
-    """A `tokenizer.json`. Truncation and padding stored in it are dropped: those are arguments of each call here."""
-    with rust_errors(f"{source} is not a tokenizer this version can read", _GET_AGAIN):
-        backend = Tokenizer.from_str(text)
-        backend.no_truncation()
-        backend.no_padding()
-        unk = None
-        if isinstance(backend.model, WordPiece):
-            unk = backend.model.unk_token
-            check_word_limit(backend.model.max_input_chars_per_word, source)
-        if backend.post_processor is not None:
-            described: bytes = backend.post_processor.__getstate__()
-            if len(described) > _LARGEST_POST_PROCESSOR:  # which takes long to read, too
-                size = len(described) >> 20
-                raise TokenizerError(f"{source}: a template of {size} MB would repeat every text.", _GET_AGAIN)
-            _check_template(json.loads(described), source)
-        for part in (backend.normalizer, backend.decoder):
-            if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > _LARGEST_GROWTH:
-                raise TokenizerError(f"{source}: its replacements can make a text {growth} times as long.", _GET_AGAIN)
-    if unk is not None and backend.token_to_id(unk) is None:
-        raise TokenizerError(
-            f"{source}: model.vocab has no {unk!r}, which model.unk_token names.", "Add it, or get the file again."
-        )
-    return backend
-
-
-def check_word_limit(limit: int, source: str) -> None:
-    """The time a word takes grows with the square of its length, so this limit is what keeps long texts linear."""
-    if not 0 < limit <= _LARGEST_WORD_LIMIT:
-        raise TokenizerError(
-            f"{source}: {{max_input_chars_per_word:is}} wanted 1 to {_LARGEST_WORD_LIMIT}.",
-            "BERT's is 100, and was 200 in Google's first release.",
-            max_input_chars_per_word=limit,
-        )
-
-
-# A part of a tokenizer as Rust writes it. Rust has parsed it, so its fields are there and of their types.
-_Part = dict[str, Any]
-
-
-def _check_template(processor: _Part, source: str) -> None:
-    """A template may name only tokens it defines; Rust finds out when it encodes, and panics."""
-    for part in processor.get("processors", ()):
-        _check_template(part, source)
-    if processor.get("type") == "TemplateProcessing":
-        longest = max(len(processor["single"]), len(processor["pair"]))
-        if longest > _LONGEST_TEMPLATE:
-            raise TokenizerError(f"{source}: a template of {longest} pieces would repeat every text.", _GET_AGAIN)
-        pieces = processor["single"] + processor["pair"]
-        named = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
-        unknown = sorted(named - set(processor["special_tokens"]))
-        if unknown:
-            raise TokenizerError(
-                f"{source}: post_processor names the special token {unknown[0]!r} and does not define it.", _GET_AGAIN
-            )
-
-
-def _growth(part: _Part) -> int:
-    """How many times longer replacements can make a text. One after another they multiply: nine tens are a billion."""
-    growth = 1
-    for child in (*part.get("normalizers", ()), *part.get("decoders", ())):
-        growth *= _growth(child)
-    if part.get("type") == "Replace":
-        plain = part["pattern"].get("String", "")
-        # An expression may match nothing at all, between any two letters.
-        growth = max(1, -(-len(part["content"]) // len(plain)) if plain else 1 + len(part["content"]))
-    return growth
 
 
 def copy_backend(backend: Tokenizer) -> Tokenizer:
@@ -200,6 +121,24 @@ def _check_inputs(inputs: Sequence[object], words: bool) -> None:
             )
 
 
+def whole_rows(
+    inputs: Sequence[Input],
+    backend: Tokenizer,
+    native: NativeTokenizer | None,
+    *,
+    paired: bool,
+    framed: bool = True,
+    words: bool = False,
+    offsets: bool = False,
+) -> list[WholeRow]:
+    """Every input's whole row: in C++ where there is such a form and it can, else in Rust."""
+    rust = partial(encode_all, backend, framed=framed, words=words, offsets=offsets)
+    rows = None
+    if native is not None:
+        rows = native.encode_rows(inputs, paired=paired, framed=framed, offsets=offsets, others=rust)
+    return rust(inputs) if rows is None else rows
+
+
 class Encoders:
     """A Rust tokenizer, and its C++ form for whoever has much text. A copy, or another process, makes its own.
 
@@ -236,3 +175,40 @@ class Encoders:
 
     def __reduce__(self) -> tuple[type[Encoders], tuple[()]]:
         return Encoders, ()
+
+
+class Rows:
+    """The rows of an answer. `samples[i]` is the index of row i's text; `cuts[i]` how that text's whole row is cut."""
+
+    def __init__(self, whole: Sequence[WholeRow], truncation: Truncation | None, *, overflow: bool = False) -> None:
+        self.whole = whole
+        self.samples: Sequence[int] = range(len(whole))
+        self.cuts: list[Cut | None] = [None] * len(whole)
+        self._is_cut = truncation is not None and any(len(row) > truncation.max_length for row in whole)
+        if self._is_cut and truncation is not None:
+            samples: list[int] = []
+            cuts: list[Cut | None] = []
+            for index, row in enumerate(whole):
+                fits = len(row) <= truncation.max_length
+                found = [None] if fits else cut_row(Layout.of(row.sequence_ids), truncation, overflow=overflow)
+                samples.extend([index] * len(found))
+                cuts.extend(found)
+            self.samples, self.cuts = samples, cuts
+
+    def read(self, read: Callable[[WholeRow], list[T]]) -> list[list[T]]:
+        """One list to a row. Reading a list out of Rust copies it, so a text cut to many rows is read once."""
+        if not self._is_cut:
+            return [read(row) for row in self.whole]
+        column: list[list[T]] = []
+        latest, values = -1, list[T]()
+        for sample, cut in zip(self.samples, self.cuts, strict=True):
+            if sample != latest:
+                latest, values = sample, read(self.whole[sample])
+            column.append(values if cut is None else take(values, cut))
+        return column
+
+    def ids(self) -> list[list[int]]:
+        return self.read(lambda row: row.ids)
+
+    def type_ids(self) -> list[list[int]]:
+        return self.read(lambda row: row.type_ids)

@@ -28,7 +28,7 @@ _HARMLESS = frozenset({
     "device_map", "torch_dtype", "dtype",
 })
 # fmt: on
-_KEPT = frozenset({"verbose", "add_prefix_space", "name_or_path"})
+_KEPT = frozenset({"verbose", "add_prefix_space", "name_or_path", "chat_template"})
 _ONLY = {"trust_remote_code": False, "do_basic_tokenize": True, "clean_text": True, "wordpieces_prefix": "##"}
 
 

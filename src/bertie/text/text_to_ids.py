@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from bertie.errors import TokenizerError, TokenizerTypeError
 from bertie.text.encoding import BatchEncoding, Padding, Trace, pad_columns
-from bertie.text.rust import Input, encode_all
+from bertie.text.rust import Input, Rows, WholeRow, encode_all, whole_rows
 from bertie.text.settings import check_side
 from bertie.text.token_table import TokenTable
-from bertie.text.truncation import Rows, Side, Strategy, Truncation, WholeRow
+from bertie.text.truncation import Side, Strategy, Truncation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,24 +140,6 @@ class CutRows(NamedTuple):
     is_cut: list[bool]
 
 
-def _whole_rows(
-    inputs: Sequence[Input],
-    backend: Tokenizer,
-    native: NativeTokenizer | None,
-    *,
-    paired: bool,
-    framed: bool = True,
-    words: bool = False,
-    offsets: bool = False,
-) -> list[WholeRow]:
-    """Every input's whole row: in C++ where there is such a form and it can, else in Rust."""
-    rust = partial(encode_all, backend, framed=framed, words=words, offsets=offsets)
-    rows = None
-    if native is not None:
-        rows = native.encode_rows(inputs, paired=paired, framed=framed, offsets=offsets, others=rust)
-    return rust(inputs) if rows is None else rows
-
-
 class TextToIds(TokenTable):
     """The half of `BertTokenizer` that turns texts into ids."""
 
@@ -218,7 +200,7 @@ class TextToIds(TokenTable):
             return self._with_overflowing_tokens(inputs, {name: given[name] for name in CallSettings.__annotations__})
         backend, native = self._encoders_for(inputs.rows, split_special_tokens)
         encode = partial(
-            _whole_rows,
+            whole_rows,
             inputs.rows,
             backend,
             None if is_split_into_words else native,
@@ -356,7 +338,7 @@ class TextToIds(TokenTable):
     ) -> CutRows:
         """Rows of at most `max_length` tokens for texts, or for pairs: what a call gives, without its columns."""
         backend, native = self._encoders_for(items, self.split_special_tokens)
-        whole = _whole_rows(items, backend, native, paired=paired)
+        whole = whole_rows(items, backend, native, paired=paired)
         rows = Rows(whole, Truncation(max_length, strategy, side=self.truncation_side))
         types = rows.type_ids() if paired or self._types_single_texts else None
         return CutRows(rows.ids(), types, [cut is not None for cut in rows.cuts])
@@ -364,7 +346,7 @@ class TextToIds(TokenTable):
     def encode_whole(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[WholeRow]:
         """Rows with special tokens, offsets and words, nothing cut off or filled up: what windows are made from."""
         inputs = Inputs.of(list(texts), None if pairs is None else list(pairs), is_split_into_words=False)
-        return _whole_rows(inputs.rows, *self._encoders_for(inputs.rows), paired=inputs.paired, offsets=True)
+        return whole_rows(inputs.rows, *self._encoders_for(inputs.rows), paired=inputs.paired, offsets=True)
 
     def encode_ids(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None

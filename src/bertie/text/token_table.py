@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar, Protocol, Self, TypeAlias, TypeGuard, cast, overload
 
 from tokenizers import AddedToken, decoders
 
 from bertie.errors import TokenizerError, TokenizerTypeError
-from bertie.text.building import TokenizerParts, add_to_vocabulary
-from bertie.text.rust import Encoders, copy_backend, encode_all, rust_errors, set_template
+from bertie.text.building import TokenizerParts, add_to_vocabulary, set_template
+from bertie.text.rust import Encoders, copy_backend, encode_all, rust_errors
 from bertie.text.settings import (
     ADDITIONAL,
     NO_LIMIT,
@@ -367,6 +368,11 @@ class TokenTable:
         """As `special_tokens_map`, with the `AddedToken`s that were given."""
         given = {role: token for role, token in self._roles.items() if token}
         return {**given, ADDITIONAL: self._additional} if self._additional else given
+
+    @property
+    def _special_tokens_map(self) -> Mapping[str, SpecialToken | list[SpecialToken] | None]:
+        """All roles with the tokens that were given or None: what scripts read of the hub's tokenizers by this name."""
+        return MappingProxyType({**self._roles, ADDITIONAL: self._additional})
 
     @property
     def all_special_tokens_extended(self) -> list[SpecialToken]:

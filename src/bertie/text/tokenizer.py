@@ -73,9 +73,9 @@ def _resolve_name(name: str, subfolder: str, fetching: Fetching) -> str | Path:
     """The one place where a name becomes a local folder; shipped models and the hub live in the checkpoint room."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise CheckpointNotFound(f"There is no tokenizer at {name}.", "Check the path.")
-    from bertie.checkpoint import hub, locate
+    from bertie.checkpoint import find_checkpoint, hub
 
-    if (shipped := locate.find_shipped(name, wanted=hub.TOKENIZER, **fetching)) is not None:
+    if (shipped := find_checkpoint.find_shipped(name, wanted=hub.TOKENIZER, **fetching)) is not None:
         return shipped / subfolder
     return hub.fetch_tokenizer(name, subfolder=subfolder, **fetching)
 
@@ -116,7 +116,6 @@ class BertTokenizer(HubInterface):
         model_input_names: Sequence[str] | None = None,
         max_input_chars_per_word: int | None = WORD_LIMIT,
         check_case: bool = True,
-        chat_template: ChatTemplate | None = None,
         **others: object,
     ) -> None:
         """From a `vocab.txt`, a token-to-id mapping or a list of tokens, or else a `tokenizer.json` or Rust tokenizer.
@@ -124,7 +123,7 @@ class BertTokenizer(HubInterface):
         `do_lower_case=None` asks the vocabulary; a `tokenizer.json` or Rust tokenizer keeps its own settings, and only
         what is given and is not the default is laid over it. Words in `never_split` (they must be in the vocabulary)
         are kept whole and in their case wherever no letter or digit touches them. `max_input_chars_per_word=200` is
-        Google's first release. None means the default.
+        Google's first release. None means the default. `chat_template` is taken too, unnamed as on the hub.
         """
         given = {name: value for name, value in locals().items() if name in _DEFAULTS}
         others = check_others(type(self), others | {"do_basic_tokenize": do_basic_tokenize}, _DEFAULTS)
@@ -147,13 +146,11 @@ class BertTokenizer(HubInterface):
         else:
             changed = cast(Settings, {name: value for name, value in given.items() if value != _DEFAULTS[name]})
             parts = parts_from_rust(tokenizer_file, tokenizer_object, changed, check_case=check_case)
-        self._fill(parts, "", others, chat_template)
+        self._fill(parts, "", others)
 
-    def _fill(
-        self, parts: TokenizerParts, name: str, others: dict[str, object], chat_template: ChatTemplate | None
-    ) -> None:
+    def _fill(self, parts: TokenizerParts, name: str, others: dict[str, object]) -> None:
         TokenTable.__init__(self, parts, str(others.pop("name_or_path", name)))
-        self.chat_template = chat_template
+        self.chat_template = cast("ChatTemplate | None", others.pop("chat_template", None))
         self.verbose = bool(others.pop("verbose", self.verbose))
         self.add_prefix_space = bool(others.get("add_prefix_space", False))
         self.other_settings = others
@@ -195,7 +192,7 @@ class BertTokenizer(HubInterface):
         parts = parts_from_files(files, given, check_case=check_case)
         tokenizer = cls.__new__(cls)
         template = files.chat_template if chat_template is None else chat_template
-        tokenizer._fill(parts, str(pretrained_model_name_or_path), others, template)
+        tokenizer._fill(parts, str(pretrained_model_name_or_path), {**others, "chat_template": template})
         return tokenizer
 
     def train_new_from_iterator(

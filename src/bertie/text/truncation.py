@@ -1,4 +1,4 @@
-"""Whole rows, and which of their tokens stay when they are too long: the rest is dropped or goes to further rows.
+"""Which tokens of a whole row stay when it is too long: the rest is dropped or goes to further rows.
 
 The Rust tokenizer can truncate by itself, but its settings are state shared by every caller. Here a row is encoded
 whole and cut afterwards, so two threads with different settings cannot disturb each other, and one long document is
@@ -15,9 +15,9 @@ everything else that runs along the row are cut by the same slices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from bertie.errors import TokenizerError
 
@@ -25,26 +25,6 @@ Strategy = Literal["longest_first", "only_first", "only_second"]
 Side = Literal["left", "right"]
 Cut = tuple[tuple[int, int], ...]
 T = TypeVar("T")
-
-
-class WholeRow(Protocol):
-    """A text or pair as it was encoded: the part of `tokenizers.Encoding` that is used here."""
-
-    @property
-    def ids(self) -> list[int]: ...
-    @property
-    def type_ids(self) -> list[int]: ...
-    @property
-    def tokens(self) -> list[str]: ...
-    @property
-    def offsets(self) -> list[tuple[int, int]]: ...
-    @property
-    def special_tokens_mask(self) -> list[int]: ...
-    @property
-    def word_ids(self) -> list[int | None]: ...
-    @property
-    def sequence_ids(self) -> list[int | None]: ...
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,40 +161,3 @@ def _parts(size: int, limit: int, truncation: Truncation) -> list[tuple[int, int
     if truncation.side == "right":
         return parts
     return [(size - end, size - start) for start, end in parts]
-
-
-class Rows:
-    """The rows of an answer. `samples[i]` is the index of row i's text; `cuts[i]` how that text's whole row is cut."""
-
-    def __init__(self, whole: Sequence[WholeRow], truncation: Truncation | None, *, overflow: bool = False) -> None:
-        self.whole = whole
-        self.samples: Sequence[int] = range(len(whole))
-        self.cuts: list[Cut | None] = [None] * len(whole)
-        self._is_cut = truncation is not None and any(len(row) > truncation.max_length for row in whole)
-        if self._is_cut and truncation is not None:
-            samples: list[int] = []
-            cuts: list[Cut | None] = []
-            for index, row in enumerate(whole):
-                fits = len(row) <= truncation.max_length
-                found = [None] if fits else cut_row(Layout.of(row.sequence_ids), truncation, overflow=overflow)
-                samples.extend([index] * len(found))
-                cuts.extend(found)
-            self.samples, self.cuts = samples, cuts
-
-    def read(self, read: Callable[[WholeRow], list[T]]) -> list[list[T]]:
-        """One list to a row. Reading a list out of Rust copies it, so a text cut to many rows is read once."""
-        if not self._is_cut:
-            return [read(row) for row in self.whole]
-        column: list[list[T]] = []
-        latest, values = -1, list[T]()
-        for sample, cut in zip(self.samples, self.cuts, strict=True):
-            if sample != latest:
-                latest, values = sample, read(self.whole[sample])
-            column.append(values if cut is None else take(values, cut))
-        return column
-
-    def ids(self) -> list[list[int]]:
-        return self.read(lambda row: row.ids)
-
-    def type_ids(self) -> list[list[int]]:
-        return self.read(lambda row: row.type_ids)

@@ -19,7 +19,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bertie.errors import TokenizerError
-from bertie.text.truncation import Layout, WholeRow
+from bertie.text.rust import WholeRow
+from bertie.text.truncation import Layout
 
 if TYPE_CHECKING:
     from bertie.text.tokenizer import BertTokenizer

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from bertie.arguments import is_path
 from bertie.config import BertConfig
 from bertie.data import GlueTask, RowReader, as_rows, glue_task
 from bertie.data.glue import GLUE_TASKS
-from bertie.data.reading import SKIP_REMEDY
+from bertie.data.reading import bad_row
 from bertie.data.rows import read_rows
 from bertie.errors import DataError
+from bertie.json_values import items
 
 _PREFIX_ORDER = {prefix: place for place, prefix in enumerate("BIMELSU")}
 
@@ -80,10 +82,10 @@ class Source:
 def sources_of(given: object, columns: Columns | None = None) -> list[Source]:
     """One source, or a list of paths one after the other."""
     how = columns or Columns()
-    if isinstance(given, str | os.PathLike):
-        return [Source(given, os.fspath(given), how)]
-    if isinstance(given, list | tuple) and given and all(isinstance(each, str | os.PathLike) for each in given):
-        return [Source(each, os.fspath(each), how) for each in given]
+    several = items(given) or [given]
+    paths = [each for each in several if is_path(each)]
+    if len(paths) == len(several):
+        return [Source(each, os.fspath(each), how) for each in paths]
     return [Source(given, None, how)]
 
 
@@ -113,7 +115,7 @@ class LabelNumbers:
         if label in self._numbers:
             return self._numbers[label]
         shown = ", ".join(map(repr, self.names[:10])) + (" …" if len(self.names) > 10 else "")
-        raise DataError(f"{where}: the label {label!r} is not one of {self.source}'s: {shown}.", SKIP_REMEDY)
+        raise bad_row(f"{where}: the label {label!r} is not one of {self.source}'s: {shown}.")
 
 
 def label_numbers(

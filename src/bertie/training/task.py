@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from bertie.arguments import number, one_of
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.checkpoint.report import NewlyInitialized
 from bertie.config import BertConfig
 from bertie.data import BadRows

@@ -441,7 +441,7 @@ def test_loading_needs_no_second_copy(tmp_path: Path) -> None:
     script = """
 import sys, torch
 from bertie import BertModel
-import bertie.checkpoint.fill
+import bertie.checkpoint.load_weights
 def status(key):
     return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith(key + ":"))
 open("/proc/self/clear_refs", "w").write("5")

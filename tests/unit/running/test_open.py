@@ -20,8 +20,8 @@ from bertie import (
 from bertie.engine.cpu.library import load_library
 from bertie.engine.fast import FastBert
 from bertie.errors import CheckpointError, InputError
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel, open_model
+from bertie.running.rows import Row
 from bertie.tasks.embed import Embedder
 from tiny_models import SENTENCES, TEXTS, saved, tiny, tokenizer
 

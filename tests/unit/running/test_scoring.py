@@ -12,11 +12,11 @@ from torch import Tensor
 
 from bertie.errors import TokenizerError
 from bertie.running import stream
-from bertie.running.batching import Row
 from bertie.running.open import OpenModel
-from bertie.running.rows import Cuts, TextOrPair
-from bertie.running.scoring import Reading, ScoringTask, averaged, logits_later, readings, row_logits
+from bertie.running.rows import Cuts, Reading, Row, TextOrPair, readings
 from bertie.running.stream import Tokenizing, answered, run_groups
+from bertie.running.task import ScoringTask
+from bertie.tasks.classify import averaged
 from tiny_models import SENTENCES, TEXTS, tiny, tokenizer
 
 MIXED: list[TextOrPair] = [
@@ -37,8 +37,7 @@ class Logits(ScoringTask[TextOrPair, Tensor, Tensor]):
         self.loaded, self.long, self.stride = loaded, "truncate", 4
 
     def start(self, rows: list[Row]) -> Callable[[], list[Tensor]]:
-        logits = logits_later(self.loaded, rows)
-        return lambda: list(logits().unbind(0))
+        return self.loaded.row_logits(rows)
 
     def decode(self, context: Reading, judged: list[Tensor]) -> Tensor:
         return averaged(torch.stack(judged), context.weights)
@@ -80,11 +79,20 @@ def test_a_mistake_in_the_items_and_one_in_the_tokenizer_reach_the_caller(loaded
         list(Logits(loaded).stream(items()))
 
     def only_first(some: list[TextOrPair]) -> list[tuple[Reading, list[Row]]]:
-        return list(readings(loaded, some, Cuts("truncate", 0), stride=4, strategy="only_first"))
+        return list(
+            readings(
+                loaded.tokenizer,
+                some,
+                Cuts("truncate", 0),
+                max_length=loaded.max_length,
+                stride=4,
+                strategy="only_first",
+            )
+        )
 
     wrong = [*MIXED[:90], ("the", "fox " * 500)]
     with pytest.raises(TokenizerError, match="cannot make a row"):
-        list(answered(loaded, wrong, only_first, lambda rows: row_logits(loaded, rows)))
+        list(answered(loaded, wrong, only_first, loaded.row_logits))
     assert ours() == set()
 
 

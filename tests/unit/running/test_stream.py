@@ -15,9 +15,8 @@ from torch import Tensor
 from bertie.engine.fast import FastBert, Runner
 from bertie.errors import InputError, TokenizerError
 from bertie.ops.packing import Packing
-from bertie.running.batching import growing, windows
 from bertie.running.open import OpenModel
-from bertie.running.stream import filled, map_ahead, text_chunks
+from bertie.running.stream import filled, growing, map_ahead, text_chunks, windows
 from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
 from tiny_models import SENTENCES, TEXTS, tiny, tokenizer

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from bertie.answers import Candidate, SentFeatures, SentLayer, SentToken
 from bertie.serve import bodies, schemas
-from bertie.serve.bodies import encode, encode_answer, encode_rows, read_body, shape
+from bertie.serve.bodies import NUMBER_BYTES, encode, encode_answer, encode_rows, read_body, shape
 from bertie.serve.failures import Refusal
 from bertie.serve.settings import Limits
-from bertie.serve.tasks import NUMBER_BYTES, AnswerRequest
+from bertie.serve.tasks import AnswerRequest
 
 JSON = st.recursive(
     st.none() | st.integers() | st.text(alphabet='a",[{\\é\n', max_size=8),

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from bertie.errors import InputError
-from bertie.serve.failures import EngineDown, InferenceFailed, Refusal
-from bertie.serve.queues import Job, Lane
-from bertie.serve.scheduler import Device, Engine, Turns, device_failed
+from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, device_failed
+from bertie.serve.scheduler import Device, Engine, Job, Lane, Turns
 
 
 class Model:
@@ -223,7 +222,7 @@ def test_what_is_left_of_a_job_is_skipped_when_its_client_leaves() -> None:
         model.free.clear()
         job = submit(engine, lane, *range(100), length=50)
         await asyncio.to_thread(model.begun.wait, 5)
-        engine.forget(job)
+        job.gone = True
         model.free.set()
         await submit(engine, lane, 7).future
         assert sum(map(len, model.batches)) < 10
@@ -288,8 +287,8 @@ def test_work_of_clients_that_left_is_skipped() -> None:
     async def work(engine: Engine, model: Model, lane: Lane) -> None:
         first = await hold(engine, model, lane)
         jobs = [submit(engine, lane, number) for number in range(1, 5)]
-        engine.forget(jobs[1])
-        engine.forget(jobs[2])
+        jobs[1].gone = True
+        jobs[2].gone = True
         model.free.set()
         await first.future
         assert [await jobs[0].future, await jobs[3].future] == [[2], [8]]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bertie.serve.models import chosen_tasks, open_runners
-from bertie.serve.runners import Place
+from bertie.serve.models import Place, chosen_tasks, open_runners
 from bertie.serve.settings import ModelChoice
+from bertie.serve.tasks import TASKS
 from bertie.serve.workers import share
 from tiny_models import saved
 
@@ -30,7 +30,7 @@ def test_a_device_that_was_named_is_everyone_s() -> None:
 
 def test_tasks_of_one_head_share_its_weights(tmp_path: Path) -> None:
     folder = saved(tmp_path, "BertForMaskedLM")
-    _, tasks = chosen_tasks(ModelChoice("m", folder))
+    _, tasks = chosen_tasks(TASKS, ModelChoice("m", folder))
     made = open_runners(tasks, folder, Place("cpu", None))
     assert set(made) == {"embed", "features", "fill", "embed_sparse"}
     assert made["embed"].loaded.model is made["features"].loaded.model

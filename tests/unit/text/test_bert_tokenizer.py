@@ -10,10 +10,12 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tokenizers import AddedToken
 
 from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.text import BatchEncoding, BertTokenizer, WordPieceTokenizer, train_vocabulary
@@ -429,3 +431,22 @@ def test_a_line_that_is_not_utf_8_is_named_or_passed_over(tmp_path: Path) -> Non
         train_vocabulary(broken, vocab_size=60)
     skipping = train_vocabulary(broken, vocab_size=60, skip_bad=True)
     assert skipping.get_vocab() == train_vocabulary(whole, vocab_size=60).get_vocab()
+
+
+def test_all_roles_are_read_by_the_hub_s_private_name_too() -> None:
+    """Scripts ask transformers' tokenizers for `_special_tokens_map`: every role, with its token as given."""
+    end = AddedToken("[END]", lstrip=True, normalized=False, special=True)
+    tokenizer = BertTokenizer(WORDS, check_case=False, eos_token=end)
+    roles = tokenizer._special_tokens_map
+    assert list(roles) == tokenizer.SPECIAL_TOKENS_ATTRIBUTES
+    assert (roles["eos_token"], roles["bos_token"], roles["additional_special_tokens"]) == (end, None, [])
+    with pytest.raises(TypeError):  # a write would be lost
+        roles["eos_token"] = "x"  # type: ignore[index]
+
+
+def test_a_chat_template_is_taken_unnamed_by_the_constructor() -> None:
+    """As in transformers, whose own tests tell processors from tokenizers by that name in the signature."""
+    assert "chat_template" not in signature(BertTokenizer.__init__).parameters
+    tokenizer = BertTokenizer(WORDS, check_case=False, chat_template="{{ messages }}")
+    assert tokenizer.chat_template == tokenizer.init_kwargs["chat_template"] == "{{ messages }}"
+    assert tokenizer.other_settings == {}

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,13 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretraining_data, "_TOKENS_AT_ONCE", 300)
 
 
+@pytest.fixture
+def started() -> Callable[[], set[str]]:
+    """The processes that this test started and that are still there (other tests may keep a server running)."""
+    earlier = children()
+    return lambda: children() - earlier
+
+
 def write_paragraphs(path: Path, *, documents: int = 40) -> Path:
     """Documents of paragraphs of a few sentences, and one whose lines have no token."""
     blocks = [
@@ -58,7 +65,9 @@ def make(text: Path, folder: Path, number: int, progress: Any = None) -> None:
         make_pairs(part, tokenizer(), folder / name, rules=rules, progress=progress, processes=number)
 
 
-def test_one_and_three_processes_make_the_same_bytes(tmp_path: Path, small_pieces: None) -> None:
+def test_one_and_three_processes_make_the_same_bytes(
+    tmp_path: Path, small_pieces: None, started: Callable[[], set[str]]
+) -> None:
     text = write_paragraphs(tmp_path / "text.txt")
     commits: dict[int, list[Any]] = {1: [], 3: []}
     for number, seen in commits.items():
@@ -67,7 +76,7 @@ def test_one_and_three_processes_make_the_same_bytes(tmp_path: Path, small_piece
         assert bytes_in(tmp_path / "1" / part) == bytes_in(tmp_path / "3" / part)
     assert commits[1] == commits[3]  # the same commits at the same places
     assert len(commits[1]) > 15
-    assert not children()
+    assert not started()
 
 
 def test_pieces_and_commits_change_nothing(tmp_path: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +89,7 @@ def test_pieces_and_commits_change_nothing(tmp_path: Path, small_pieces: None, m
 
 
 def test_a_build_of_several_processes_is_stopped_and_goes_on_with_another_number(
-    tmp_path: Path, small_pieces: None
+    tmp_path: Path, small_pieces: None, started: Callable[[], set[str]]
 ) -> None:
     text = write_paragraphs(tmp_path / "text.txt")
     make(text, tmp_path / "whole", 1)
@@ -94,7 +103,7 @@ def test_a_build_of_several_processes_is_stopped_and_goes_on_with_another_number
     for number in (3, 2):
         with pytest.raises(KeyboardInterrupt):
             make(text, tmp_path / "stopped", number, stop)
-        assert not children()
+        assert not started()
     make(text, tmp_path / "stopped", 1, stop)
     for part in ("corpus", "pairs", "fewer"):
         assert bytes_in(tmp_path / "stopped" / part) == bytes_in(tmp_path / "whole" / part)
@@ -151,14 +160,14 @@ def test_no_more_is_read_than_the_workers_can_use() -> None:
 
 
 @pytest.mark.parametrize("task", ["refuse", "die"])
-def test_a_worker_that_fails_or_dies_is_told_of(task: str) -> None:
+def test_a_worker_that_fails_or_dies_is_told_of(task: str, started: Callable[[], set[str]]) -> None:
     message = {"refuse": r"The item 3 is no good\.\nLeave it out", "die": r"exit code -9.*\n.*e\.g\. processes=1\."}[
         task
     ]
     results = in_order(getattr(worker_tasks, task), range(10), processes=2)
     with closing(results), pytest.raises(DataError, match=message):
         list(results)
-    assert not children()
+    assert not started()
 
 
 def test_how_many_processes_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,9 +219,8 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, kill: si
     assert complaints.count("Traceback") == (kill == signal.SIGINT)  # the parent's own
 
 
-def children() -> list[str]:
-    """The processes that this one has started and that are still there."""
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def runs(process: int) -> bool:

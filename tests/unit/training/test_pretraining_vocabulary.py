@@ -13,7 +13,7 @@ from bertie.text import BertTokenizer
 from bertie.training import PretrainOptions, Settings, pretrain
 from tiny_models import SENTENCES
 
-pretraining = importlib.import_module("bertie.training.pretrain")
+pretraining = importlib.import_module("bertie.training.pretraining.pretrain")
 
 
 class Stopped(Exception):

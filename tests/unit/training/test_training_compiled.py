@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import bertie
-from bertie.training.run.device import compile_layers
+from bertie.training.run.faster_layers import compile_layers
 
 
 def uniform(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, packing: Any, causal: bool) -> torch.Tensor:

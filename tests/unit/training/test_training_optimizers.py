@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
+import click
 import pytest
 import torch
 from torch import Tensor
 
+from bertie.cli.commands.training.finetune import command as finetune
 from bertie.errors import ConfigError, CorruptCheckpoint
-from bertie.training.optim.optimizers import Optimizer, depth_of, global_norm, has_decay
-from bertie.training.optim.schedules import Schedule, make_schedule
-from bertie.training.settings import Settings
+from bertie.training import optim
+from bertie.training.optim import Optimizer, Schedule, depth_of, global_norm, has_decay, make_schedule
+from bertie.training.settings import ScheduleName, Settings
 
 SHAPES = {
     "bert.embeddings.word_embeddings.weight": (11, 6),
@@ -219,3 +221,11 @@ def test_warm_up_is_a_share_or_a_number_of_steps() -> None:
 def test_settings_that_cannot_be_meant_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Settings(**values)
+
+
+def test_every_schedule_of_the_settings_has_a_shape_and_is_offered_on_the_command_line() -> None:
+    names = get_args(ScheduleName)
+    assert set(optim.SHAPES) == set(names)
+    option = next(one for one in finetune.commands["classify"].params if one.name == "schedule")
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == names

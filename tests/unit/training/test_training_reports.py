@@ -13,12 +13,10 @@ import torch
 import bertie
 from bertie.errors import MissingExtra
 from bertie.training import TaskOptions, finetune, train
-from bertie.training.finetune import run, set_dropout
-from bertie.training.run import device
-from bertie.training.run.device import peak_flops, step_flops
+from bertie.training.fine_tuning import run, set_dropout
 from bertie.training.run.distributed import World
-from bertie.training.run.journal import Journal, duration, read_metrics
-from bertie.training.run.report import draw_curves
+from bertie.training.run.journal import Journal, duration, read_metrics, step_flops
+from bertie.training.run.report import draw_curves, peak_flops
 from tiny_models import SENTENCES, saved
 from training_toy import Toy, ToyExamples, settings
 
@@ -170,7 +168,7 @@ def test_the_peak_is_that_of_the_device_named_most_exactly(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA L40S")
     assert peak_flops(torch.device("cuda")) == 362e12
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "something else")
-    assert device.peak_flops(torch.device("cuda")) is None
+    assert peak_flops(torch.device("cuda")) is None
 
 
 def test_dropout_can_be_set_apart_for_attention() -> None:

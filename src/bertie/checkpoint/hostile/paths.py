@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, CheckpointNotFound, ConfigError, CorruptCheckpoint
+from bertie.json_values import text
 
 
 def inside(folder: Path, name: str, *, named_by: Path) -> Path:
@@ -41,7 +42,7 @@ def leads_out(path: Path) -> bool:
 def below(folder: Path, subfolder: str) -> Path:
     """`folder/subfolder`, for a name that a caller gave us: a folder that is there, and in `folder`."""
     parts = Path(subfolder).parts
-    sound = isinstance(subfolder, str) and "\x00" not in subfolder and len(subfolder) < 4096
+    sound = text(subfolder) is not None and "\x00" not in subfolder and len(subfolder) < 4096
     if not sound or ".." in parts or Path(subfolder).is_absolute() or any(len(part) > 255 for part in parts):
         raise CheckpointNotFound(
             f"subfolder is {subfolder!r:.200}; it takes the path of a folder inside {folder}.", "Check subfolder=…."

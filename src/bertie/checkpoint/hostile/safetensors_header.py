@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeGuard
 from bertie.checkpoint.dtypes import ITEM_BYTES, SAFETENSORS
 from bertie.checkpoint.hostile.paths import open_weights
 from bertie.errors import CheckpointError, CorruptCheckpoint
-from bertie.json_values import fields, text
+from bertie.json_values import fields, members, parsed, text
 
 MAX_HEADER_BYTES = 2_000_000  # bert-large has 50 kB; the reference implementation takes 100 MB, and seconds
 MAX_DIMENSIONS = 32
@@ -62,16 +62,15 @@ def _parsed(path: Path, file: BinaryIO, size: int) -> dict[str, object]:
     if length > MAX_HEADER_BYTES:
         raise CorruptCheckpoint(f"{path} claims a header of {length} bytes; no BERT's is larger than 2 MB.", REMEDY)
     try:
-        text = file.read(length).decode("utf-8")
-        header = json.loads(text, object_pairs_hook=_without_duplicates)
-        if "\\u" in text:  # JSON can spell half a character, which no name may be
+        source = file.read(length).decode("utf-8")
+        header = parsed(source, _without_duplicates)
+        if "\\u" in source:  # JSON can spell half a character, which no name may be
             json.dumps(header, ensure_ascii=False).encode("utf-8")
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise CorruptCheckpoint(f"{path}: the header is not valid JSON: {reason}.", REMEDY) from None
-    if not isinstance(header, dict):
+    except ValueError as error:
+        raise CorruptCheckpoint(f"{path}: the header is not valid JSON: {error}.", REMEDY) from None
+    if (found := members(header)) is None:
         raise CorruptCheckpoint(f"{path}: the header is a JSON {type(header).__name__}, not an object.", REMEDY)
-    return header
+    return found
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -87,9 +86,9 @@ def _checked(
     path: Path, header: dict[str, object], *, base: int, size: int
 ) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
     """The header's entries, once they describe the rest of the file exactly: no gap, no overlap, nothing left over."""
-    metadata = header.pop("__metadata__", {})
+    metadata = members(header.pop("__metadata__", {}))
     strings = {name: value for name, given in fields(metadata).items() if (value := text(given)) is not None}
-    if not isinstance(metadata, dict) or len(strings) != len(metadata):
+    if metadata is None or len(strings) != len(metadata):
         raise CorruptCheckpoint(f"{path}: __metadata__ is not an object of strings.", REMEDY)
     entries = {name: _entry(path, name, value, base) for name, value in header.items()}
     position, previous = base, "the header"

@@ -35,7 +35,7 @@ from bertie.checkpoint.hostile.torch_pickle import (
 )
 from bertie.checkpoint.report import listed
 from bertie.errors import CheckpointError, CorruptCheckpoint
-from bertie.json_values import texts
+from bertie.json_values import members, text, texts
 
 REMEDY = "Fetch the file again; if it is whole, save it as safetensors with the program that made it."
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
@@ -152,21 +152,21 @@ def _read_old(path: Path, file: BinaryIO, size: int) -> TorchFile:
 
 
 def _tensors_in(path: Path, content: object) -> dict[str, TensorNote]:
-    if not isinstance(content, dict):
+    if (found := members(content)) is None:
         raise CheckpointError(
             f"{path} holds a {kind_of(content)}, not a dictionary of tensors.", "Save model.state_dict()."
         )
     wrong = [
         f"{key!r:.60} ({kind_of(value)})"
-        for key, value in content.items()
-        if not isinstance(key, str) or not isinstance(value, TensorNote)
+        for key, value in found.items()
+        if text(key) is None or not isinstance(value, TensorNote)
     ]
     if wrong:
         raise CheckpointError(
             f"{path} holds things that are not named tensors: {listed(wrong)}.",
             "A training checkpoint? Save the model's state_dict() alone.",
         )
-    return content
+    return found
 
 
 def _storages(path: Path, tensors: dict[str, TensorNote]) -> dict[str, StorageNote]:

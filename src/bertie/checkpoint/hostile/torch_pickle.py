@@ -21,7 +21,7 @@ import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 from bertie.checkpoint.dtypes import ITEM_BYTES, TORCH_STORAGES
 
@@ -32,6 +32,7 @@ MAX_ARGUMENTS = 16  # of a call; torch's have up to 8
 MAX_KEY = 2**32  # larger numbers can be chosen so that they all fall into one slot of a dictionary
 MAX_NAME_BYTES = 1000
 MAX_INTEGER_BYTES = 16  # torch's own magic number has 10
+Kind = TypeVar("Kind")
 
 
 class DamagedPickle(Exception):
@@ -156,33 +157,28 @@ class _Machine:
         self.stack[-count:] = [tuple(self.stack[-count:])]
 
     def extend(self, items: list[object]) -> None:
-        if not isinstance(target := self.stack[-1], list):
-            raise DamagedPickle(f"an addition to a {kind_of(target)}")
-        target.extend(items)
+        _expect(list, self.stack[-1], "an addition to a {}").extend(items)
 
     def set_items(self, items: list[object]) -> None:
-        target = self.stack[-1]
-        if not isinstance(target, dict):
-            raise DamagedPickle(f"an item of a {kind_of(target)}")
+        target = _expect(dict, self.stack[-1], "an item of a {}")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if type(key) is not str and not (type(key) is int and abs(key) < MAX_KEY):
                 raise ForeignPickle(f"a dictionary with a {kind_of(key)} as a key")
             target[key] = value
 
-    def push_name(self, module: object, name: object) -> None:
-        if not isinstance(module, str) or not isinstance(name, str):
-            raise DamagedPickle("a name that is not a text")
+    def push_name(self, *parts: object) -> None:
+        module, name = (_expect(str, part, "a name that is not a text") for part in parts)
         if not _is_known(found := _Name(module, name)):
             raise ForeignPickle(f"{module:.60}.{name:.60}")
         self.stack.append(found)
 
     def call(self, called: object, arguments: object) -> None:
-        if not isinstance(called, _Name) or not isinstance(arguments, tuple):
-            raise DamagedPickle("a call of something that is not a name")
-        if called != _ORDERED_DICT:
-            self.stack.append(_called(called, arguments))
+        problem = "a call of something that is not a name"
+        name, given = _expect(_Name, called, problem), _expect(tuple, arguments, problem)
+        if name != _ORDERED_DICT:
+            self.stack.append(_called(name, given))
             return
-        pairs = arguments[0] if arguments else []
+        pairs = given[0] if given else []
         if not isinstance(pairs, list | tuple):
             raise DamagedPickle("a dictionary of what is not pairs")
         self.charge(len(pairs))
@@ -194,57 +190,71 @@ class _Machine:
 # -- what is called, in notes ----------------------------------------------------------------------------------------
 
 
+def _expect(kind: type[Kind], value: object, problem: str, error: type[Exception] = DamagedPickle) -> Kind:
+    """A value off the stack, where the program may have put anything; `{}` in the problem is what it did put there."""
+    if not isinstance(value, kind):
+        raise error(problem.format(kind_of(value)))
+    return value
+
+
 def _storage(description: object) -> StorageNote:
     """`("storage", class, key, device, count)`; old files add None, or the part that is meant: (key, begin, length)."""
-    if not isinstance(description, tuple) or len(description) not in (5, 6):
-        raise DamagedPickle("a storage without a description")
-    kind, storage, key, _, count = description[:5]
-    part = description[5] if len(description) == 6 else None
-    if kind != "storage" or not isinstance(storage, _Name) or storage.name not in TORCH_STORAGES:
-        raise ForeignPickle("something stored that is not a tensor's numbers")
-    if part is not None and (not isinstance(part, tuple) or len(part) != 3):
+    incomplete, foreign = "a storage without a description", "something stored that is not a tensor's numbers"
+    parts = _expect(tuple, description, incomplete)
+    if len(parts) not in (5, 6):
+        raise DamagedPickle(incomplete)
+    kind, storage, key, _, count, part = (*parts, None)[:6]
+    name = _expect(_Name, storage, foreign, ForeignPickle).name
+    if kind != "storage" or name not in TORCH_STORAGES:
+        raise ForeignPickle(foreign)
+    place = (None, 0, count) if part is None else _expect(tuple, part, "a part of a storage without a description")
+    if len(place) != 3:
         raise DamagedPickle("a part of a storage without a description")
-    sizes = (count, 0, count) if part is None else (count, *part[1:])
-    if not isinstance(key, str) or not _are_sizes(sizes) or sizes[1] + sizes[2] > sizes[0]:
-        raise DamagedPickle("a storage whose name or size is none")
-    return StorageNote(TORCH_STORAGES[storage.name], key, *sizes)
+    sizes, unsound = (count, *place[1:]), "a storage whose name or size is none"
+    if not _are_sizes(sizes) or sizes[1] + sizes[2] > sizes[0]:
+        raise DamagedPickle(unsound)
+    return StorageNote(TORCH_STORAGES[name], _expect(str, key, unsound), *sizes)
 
 
 def _called(called: _Name, arguments: tuple[object, ...]) -> object:
     if called == _REBUILD_FROM_TYPE:  # a tensor that was saved with attributes of its own
         function, kind, inner, _ = arguments
-        if not isinstance(function, _Name) or kind not in (_TENSOR, _PARAMETER) or not isinstance(inner, tuple):
-            raise ForeignPickle("a tensor of a type of its own")
-        called, arguments = function, inner
+        own_type = "a tensor of a type of its own"
+        called = _expect(_Name, function, own_type, ForeignPickle)
+        if kind not in (_TENSOR, _PARAMETER):
+            raise ForeignPickle(own_type)
+        arguments = _expect(tuple, inner, own_type, ForeignPickle)
     if not 1 <= len(arguments) <= MAX_ARGUMENTS:
         raise DamagedPickle(f"{called} of {len(arguments)} arguments")
     if called == _SIZE:
         return _shape(arguments[0])
     if called.module == "torch._utils" and called.name in _REBUILD_TENSOR:
         return _tensor(*arguments, v3=called.name == "_rebuild_tensor_v3")
-    if called.module == "torch._utils" and isinstance(arguments[0], TensorNote):
-        return arguments[0]  # a parameter, whose numbers are a tensor
+    if called.module == "torch._utils":  # a parameter, whose numbers are a tensor
+        return _expect(TensorNote, arguments[0], f"a call of {called}", ForeignPickle)
     raise ForeignPickle(f"a call of {called}")
 
 
 def _tensor(storage: object, offset: object, shape: object, stride: object, *more: object, v3: bool) -> TensorNote:
     """`more`: requires_grad, hooks, in version 3 the dtype, and marks that change what the numbers mean."""
     _, _, dtype, marks, *_ = (*more, None, None, None, None) if v3 else (*more[:2], None, *more[2:], None, None, None)
-    if not isinstance(storage, StorageNote) or (v3 and not isinstance(dtype, _Name)):
-        raise DamagedPickle("a tensor without a storage or a dtype")
+    problem = "a tensor without a storage or a dtype"
+    place = _expect(StorageNote, storage, problem)
+    kind = _expect(_Name, dtype, problem).name if v3 else place.dtype
     if marks:
         raise ForeignPickle("a tensor that is stored conjugated or negated")
-    kind = dtype.name if isinstance(dtype, _Name) else storage.dtype
     sizes, steps, start = _shape(shape), _shape(stride), (offset,)
     if kind not in ITEM_BYTES or not _are_sizes(start) or len(sizes) != len(steps):
         raise DamagedPickle(f"a tensor of shape {sizes} and strides {steps}")
-    return TensorNote(storage, kind, start[0], sizes, steps)
+    return TensorNote(place, kind, start[0], sizes, steps)
 
 
 def _shape(value: object) -> tuple[int, ...]:
-    if not isinstance(value, tuple) or len(value) > MAX_DIMENSIONS or not _are_sizes(value):
-        raise DamagedPickle("a tensor whose shape or strides are not a few sizes")
-    return value
+    problem = "a tensor whose shape or strides are not a few sizes"
+    sizes = _expect(tuple, value, problem)
+    if len(sizes) > MAX_DIMENSIONS or not _are_sizes(sizes):
+        raise DamagedPickle(problem)
+    return sizes
 
 
 def _is_known(name: _Name) -> bool:
@@ -305,8 +315,7 @@ def _pair(machine: _Machine) -> list[object]:
 def _build(machine: _Machine) -> None:
     """Attributes of what is on the stack: a state dict's carries version numbers, which do not matter here."""
     machine.stack.pop()
-    if not isinstance(machine.stack[-1], dict):
-        raise ForeignPickle(f"attributes of a {kind_of(machine.stack[-1])}")
+    _expect(dict, machine.stack[-1], "attributes of a {}", ForeignPickle)
 
 
 _STOP = ord(".")

@@ -68,22 +68,29 @@ class Kind(Enum):
 
 Module = tuple[str, str, Kind]  # TensorFlow's name, the hub's name, what is in it; {n} is a layer's number
 
-_HUB = "bert.encoder.layer.{n}"
+# The modules of one layer: the hub's name and TF1's (which has slashes for dots), Keras's, TF2's.
+_LAYER: tuple[tuple[str, Kind, str, str], ...] = (
+    ("attention.self.query", Kind.DENSE, "attention/self_attention/query", "_attention_layer/_query_dense"),
+    ("attention.self.key", Kind.DENSE, "attention/self_attention/key", "_attention_layer/_key_dense"),
+    ("attention.self.value", Kind.DENSE, "attention/self_attention/value", "_attention_layer/_value_dense"),
+    ("attention.output.dense", Kind.DENSE, "attention/dense_output/dense", "_attention_layer/_output_dense"),
+    ("attention.output.LayerNorm", Kind.NORM, "attention/dense_output/LayerNorm", "_attention_layer_norm"),
+    ("intermediate.dense", Kind.DENSE, "intermediate/dense", "_intermediate_dense"),
+    ("output.dense", Kind.DENSE, "bert_output/dense", "_output_dense"),
+    ("output.LayerNorm", Kind.NORM, "bert_output/LayerNorm", "_output_layer_norm"),
+)
 
-_TF1_BLOCK = "bert/encoder/layer_{n}"
+
+def _in_layers(block: str, names: Iterable[tuple[str, Kind, str]]) -> tuple[Module, ...]:
+    return tuple((f"{block}/{tf}", f"bert.encoder.layer.{{n}}.{hub}", kind) for hub, kind, tf in names)
+
+
 _TF1: tuple[Module, ...] = (
     ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings", Kind.TABLE),
     ("bert/embeddings/position_embeddings", "bert.embeddings.position_embeddings", Kind.TABLE),
     ("bert/embeddings/token_type_embeddings", "bert.embeddings.token_type_embeddings", Kind.TABLE),
     ("bert/embeddings/LayerNorm", "bert.embeddings.LayerNorm", Kind.NORM),
-    (f"{_TF1_BLOCK}/attention/self/query", f"{_HUB}.attention.self.query", Kind.DENSE),
-    (f"{_TF1_BLOCK}/attention/self/key", f"{_HUB}.attention.self.key", Kind.DENSE),
-    (f"{_TF1_BLOCK}/attention/self/value", f"{_HUB}.attention.self.value", Kind.DENSE),
-    (f"{_TF1_BLOCK}/attention/output/dense", f"{_HUB}.attention.output.dense", Kind.DENSE),
-    (f"{_TF1_BLOCK}/attention/output/LayerNorm", f"{_HUB}.attention.output.LayerNorm", Kind.NORM),
-    (f"{_TF1_BLOCK}/intermediate/dense", f"{_HUB}.intermediate.dense", Kind.DENSE),
-    (f"{_TF1_BLOCK}/output/dense", f"{_HUB}.output.dense", Kind.DENSE),
-    (f"{_TF1_BLOCK}/output/LayerNorm", f"{_HUB}.output.LayerNorm", Kind.NORM),
+    *_in_layers("bert/encoder/layer_{n}", ((hub, kind, hub.replace(".", "/")) for hub, kind, _, _ in _LAYER)),
     ("bert/pooler/dense", "bert.pooler.dense", Kind.DENSE),
     ("cls/predictions/transform/dense", "cls.predictions.transform.dense", Kind.DENSE),
     ("cls/predictions/transform/LayerNorm", "cls.predictions.transform.LayerNorm", Kind.NORM),
@@ -92,8 +99,6 @@ _TF1: tuple[Module, ...] = (
     ("cls/squad", "qa_outputs", Kind.OUTPUT),  # run_squad.py
     ("", "classifier", Kind.OUTPUT),  # run_classifier.py: top-level output_weights and output_bias
 )
-
-_KERAS_BLOCK = "bert/encoder/layer/{n}"
 _KERAS: tuple[Module, ...] = (
     ("bert/embeddings/weight", "bert.embeddings.word_embeddings", Kind.TABLE),
     ("bert/embeddings/embeddings", "bert.embeddings.position_embeddings", Kind.TABLE),
@@ -103,14 +108,7 @@ _KERAS: tuple[Module, ...] = (
     ("bert/embeddings/position_embeddings/embeddings", "bert.embeddings.position_embeddings", Kind.TABLE),
     ("bert/embeddings/token_type_embeddings/embeddings", "bert.embeddings.token_type_embeddings", Kind.TABLE),
     ("bert/embeddings/LayerNorm", "bert.embeddings.LayerNorm", Kind.NORM),
-    (f"{_KERAS_BLOCK}/attention/self_attention/query", f"{_HUB}.attention.self.query", Kind.DENSE),
-    (f"{_KERAS_BLOCK}/attention/self_attention/key", f"{_HUB}.attention.self.key", Kind.DENSE),
-    (f"{_KERAS_BLOCK}/attention/self_attention/value", f"{_HUB}.attention.self.value", Kind.DENSE),
-    (f"{_KERAS_BLOCK}/attention/dense_output/dense", f"{_HUB}.attention.output.dense", Kind.DENSE),
-    (f"{_KERAS_BLOCK}/attention/dense_output/LayerNorm", f"{_HUB}.attention.output.LayerNorm", Kind.NORM),
-    (f"{_KERAS_BLOCK}/intermediate/dense", f"{_HUB}.intermediate.dense", Kind.DENSE),
-    (f"{_KERAS_BLOCK}/bert_output/dense", f"{_HUB}.output.dense", Kind.DENSE),
-    (f"{_KERAS_BLOCK}/bert_output/LayerNorm", f"{_HUB}.output.LayerNorm", Kind.NORM),
+    *_in_layers("bert/encoder/layer/{n}", ((hub, kind, keras) for hub, kind, keras, _ in _LAYER)),
     ("bert/pooler/dense", "bert.pooler.dense", Kind.DENSE),
     ("mlm/predictions/transform/dense", "cls.predictions.transform.dense", Kind.DENSE),
     ("mlm/predictions/transform/LayerNorm", "cls.predictions.transform.LayerNorm", Kind.NORM),
@@ -119,22 +117,14 @@ _KERAS: tuple[Module, ...] = (
     ("classifier", "classifier", Kind.DENSE),
     ("qa_outputs", "qa_outputs", Kind.DENSE),
 )
-
 _TF2_BLOCK = "encoder/_transformer_layers/{n}"
 _TF2: tuple[Module, ...] = (
     ("encoder/_embedding_layer/embeddings", "bert.embeddings.word_embeddings", Kind.TABLE),
     ("encoder/_position_embedding_layer/embeddings", "bert.embeddings.position_embeddings", Kind.TABLE),
     ("encoder/_type_embedding_layer/embeddings", "bert.embeddings.token_type_embeddings", Kind.TABLE),
     ("encoder/_embedding_norm_layer", "bert.embeddings.LayerNorm", Kind.NORM),
-    (f"{_TF2_BLOCK}/_attention_layer/_query_dense", f"{_HUB}.attention.self.query", Kind.DENSE),
-    (f"{_TF2_BLOCK}/_attention_layer/_key_dense", f"{_HUB}.attention.self.key", Kind.DENSE),
-    (f"{_TF2_BLOCK}/_attention_layer/_value_dense", f"{_HUB}.attention.self.value", Kind.DENSE),
-    (f"{_TF2_BLOCK}/_attention_layer/_output_dense", f"{_HUB}.attention.output.dense", Kind.DENSE),
-    (f"{_TF2_BLOCK}/_attention_output_dense", f"{_HUB}.attention.output.dense", Kind.DENSE),  # up to release 2.3
-    (f"{_TF2_BLOCK}/_attention_layer_norm", f"{_HUB}.attention.output.LayerNorm", Kind.NORM),
-    (f"{_TF2_BLOCK}/_intermediate_dense", f"{_HUB}.intermediate.dense", Kind.DENSE),
-    (f"{_TF2_BLOCK}/_output_dense", f"{_HUB}.output.dense", Kind.DENSE),
-    (f"{_TF2_BLOCK}/_output_layer_norm", f"{_HUB}.output.LayerNorm", Kind.NORM),
+    *_in_layers(_TF2_BLOCK, ((hub, kind, tf2) for hub, kind, _, tf2 in _LAYER)),
+    *_in_layers(_TF2_BLOCK, [("attention.output.dense", Kind.DENSE, "_attention_output_dense")]),  # up to release 2.3
     ("encoder/_pooler_layer", "bert.pooler.dense", Kind.DENSE),
     # The embedding table is shared, and saved once, under whichever path to it is the shorter.
     ("masked_lm/embedding_table", "bert.embeddings.word_embeddings", Kind.TABLE),

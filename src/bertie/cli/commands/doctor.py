@@ -1,4 +1,4 @@
-"""`bertie doctor`: what this machine has, and what Bertie will use of it."""
+"""`bertie doctor`: versions, processor, GPU, kernels, where models are looked for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from bertie import __version__
+from bertie.checkpoint.shipped import BESIDE, shipped_folder
 from bertie.cli.support.show import console
-from bertie.defaults import default_embedding_model, default_language_model
+from bertie.defaults import default_language_model
 from bertie.errors import CheckpointNotFound
 from bertie.text.wordpiece.native import load_library
 
@@ -58,7 +59,7 @@ def _facts() -> dict[str, str]:
     facts["attention"] = f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}"
     facts["engine"] = _engine(torch.cuda.is_available())
     facts["tokenizer"] = "Rust, and C++ for many texts" if load_library() else "Rust; the C++ form was not built"
-    facts["default model"] = _found("all-MiniLM-L6-v2", default_embedding_model)
+    facts["default model"] = _found(BESIDE, lambda: str(shipped_folder(BESIDE)))  # not fetched for this
     facts["default language model"] = _found("bertie-mini (fill, next, features)", default_language_model)
     facts["hub cache"] = _hub_cache()
     return facts

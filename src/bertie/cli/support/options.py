@@ -81,10 +81,10 @@ def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F
         choose,
         click.option("-m", "--model", metavar="MODEL", help=f"Folder or hub name of the model. {shown}"),
         click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]"),
-        click.option(
+        choice_option(
             "--dtype",
-            type=click.Choice(_DTYPES),
-            help="What the model computes in; int8 is for a CPU, fp8 for a GPU. [default: float32]",
+            *_DTYPES,
+            shown="What the model computes in; int8 is for a CPU, fp8 for a GPU. [default: float32]",
         ),
     )
 
@@ -116,8 +116,7 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
 
 def input_format_option(function: F) -> F:
     """--input-format: of the file that is read."""
-    shown = "Format of the file. [default: by its ending]"
-    return click.option("--input-format", type=click.Choice(_READABLE), help=shown)(function)
+    return choice_option("--input-format", *_READABLE, shown="Format of the file. [default: by its ending]")(function)
 
 
 def encoding_option(function: F) -> F:
@@ -169,13 +168,16 @@ def output_options(function: F) -> F:
 
 def long_option(default: str) -> Callable[[F], F]:
     """--long: what happens to a text that is longer than the model takes."""
-    return click.option(
-        "--long",
-        type=click.Choice(["truncate", "windows", "error"]),
-        default=default,
-        show_default=True,
-        help="Texts longer than the model: read the beginning, all in overlapping windows, or refuse them.",
-    )
+    shown = "Texts longer than the model: read the beginning, all in overlapping windows, or refuse them."
+    return choice_option("--long", "truncate", "windows", "error", default=default, shown=shown)
+
+
+def choice_option(
+    name: str, *choices: str, shown: str, default: str | None = None, metavar: str | None = None
+) -> Callable[[F], F]:
+    """An option that takes one of a few words."""
+    kind = click.Choice(choices)
+    return click.option(name, type=kind, metavar=metavar, default=default, show_default=default is not None, help=shown)
 
 
 def single_option(*names: str, shown: str, metavar: str, required: bool = False) -> Callable[[F], F]:
@@ -235,7 +237,7 @@ def check_device(device: str) -> None:
     """Refuse a device that is not there."""
     import torch
 
-    from bertie.checkpoint.fill import usable_device
+    from bertie.checkpoint.load_weights import usable_device
 
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):

@@ -90,8 +90,9 @@ def explained(option: click.Option) -> str:
 
 def _plain(value: object) -> str:
     """As one would type it: `3`, `3e-5`, `0.5 0.5 0 0`."""
-    if isinstance(value, tuple | list):
-        return " ".join(map(_plain, value))
-    if isinstance(value, float):
-        return f"{value:.0e}".replace("e-0", "e-") if 0 < value < 0.001 else f"{value:g}"
+    match value:
+        case tuple() | list():
+            return " ".join(map(_plain, value))
+        case float():
+            return f"{value:.0e}".replace("e-0", "e-") if 0 < value < 0.001 else f"{value:g}"
     return str(value)

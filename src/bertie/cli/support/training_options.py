@@ -6,11 +6,11 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from bertie.cli.support.options import check_device
+from bertie.cli.support.options import check_device, choice_option, with_options
 from bertie.errors import (
     BertieError,
     CheckpointError,
@@ -20,6 +20,7 @@ from bertie.errors import (
     MissingExtra,
     TokenizerError,
 )
+from bertie.training.settings import OptimizerName, Precision, ScheduleName
 
 if TYPE_CHECKING:
     from bertie.training import Result, Settings
@@ -37,22 +38,14 @@ def number(*names: str, shown: str, default: float | None = None, metavar: str =
     )
 
 
-def _options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
 def run_options(function: F) -> F:
     """-o, --resume, --device: where a run is kept and computed."""
-    return _options(
+    return with_options(
+        function,
         click.option("-o", "--output", metavar="DIR", required=True, help="Folder of the run, and of its model."),
         click.option("--resume", is_flag=True, help="Go on where the run in DIR was stopped or killed."),
         click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]"),
-    )(function)
+    )
 
 
 def training_options(
@@ -66,28 +59,26 @@ def training_options(
 ) -> Callable[[F], F]:
     """How to train, with a command's own defaults; `settings_of` reads them. `every` so many steps it is evaluated."""
     evaluated, saved = ("every epoch", "when evaluating") if every is None else (f"{every}", f"{every}")
-    return _options(
+    options = (
         number("--epochs", metavar="X", default=epochs, shown="Times through the data."),
         number("--lr", "learning_rate", metavar="X", default=learning_rate, shown="Peak learning rate."),
         number("--batch-size", default=batch_size, shown="Examples in a step, over all processes."),
         number("--max-steps", shown="Steps instead of epochs. [default: epochs]"),
         number("--seed", default=42, shown="Of all chance."),
         number("--warmup", metavar="X", default=warmup, shown="Share of the steps, or from 1 up their number."),
-        click.option(
+        choice_option(
             "--schedule",
-            type=click.Choice(["linear", "polynomial", "cosine", "constant"]),
+            *get_args(ScheduleName),
             metavar="NAME",
             default="linear",
-            show_default=True,
-            help="Rate after the warm-up: linear, polynomial, cosine, constant.",
+            shown=f"Rate after the warm-up: {', '.join(get_args(ScheduleName))}.",
         ),
-        click.option(
+        choice_option(
             "--optimizer",
-            type=click.Choice(["adamw", "adam-weight-decay", "lamb"]),
+            *get_args(OptimizerName),
             metavar="NAME",
             default="adamw",
-            show_default=True,
-            help="adamw, adam-weight-decay (Google's: no bias correction), lamb.",
+            shown="adamw, adam-weight-decay (Google's: no bias correction), lamb.",
         ),
         number("--weight-decay", metavar="X", default=0.01, shown="Not on bias and LayerNorm."),
         number("--layer-decay", metavar="X", default=1.0, shown="Rate of a layer relative to the next."),
@@ -101,13 +92,12 @@ def training_options(
         ),
         click.option("--gradient-checkpointing", is_flag=True, help="Less memory, a third more time."),
         number("--workers", default=0, shown="Processes that make batches; 0 is a thread."),
-        click.option(
+        choice_option(
             "--precision",
-            type=click.Choice(["auto", "float32", "bfloat16"]),
+            *get_args(Precision),
             metavar="NAME",
             default="auto",
-            show_default=True,
-            help="float32, bfloat16, or auto: bfloat16 on GPUs that have it.",
+            shown="float32, bfloat16, or auto: bfloat16 on GPUs that have it.",
         ),
         click.option("--fused/--no-fused", default=True, help="Our kernels on a GPU, in bfloat16. [default: on]"),
         click.option("--compile", "compile_layers", is_flag=True, help="torch.compile instead (slow first steps)."),
@@ -119,12 +109,14 @@ def training_options(
         number("--log-every", default=10, shown="Steps between two lines."),
         click.option("--tensorboard", is_flag=True, help="Write TensorBoard files into DIR/tensorboard."),
     )
+    return lambda function: with_options(function, *options)
 
 
 def distillation_options(function: F) -> F:
     """--teacher and what of it counts; `distillation_of` reads the weights."""
     shown = "Learn from this larger model too. [default: from the data alone]"
-    return _options(
+    return with_options(
+        function,
         click.option("--teacher", metavar="MODEL", help=shown),
         click.option(
             "--distil",
@@ -137,7 +129,7 @@ def distillation_options(function: F) -> F:
         ),
         number("--temperature", metavar="X", default=2.0, shown="Softens its probabilities."),
         number("--student-layers", shown="Begin with N of its layers, evenly spaced. [default: with -m]"),
-    )(function)
+    )
 
 
 def distillation_of(values: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
@@ -24,7 +24,7 @@ from bertie.engine.runner import Options, Outside, Refused, Runner
 from bertie.errors import CalibrationWarning, InputError
 from bertie.model import BertLayer, BertModel
 from bertie.model.activations import activation
-from bertie.model.inputs import ids_below
+from bertie.model.inputs import fits_positions, ids_below
 from bertie.ops.packing import Packing
 
 if TYPE_CHECKING:
@@ -200,6 +200,11 @@ class CpuRunner(Runner):
         else:
             _check(status)
         return [out] if states is None else list(states)
+
+    def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        if max(lengths) > len(self._tables[1]):  # said of the text; the library would speak of a position
+            fits_positions(max(lengths), 0, len(self._tables[1]))
+        return self(ids, None, None, Packing(tuple(lengths)), all_states=False)[-1]
 
     def _refuse(self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing) -> None:
         """Say what the tables do not have: they may be others than those of the model that checked its input."""

@@ -138,7 +138,9 @@ def match(session: Session) -> Json:
 def attribution(session: Session, report: Report, *, method: Method, target: int = 0) -> Json:
     report(0, 1, None)
     chosen = session.targets()[target : target + 1]
-    found = session.attribute(method, chosen[0] if chosen else None, progress=False)
+    found = session.attribute(
+        method, chosen[0] if chosen else None, progress=lambda done, total: report(done, total, None)
+    )
     return {
         "scores": [_numbers(scores) for scores in found.scores],
         "error": None if found.error is None else _number(found.error),

@@ -20,6 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from bertie.arguments import one_or_several
 from bertie.config import BertConfig
 from bertie.errors import ConfigError
 from bertie.model.outputs import ModelOutput
@@ -148,8 +149,7 @@ class HubModel(Kin):
 
     def add_model_tags(self, tags: list[str] | str) -> None:
         """Remember words for a model card."""
-        given = [tags] if isinstance(tags, str) else tags
-        self.model_tags = list(dict.fromkeys([*(self.model_tags or []), *given]))
+        self.model_tags = list(dict.fromkeys([*(self.model_tags or []), *one_or_several(tags)]))
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str | type = "AutoModel") -> None:

@@ -61,7 +61,7 @@ def take_fetching(options: Values) -> Values:
 
 
 def _asked(options: Values) -> str | None:
-    """Which kind of weights to read where a folder has several: a key of checkpoint.folder.ASKED."""
+    """Which kind of weights to read where a folder has several: a key of checkpoint.weight_files.ASKED."""
     safe, tensorflow = options.pop("use_safetensors", None), options.pop("from_tf", False)
     if safe and tensorflow:
         raise ConfigError("Both use_safetensors=True and from_tf=True were given.", "They exclude each other.")

@@ -23,9 +23,8 @@ from bertie.explore.session import Session
 from bertie.serve.explore import ExploreRunner
 from bertie.serve.failures import InferenceFailed, Refusal, invalid
 from bertie.serve.models import ServedModel
-from bertie.serve.routes import Route
 from bertie.serve.schemas import Request, Word
-from bertie.serve.service import Call
+from bertie.serve.service import Call, Route
 
 Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Json = dict[str, Any]

@@ -13,17 +13,28 @@ from bertie.answers import Filled
 from bertie.serve import schemas
 from bertie.serve.bodies import encode
 from bertie.serve.failures import too_large
-from bertie.serve.models import ServedModel
-from bertie.serve.routes import Route
-from bertie.serve.runners import FillRunner
+from bertie.serve.models import Place, ServedModel, Source
+from bertie.serve.scheduler import Lane
 from bertie.serve.schemas import as_list
-from bertie.serve.service import Call, text_size
+from bertie.serve.service import Call, Route, text_size
 from bertie.tasks.fill import FillPlan, MaskFiller
 
 # Bytes of JSON, at most: of a candidate beside its text, and of a token in a filling.
 _CANDIDATE_BYTES, _TOKEN_BYTES = 128, 32
 
 Rounds = Generator[Any, Any, Filled]  # queries out, replies in
+
+
+class FillRunner:
+    """Words for masks. A text goes through the model several times (`MaskFiller.rounds`), each time as a job."""
+
+    def __init__(self, source: Source, place: Place) -> None:
+        filler = MaskFiller(source, device=place.device, dtype=place.dtype)
+        self.loaded = filler.loaded
+        self.lane = Lane("fill", filler.run)
+
+    def warm_up(self) -> None:
+        pass
 
 
 async def fill(call: Call, body: schemas.FillRequest) -> schemas.Answer[msgspec.Raw]:

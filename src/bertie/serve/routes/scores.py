@@ -4,31 +4,86 @@ and /v1/next."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bertie.answers import Classification, Prediction
-from bertie.running.batching import Row
-from bertie.running.rows import Sliding, TextOrPair
-from bertie.running.scoring import averaged
+from bertie.model import BertForNextSentencePrediction, BertForSequenceClassification
+from bertie.running.open import open_model
+from bertie.running.rows import Cuts, Row, Sliding, TextOrPair, split_text_or_pair
 from bertie.serve import schemas
+from bertie.serve.bodies import LABEL_BYTES
 from bertie.serve.failures import empty, invalid
-from bertie.serve.models import ServedModel
-from bertie.serve.routes import Route
+from bertie.serve.models import Place, ServedModel, Source
+from bertie.serve.routes.embed import EmbedRunner, Floats, cut_rows
 from bertie.serve.routes.rows import run_rows
-from bertie.serve.runners import EmbedRunner, Judged, LogitsRunner
+from bertie.serve.scheduler import Lane
 from bertie.serve.schemas import as_item, as_list
-from bertie.serve.service import Call, text_size
+from bertie.serve.service import AnyRoute, Call, Route, text_size
 from bertie.serve.settings import Truncation
-from bertie.serve.tasks import LABEL_BYTES, show_labels
-from bertie.tasks.classify import Function, best_first, scores
+from bertie.tasks.classify import Function, averaged, best_first, label_names, score_function, scores
+from bertie.tasks.rerank import Reranker
 from bertie.tasks.similarity import unit
 
+Judged = tuple[Tensor, list[int]]  # [windows, labels] logits of a text, and the windows' weights
+
 _CHARACTER_BYTES = 6  # of JSON, at most
+
+
+class LogitsRunner:
+    """A head that judges whole rows: a classifier, a cross-encoder, next sentence. Answers are rows of logits."""
+
+    def __init__(self, task: str, source: Source, place: Place) -> None:
+        kind = BertForNextSentencePrediction if task == "next" else BertForSequenceClassification
+        self.loaded = open_model(source, kind, task=task, device=place.device, dtype=place.dtype)
+        self.lane = Lane(task, self._run)
+        self.config = self.loaded.model.config
+        self.names = label_names(self.config)
+
+    def warm_up(self) -> None:
+        pass
+
+    def items(
+        self,
+        first: int,
+        texts: Sequence[TextOrPair],
+        *,
+        truncation: Truncation,
+        cuts: Cuts,
+        long: str = "truncate",
+        sliding: Sliding = "longer",
+    ) -> list[tuple[list[Row], list[int]]]:
+        """For each text its rows and their weights. `first` is the number of the first text in its request."""
+        tokenizer, limit = self.loaded.tokenizer, self.loaded.max_length
+        if long == "windows":
+            found = [split_text_or_pair(tokenizer, text, max_length=limit, sliding=sliding) for text in texts]
+            cuts.count(sum(one.is_cut for one in found), len(found))
+            return [(one.rows, one.weights) for one in found]
+        rows = cut_rows(self.loaded, first, texts, cuts, refuse=truncation == "error")
+        return [([row], [1]) for row in rows]
+
+    @torch.inference_mode()
+    def _run(self, rows: list[Row]) -> list[Floats]:
+        logits: Floats = self.loaded.run(rows).logits.float().cpu().numpy()
+        return list(logits)
+
+    @cached_property
+    def rank_rule(self) -> tuple[int, Function]:
+        """The label that means relevance, and how its logit becomes a score."""
+        return self.rank_by(None)
+
+    def rank_by(self, label: str | None) -> tuple[int, Function]:
+        """The same by the name of a label."""
+        ranker = Reranker(self.loaded, relevant=label)
+        return ranker.label, ranker.function
+
+    def function(self, multi_label: bool | None) -> Function:
+        return score_function(self.config, multi_label)
 
 
 async def item_logits(
@@ -179,6 +234,10 @@ async def labelled(
     return await call.each(judged, shown, sizes=list(map(text_size, items)))
 
 
+def show_labels(one: Classification) -> list[Prediction]:
+    return [Prediction(label, score) for label, score in one.labels]
+
+
 def _reserve_labels(call: Call, names: Sequence[str], count: int, top_k: int | None = None) -> None:
     longest = sorted((LABEL_BYTES + _CHARACTER_BYTES * len(name) for name in names), reverse=True)
     call.reserve(count * sum(longest[:top_k]), "Send fewer texts at once, or lower top_k.")
@@ -200,15 +259,14 @@ def _predict_inputs(given: str | list[str | list[str]]) -> tuple[bool, list[Text
         return True, [given]
     if not given:
         raise empty()
-    texts = [one for one in given if isinstance(one, str)]
-    lists = [one for one in given if not isinstance(one, str)]
-    if not lists:
-        if len(texts) > 2:
+    kinds = set(map(type, given))
+    if kinds == {str}:
+        if len(given) > 2:
             raise invalid("`inputs` takes a text, a pair of texts, or a batch [[text], [text, second text], …].")
-        return True, [as_item(texts)]
-    if texts or not all(1 <= len(one) <= 2 for one in lists):
+        return True, [as_item(cast(list[str], given))]
+    if kinds != {list} or not all(1 <= len(one) <= 2 for one in given):
         raise invalid("A batch is a list of [text] and [text, second text].")
-    return False, [as_item(one) for one in lists]
+    return False, [as_item(one) for one in given]
 
 
 async def classify(call: Call, body: schemas.ClassifyRequest) -> schemas.Answer[list[Prediction]]:
@@ -227,7 +285,7 @@ async def classify(call: Call, body: schemas.ClassifyRequest) -> schemas.Answer[
 async def _zero_shot(
     call: Call, body: schemas.ClassifyRequest, labels: list[str], items: Sequence[TextOrPair]
 ) -> schemas.Answer[list[Prediction]]:
-    if not all(isinstance(item, str) for item in items):
+    if set(map(type, items)) != {str}:
         raise invalid("With `labels`, inputs are single texts.")
     options: dict[str, object] = {"labels": tuple(labels), "multi_label": bool(body.multi_label), "long": body.long}
     options |= {name: value for name in ("top_k", "hypothesis") if (value := getattr(body, name))}
@@ -251,7 +309,7 @@ async def next_sentence(call: Call, body: schemas.NextRequest) -> schemas.Answer
 
 _TEI = "text-embeddings-inference"
 _LABELS = list[Prediction]
-ROUTES: list[Route[Any]] = [
+ROUTES: list[AnyRoute] = [
     Route("/rerank", tei_rerank, "Texts by how well they answer a query.", _TEI, schemas.TeiRerankRequest,
           list[schemas.Rank], timed=True, examples={
               "two": {"query": "What is Deep Learning?", "texts": ["Deep Learning is ...", "Cheese is ..."]}}),

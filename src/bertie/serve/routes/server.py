@@ -12,12 +12,12 @@ from bertie.serve import schemas
 from bertie.serve.bodies import encode, encode_parts
 from bertie.serve.failures import empty, invalid, too_large, unhealthy
 from bertie.serve.models import ServedModel
-from bertie.serve.routes import Route
-from bertie.serve.routes.embed import model_card
-from bertie.serve.runners import LogitsRunner, checked_ids
+from bertie.serve.routes.embed import EmbedRunner, checked_ids
+from bertie.serve.routes.scores import LogitsRunner
 from bertie.serve.schemas import as_list
-from bertie.serve.service import Call
+from bertie.serve.service import AnyRoute, Call, Route
 from bertie.serve.settings import ModelChoice
+from bertie.tasks.classify import label_names
 from bertie.text import BertTokenizer
 
 # Of {"id":30521,"text":"","special":false,"start":524287,"stop":524288}, and of each character in it.
@@ -48,7 +48,8 @@ async def metrics(call: Call, body: None) -> bytes:
 async def info(call: Call, body: None) -> schemas.Info:
     model = _any_model(call, None)
     engine, source = model.running(), model.choice.source
-    loaded, service, embeds, judges = model.loaded, call.service, model.embeds, model.get("classify", LogitsRunner)
+    loaded, service = model.loaded, call.service
+    embeds, judges = model.get("embed", EmbedRunner), model.get("classify", LogitsRunner)
     kind: dict[str, Any]
     if embeds is not None:
         kind = {"embedding": {"pooling": "+".join(embeds.embedder.pooling.modes)}}
@@ -84,7 +85,8 @@ async def tokenize(call: Call, body: schemas.TokenizeRequest) -> bytes:
     model.running()
     prompt = ""
     if body.prompt_name is not None:
-        prompts = {} if model.embeds is None else model.embeds.embedder.prompts
+        embeds = model.get("embed", EmbedRunner)
+        prompts = {} if embeds is None else embeds.embedder.prompts
         if body.prompt_name not in prompts:
             raise invalid(f"There is no prompt called {body.prompt_name[:80]!r}.")
         prompt = prompts[body.prompt_name]
@@ -153,6 +155,28 @@ async def decode(call: Call, body: schemas.DecodeRequest) -> bytes:
     return encode_parts(await call.each(rows, shown, sizes=list(map(len, rows))))
 
 
+async def list_models(call: Call, body: None) -> schemas.ModelList:
+    return schemas.ModelList("list", [model_card(model) for model in call.service.models.all])
+
+
+async def one_model(call: Call, body: None) -> schemas.ModelCard:
+    return model_card(call.service.models.get(call.path.removeprefix("/v1/models/")))
+
+
+def model_card(model: ServedModel) -> schemas.ModelCard:
+    """What a model is and can do. Ranking and comparing need no more than embeddings."""
+    tasks = set(model.runners) | ({"similarity", "rerank"} if "embed" in model.runners else set())
+    card = schemas.ModelCard(model.name, "model", model.since, "bertie", sorted(tasks), model.state)
+    if model.state != "ready":
+        return card
+    loaded, embeds = model.loaded, model.get("embed", EmbedRunner)
+    card.max_input_length = loaded.max_length if embeds is None else embeds.max_length
+    card.dimensions = None if embeds is None else embeds.dimension
+    card.mask_token = loaded.tokenizer.mask_token if "fill" in tasks else None
+    card.labels = label_names(loaded.model.config) if tasks & {"classify", "tag"} else None
+    return card
+
+
 def _any_model(call: Call, name: str | None) -> ServedModel:
     """The one that is named, or the first."""
     models = call.service.models.all
@@ -180,7 +204,11 @@ async def unload_model(call: Call, body: None) -> schemas.State:
 
 
 _SERVER = "Server"
-ROUTES: list[Route[Any]] = [
+ROUTES: list[AnyRoute] = [
+    Route("/v1/models", list_models, "The models of this server (OpenAI).", "OpenAI", None, schemas.ModelList,
+          method="GET", errors=()),
+    Route("/v1/models/{name}", one_model, "One of them (OpenAI).", "OpenAI", None, schemas.ModelCard, method="GET",
+          errors=(404,), parameters=("name",)),
     Route("/health", ready, "Ready for requests? (text-embeddings-inference)", _SERVER, None, schemas.State, "GET",
           errors=(503,)),
     Route("/ready", ready, "Ready for requests?", _SERVER, None, schemas.State, "GET", errors=(503,)),

@@ -25,8 +25,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bertie.errors import TokenizerError
 from bertie.library import Signatures, open_library
-from bertie.text.rust import Input, encode_all
-from bertie.text.truncation import Layout, WholeRow
+from bertie.text.rust import Input, WholeRow, encode_all
+from bertie.text.truncation import Layout
 from bertie.text.wordpiece.characters import NONSPACING_MARKS, PUNCTUATION, WHITESPACE, combining_class, decompose
 from bertie.text.wordpiece.reference import WordPieceTokenizer, replace_surrogates
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from bertie.errors import BertieError, DataError
 from bertie.files import Lock, replace_file, sha256, sync
+from bertie.json_values import members, parsed
 from bertie.training.contract import Json
 from bertie.training.metrics import Array
 
@@ -130,10 +131,9 @@ def locked(folder: Path) -> Iterator[None]:
 def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON object; None where there is none, or something else."""
     try:
-        value = json.loads(path.read_bytes())
+        return members(parsed(path.read_bytes()))
     except (OSError, ValueError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 def _write(path: Path, value: object) -> None:

@@ -24,7 +24,9 @@ from bertie.arguments import number
 from bertie.errors import ConfigError, TokenizerError
 from bertie.text import BertTokenizer
 from bertie.text.corpus.sentence_pairs import example_key
+from bertie.training.contract import Numbers
 
+Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -37,9 +39,9 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 class Masked:
     """A batch after masking: `ids` as the model sees them, where it predicts, and what was there."""
 
-    ids: npt.NDArray[np.int64]  # [T]
-    positions: npt.NDArray[np.int64]  # [P], rising
-    labels: npt.NDArray[np.int64]  # [P]
+    ids: Numbers  # [T]
+    positions: Numbers  # [P], rising
+    labels: Numbers  # [P]
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class MaskRules:
 
     mask_id: int
     vocab_size: int
-    is_special: npt.NDArray[np.bool_]  # [vocabulary]
-    continues: npt.NDArray[np.bool_]  # [vocabulary]: is it the ##continuation of a word?
+    is_special: Flags  # [vocabulary]
+    continues: Flags  # [vocabulary]: is it the ##continuation of a word?
     probability: float = 0.15
     max_predictions: int | None = None
     whole_words: bool = False
@@ -93,14 +95,14 @@ class MaskRules:
             random_share,
         )
 
-    def num_predictions(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def num_predictions(self, lengths: Numbers) -> Numbers:
         """How many tokens of sequences of these lengths are predicted (fewer if there are not as many words)."""
         # Python's round, which Google uses, goes to even at a half; numpy's does too.
         wanted = np.maximum(1, np.round(lengths * self.probability)).astype(np.int64)
         return wanted if self.max_predictions is None else np.minimum(wanted, self.max_predictions)
 
 
-def mask_tokens(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], keys: Words, rules: MaskRules) -> Masked:
+def mask_tokens(ids: Numbers, lengths: Numbers, keys: Words, rules: MaskRules) -> Masked:
     """Mask sequences that lie end to end: `ids [T]`, `lengths [n]` and a key for each (`example_key`)."""
     ends = np.cumsum(lengths)
     places = np.arange(len(ids), dtype=np.int64) - np.repeat(ends - lengths, lengths)
@@ -122,13 +124,8 @@ def mask_tokens(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], keys
 
 
 def _single_tokens(
-    ids: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    allowed: npt.NDArray[np.bool_],
-    order: Words,
-    budgets: npt.NDArray[np.int64],
-    rules: MaskRules,
-) -> npt.NDArray[np.int64]:
+    ids: Numbers, lengths: Numbers, allowed: Flags, order: Words, budgets: Numbers, rules: MaskRules
+) -> Numbers:
     """The first `budget` allowed tokens of each sequence in random order."""
     candidates = np.flatnonzero(allowed)
     owners = np.repeat(np.arange(len(lengths)), lengths)[candidates]
@@ -142,13 +139,8 @@ def _single_tokens(
 
 
 def _whole_words(
-    ids: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    allowed: npt.NDArray[np.bool_],
-    order: Words,
-    budgets: npt.NDArray[np.int64],
-    rules: MaskRules,
-) -> npt.NDArray[np.int64]:
+    ids: Numbers, lengths: Numbers, allowed: Flags, order: Words, budgets: Numbers, rules: MaskRules
+) -> Numbers:
     """Whole words in random order, passing over one that would exceed the budget."""
     firsts = np.cumsum(lengths) - lengths
     before = np.concatenate([[False], allowed[:-1]])
@@ -181,7 +173,7 @@ def _whole_words(
     return np.sort(np.repeat(starts[chosen], counts) + offsets)
 
 
-def _draw(keys: Words, places: npt.NDArray[np.int64], stream: int) -> Words:
+def _draw(keys: Words, places: Numbers, stream: int) -> Words:
     """64 random bits for each (key, place), by splitmix64's mixing (Steele, Lea & Flood 2014)."""
     bits = keys + (places.astype(np.uint64) * np.uint64(4) + np.uint64(stream + 1)) * _GOLDEN
     bits = (bits ^ (bits >> _SHIFTS[0])) * _MIX_1

@@ -13,8 +13,7 @@ from bertie.errors import InputError
 from bertie.model import BertForMaskedLM, BertForPreTraining
 from bertie.text import BertTokenizer
 from bertie.training import metrics
-from bertie.training.contract import Batch, Examples
-from bertie.training.objective import TextObjective, batches_of, evaluating, run_model
+from bertie.training.contract import Batch, Examples, TextObjective, batches_of, evaluating, run_model
 from bertie.training.pretraining.masking import MaskRules, mask_tokens
 from bertie.training.pretraining.pairs import PretrainingExample
 from bertie.training.task import check_vocabulary_fits

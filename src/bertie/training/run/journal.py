@@ -1,4 +1,4 @@
-"""What people see of a run while it goes on: a bar or lines on the terminal, metrics.jsonl, TensorBoard.
+"""A run's numbers and what people see of them: a bar or lines on the terminal, metrics.jsonl, TensorBoard.
 
 metrics.jsonl has one JSON object per line: `{"step": 20, "kind": "train", "loss": …}` at logging steps and
 `{"step": 100, "kind": "dev", "accuracy": …}` at evaluations. A resumed run takes away what was written after the
@@ -15,11 +15,15 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
+from torch import Tensor
+
+from bertie.config import BertConfig
 from bertie.errors import CheckpointError, MissingExtra
 from bertie.files import replace_file
 from bertie.training.run.checkpoint import how_to_go_on
@@ -35,6 +39,29 @@ _LINE_EVERY = 2.0  # seconds: in a pipe or a file, lines come no faster than thi
 _HIDDEN = ("epoch", "grad_norm", "seconds", "skipped", "examples")  # in metrics.jsonl alone
 _FORMATS = {"tokens_per_s": ",.0f", "lr": ".2e"}
 _STAGES = {"letters": "counting letters", "words": "counting words", "pieces": "merging pieces"}
+
+
+@dataclass
+class Tally:
+    """Sums since the last logging step. `loss` is on the device."""
+
+    loss: Tensor
+    counts: Tensor  # [units, tokens, examples, Σ length², stop] as float64, on the CPU or (many processes) the device
+    since: float = field(default_factory=time.perf_counter)
+    extras: dict[str, float] = field(default_factory=dict)
+
+
+def step_flops(config: BertConfig, *, tokens: float, squares: float, predicted: float = 0.0) -> float:
+    """Useful operations of forward and backward: two for each weight a token meets, three times.
+
+    `squares` is Σ length² over the texts (attention), `predicted` the number of tokens that the vocabulary is scored
+    for. Nothing is counted twice for recomputing, and nothing for padding.
+    """
+    width, layers = config.hidden_size, config.num_hidden_layers
+    dense = layers * (4 * width**2 + 2 * width * config.intermediate_size)
+    attention = layers * 2 * width  # q·kᵀ and probabilities·v, per pair of tokens
+    head = width**2 + width * config.vocab_size
+    return 6.0 * (tokens * dense + squares * attention + predicted * head)
 
 
 class Screen:

@@ -20,24 +20,20 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from bertie.errors import ConfigError, InputError
 from bertie.training.contract import Diverged, Examples, Interrupted, Item, Json, Objective, Result
-from bertie.training.optim.averages import Average
-from bertie.training.optim.optimizers import Optimizer, global_norm
-from bertie.training.optim.schedules import make_schedule
+from bertie.training.optim import Average, Optimizer, global_norm, make_schedule
 from bertie.training.run.batches import BatchMaker, DataOrder, Share, made_ahead, made_by_processes
 from bertie.training.run.checkpoint import Best, RunFolder, check_output, seed_everything
-from bertie.training.run.device import compile_layers, fuse_layers, step_flops
 from bertie.training.run.distributed import World, local, parallel, reshard, sync_gradients
 from bertie.training.run.distributed import world as started_world
-from bertie.training.run.journal import Journal
+from bertie.training.run.faster_layers import compile_layers, fuse_layers
+from bertie.training.run.journal import Journal, Tally, step_flops
 from bertie.training.run.state import MOST_SKIPPED, best_folder, remove_old_bests, resume_run, save_model, save_run
 from bertie.training.run.stopping import StopRequest
 from bertie.training.settings import Settings
@@ -46,16 +42,6 @@ if TYPE_CHECKING:
     from bertie.engine.gpu.training.fuse import Fusion
 
 _LOOK_EVERY = 10  # steps between two looks at the device's flags, where a look means waiting
-
-
-@dataclass
-class Tally:
-    """Sums since the last logging step. `loss` is on the device."""
-
-    loss: Tensor
-    counts: Tensor  # [units, tokens, examples, Σ length², stop] as float64, on the CPU or (many processes) the device
-    since: float = field(default_factory=time.perf_counter)
-    extras: dict[str, float] = field(default_factory=dict)
 
 
 def train(
@@ -269,8 +255,7 @@ class Training:
             tally.extras = extras or tally.extras
 
     def _update(self, share: Share, tally: Tally) -> None:
-        parameters = list(self.parameters.values())
-        self.world.sum_gradients(parameters)
+        self.world.sum_gradients(list(self.parameters.values()))
         counts = torch.tensor(
             [share.units, share.num_tokens, share.num_examples, share.squares, float(self.stop.asked)],
             dtype=torch.float64,
@@ -294,8 +279,7 @@ class Training:
         wrote = self.optimizer.step(learning_rate=self.schedule(self.step), grad_scale=scale, found_inf=bad)
         if self._fusion is not None:
             self._fusion.copies_are_current(wrote)
-        for parameter in parameters:
-            parameter.grad = None
+        self.model.zero_grad()
         if self.average is not None:
             self.average.update(keep=bad)
 
@@ -311,8 +295,7 @@ class Training:
         return self.settings.precision == "bfloat16"
 
     def _free(self) -> None:
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        self.model.zero_grad()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

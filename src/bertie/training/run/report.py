@@ -15,12 +15,17 @@ import torch
 
 import bertie
 from bertie.training.contract import Json, Result
-from bertie.training.run.device import peak_flops
 from bertie.training.run.distributed import World
 from bertie.training.run.journal import LoggedRow, duration, read_metrics
 from bertie.training.settings import Settings
 
 _PACKAGES = ("torch", "tokenizers", "safetensors", "numpy")
+# Dense bfloat16 peaks of data sheets, in TFLOP/s, by a part of the device's name; the longest part that fits counts.
+PEAKS = {
+    "H200": 989.0, "H100": 989.0, "H100 PCIe": 756.0, "H800": 989.0, "A100": 312.0, "A800": 312.0, "A10G": 70.0,
+    "A10": 125.0, "A30": 165.0, "A40": 150.0, "L4": 121.0, "L40": 181.0, "L40S": 362.0, "B200": 2250.0, "B100": 1750.0,
+    "GB200": 2500.0, "RTX 4090": 165.0, "RTX 3090": 71.0, "RTX 5090": 210.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,15 @@ def write_report(result: Result, subject: Subject, settings: Settings, world: Wo
     facts = json.loads(json.dumps(facts), parse_constant=lambda constant: None)  # JSON has no NaN and no infinity
     (result.output / "run.json").write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return path
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """The bfloat16 peak of this device, in FLOP/s; None where it is not known."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    fitting = [part for part in PEAKS if part in name]
+    return PEAKS[max(fitting, key=len)] * 1e12 if fitting else None
 
 
 def speed_of(result: Result, rows: Sequence[LoggedRow], world: World) -> list[tuple[str, str]]:

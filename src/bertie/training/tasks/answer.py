@@ -26,8 +26,16 @@ from bertie.running.stream import run_groups
 from bertie.tasks.answer import Floats, SpanRules, find_spans
 from bertie.text import BertTokenizer, Window, WindowedDocument, split_document
 from bertie.text.windows import DEFAULT_STRIDE
-from bertie.training.contract import Batch, Examples, Numbers, RowExamples
-from bertie.training.objective import TextObjective, evaluating, own_examples, run_model
+from bertie.training.contract import (
+    Batch,
+    Examples,
+    Numbers,
+    RowExamples,
+    TextObjective,
+    evaluating,
+    own_examples,
+    run_model,
+)
 from bertie.training.sources import Columns, Source, sources_of
 from bertie.training.task import LoadedTask, Request, Task, notes_of
 from bertie.training.token_rows import TokenRow, TokenRows, fingerprint, pack

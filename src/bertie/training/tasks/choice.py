@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from bertie.data import BadRows, ChoiceQuestion, choice_rows
-from bertie.data.reading import SKIP_REMEDY
+from bertie.data.reading import bad_row
 from bertie.errors import DataError
 from bertie.model import BertForMultipleChoice
 from bertie.text import BertTokenizer
 from bertie.training import metrics
-from bertie.training.contract import Batch, Examples, Numbers
-from bertie.training.objective import LabelObjective, run_model
+from bertie.training.contract import Batch, Examples, LabelObjective, Numbers, run_model
 from bertie.training.sources import Columns, sources_of
 from bertie.training.task import LoadedTask, Request, Task, notes_of
 from bertie.training.token_rows import TokenRow, TokenRows, fingerprint, pack
@@ -108,13 +107,10 @@ def choice_examples(
 
 def _check(question: ChoiceQuestion, before: list[ChoiceQuestion], source: str) -> None:
     if question.answer is None:
-        raise DataError(f"{source}, question {question.id}: has no answer.", SKIP_REMEDY)
+        raise bad_row(f"{source}, question {question.id}: has no answer.")
     if before and len(before[0].choices) != len(question.choices):
-        raise DataError(
-            f"{source}, question {question.id}: {len(question.choices)} choices; the questions before have "
-            f"{len(before[0].choices)}.",
-            SKIP_REMEDY,
-        )
+        counts = f"{len(question.choices)} choices; the questions before have {len(before[0].choices)}"
+        raise bad_row(f"{source}, question {question.id}: {counts}.")
 
 
 # -- objective ---------------------------------------------------------------------------------------------------------

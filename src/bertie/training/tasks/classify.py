@@ -17,15 +17,15 @@ from bertie.config import BertConfig
 from bertie.data import BadRows, RowReader, choose_label, choose_pair, choose_text
 from bertie.data.columns import PAIR_COLUMNS, label_of, text_of
 from bertie.data.glue import read_glue
-from bertie.data.reading import SKIP_REMEDY
+from bertie.data.reading import bad_row
 from bertie.data.rows import Row
 from bertie.errors import DataError
+from bertie.json_values import items, text
 from bertie.model import BertForSequenceClassification
 from bertie.text import BertTokenizer
 from bertie.training import metrics
-from bertie.training.contract import Batch, Examples, RowExamples
+from bertie.training.contract import Batch, Examples, LabelObjective, RowExamples
 from bertie.training.metrics import Array
-from bertie.training.objective import LabelObjective
 from bertie.training.sources import Columns, LabelNumbers, Source, label_numbers, sources_of
 from bertie.training.task import LoadedTask, Request, Task, notes_of
 from bertie.training.token_rows import TokenRow, TokenRows, fingerprint, pack
@@ -267,16 +267,16 @@ def _label(row: Row, column: str, kind: Kind, separator: str) -> tuple[tuple[str
         return (), float(label_of(row, column, scored=True))
     if kind == "class":  # JSON's true and false are classes like others
         return (str(value).lower() if value is True or value is False else str(label_of(row, column)),), 0.0
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(separator) if part.strip()]
+    if (joined := text(value)) is not None:
+        value = [part.strip() for part in joined.split(separator) if part.strip()]
     if value is None:
-        raise DataError(
+        raise bad_row(
             f"{row.where}: the column {column!r} should be a list of labels, and holds nothing.",
-            f"Where no label applies, the list is empty: []. {SKIP_REMEDY}",
+            "Where no label applies, the list is empty: [].",
         )
     listed = _listed(value)
     if listed is None or not all(isinstance(each, str | int) for each in listed):
-        raise DataError(f"{row.where}: the column {column!r} should be a list of labels: {value!r:.60}.", SKIP_REMEDY)
+        raise bad_row(f"{row.where}: the column {column!r} should be a list of labels: {value!r:.60}.")
     return tuple(map(str, listed)), 0.0
 
 
@@ -284,7 +284,7 @@ def _listed(value: object) -> list[object] | None:
     """What a cell lists, also as an array of numpy; None where it holds no list."""
     to_list: Callable[[], object] | None = getattr(value, "tolist", None)
     plain = value if to_list is None else to_list()
-    return list(plain) if isinstance(plain, list | tuple) else None
+    return items(plain)
 
 
 def holds_lists(given: object, columns: Columns) -> bool:

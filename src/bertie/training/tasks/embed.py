@@ -33,7 +33,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertie.checkpoint.read import open_checkpoint
+from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.data import BadRows, choose_label, choose_pair
 from bertie.data.columns import label_of, text_of
 from bertie.data.glue import read_glue
@@ -45,8 +45,7 @@ from bertie.running.pooling import read_pooling
 from bertie.running.sentence_folder import SentenceSettings, read_sentence_settings
 from bertie.text import BertTokenizer
 from bertie.training import metrics
-from bertie.training.contract import Batch, Examples, Numbers
-from bertie.training.objective import TextObjective, evaluating, own_examples, run_model
+from bertie.training.contract import Batch, Examples, Numbers, TextObjective, evaluating, own_examples, run_model
 from bertie.training.run.distributed import counts_of_all, rows_of_all, several_processes
 from bertie.training.sentence_folder import write_sentence_folder
 from bertie.training.sources import Columns, Source, sources_of

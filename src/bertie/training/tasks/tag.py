@@ -28,8 +28,7 @@ from bertie.model import BertForTokenClassification
 from bertie.model.losses import IGNORED
 from bertie.running.batching import chunked
 from bertie.text import BertTokenizer
-from bertie.training.contract import Batch, Examples, Numbers, RowExamples
-from bertie.training.objective import LabelObjective, own_examples
+from bertie.training.contract import Batch, Examples, LabelObjective, Numbers, RowExamples, own_examples
 from bertie.training.sources import Columns, LabelNumbers, Source, label_numbers, sources_of
 from bertie.training.task import LoadedTask, Request, Task, notes_of
 from bertie.training.token_rows import TokenRow, TokenRows, fingerprint, pack

@@ -1,4 +1,4 @@
-"""`bertie convert`: one format into another."""
+"""`bertie convert`: another format: hub safetensors or Google TensorFlow."""
 
 from __future__ import annotations
 

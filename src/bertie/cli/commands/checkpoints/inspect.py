@@ -1,4 +1,4 @@
-"""`bertie inspect`: what is in a checkpoint."""
+"""`bertie inspect`: what is in a checkpoint, from its headers alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bertie verify`: the parity certificate."""
+"""`bertie verify`: load a checkpoint, check every tensor, and certify it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bertie client`: the tasks asked of a server instead of a model on this machine."""
+"""`bertie client`: ask a server that runs: the same tasks, the same answers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import TypeVar, cast
 import click
 
 from bertie.answers import AnswerResult
+from bertie.cli.commands.tasks.embed import truncate_dim_option
 from bertie.cli.commands.tasks.features import layer_numbers
-from bertie.cli.commands.tasks.tag import Aggregation
+from bertie.cli.commands.tasks.tag import Aggregation, aggregation_option
 from bertie.cli.support.options import (
     columns_option,
     encoding_option,
@@ -81,9 +82,7 @@ def health(client: Client) -> None:
 @command.command("embed")
 @input_options()
 @server_options
-@click.option(
-    "--truncate-dim", type=click.IntRange(min=1), metavar="N", help="Keep the first N numbers. [default: all]"
-)
+@truncate_dim_option
 @output_options
 def embed(given: Given, client: Client, truncate_dim: int | None, out: Out) -> None:
     """Turn TEXTs into vectors."""
@@ -131,13 +130,7 @@ def classify(
 @command.command("tag")
 @input_options()
 @server_options
-@click.option(
-    "--aggregation",
-    type=click.Choice(["none", "simple", "first", "average", "max"]),
-    default="simple",
-    show_default=True,
-    help="How tokens become entities: each token alone, joined, or one label to a word first.",
-)
+@aggregation_option
 @output_options
 def tag(given: Given, client: Client, aggregation: Aggregation, out: Out) -> None:
     """Find the entities of TEXTs, with their exact characters."""

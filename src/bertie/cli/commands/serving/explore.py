@@ -1,4 +1,4 @@
-"""`bertie explore`: a page that shows the inside of a model, from a server on this machine or in one HTML file."""
+"""`bertie explore`: see inside a model: a page in your browser, or in one HTML file."""
 
 from __future__ import annotations
 

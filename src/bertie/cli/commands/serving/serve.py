@@ -1,18 +1,22 @@
-"""`bertie serve`: models behind HTTP."""
+"""`bertie serve`: models behind HTTP: OpenAI's and other servers' routes, and a page to try."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from bertie.cli.support.options import DEFAULT_MODEL
+from bertie.answers import TASK_ROUTES
+from bertie.cli.support.options import DEFAULT_MODEL, choice_option
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import InputError, MissingExtra
 from bertie.serve.settings import (
     ADMIN_VARIABLE,
     KEYS_VARIABLE,
+    TRUNCATIONS,
     Limits,
     ModelChoice,
     Settings,
@@ -34,10 +38,17 @@ Then open the address in a browser, or:
     -d '{"inputs": "A text."}'
 """
 NEEDED = ("fastapi", "uvicorn", "httptools", "msgspec", "prometheus_client")
-TASKS = (
-    "embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features", "explore",
-)  # fmt: skip
+F = TypeVar("F", bound=Callable[..., object])
+_FIRST = ("embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features")
+TASKS = tuple(dict.fromkeys((*_FIRST, *TASK_ROUTES, "explore")))
 _LANGUAGE_TASKS = ("fill", "next", "features")
+
+
+def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
+    """An option for one of the `Limits`, with its default; a number of seconds need not be whole."""
+    default = getattr(Limits, name)
+    kind = click.IntRange(1) if type(default) is int else click.FloatRange(0.1)
+    return click.option(flag, name, type=kind, default=default, show_default=True, help=shown)
 
 
 @click.command("serve", epilog=EXAMPLES)
@@ -61,11 +72,10 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16", "int8", "fp8"]),
-    help="What the model computes in; int8 on a CPU, fp8 on a GPU. [default: float32]",
-)
+@choice_option(
+    "--dtype", "float32", "bfloat16", "float16", "int8", "fp8",
+    shown="What the model computes in; int8 on a CPU, fp8 on a GPU. [default: float32]",
+)  # fmt: skip
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -77,30 +87,21 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
     "--threads", type=click.IntRange(0, 1024), default=0, help="Threads of a CPU engine. [default: torch's choice]"
 )
 @click.option("--batch-tokens", type=click.IntRange(0), default=0, help="Tokens of a batch. [default: by the device]")
-@click.option(
-    "--truncation",
-    type=click.Choice(["request", "error", "right", "left"]),
-    default="request",
-    show_default=True,
-    help="Texts that are too long: as the request says, refused, or cut at the end or the beginning.",
-)
-@click.option("--max-batch", type=click.IntRange(1), default=1024, show_default=True, help="Texts of one request.")
-@click.option("--max-body", type=click.IntRange(1), default=8 << 20, show_default=True, help="Bytes of one body.")
-@click.option(
-    "--max-text-tokens", type=click.IntRange(1), default=16384, show_default=True, help="Tokens of one long text."
-)
-@click.option("--max-tokens", type=click.IntRange(1), default=1 << 20, show_default=True, help="Tokens of one request.")
-@click.option("--max-answer", type=click.IntRange(1), default=32 << 20, show_default=True, help="Bytes of one answer.")
+@choice_option(
+    "--truncation", *TRUNCATIONS, default="request",
+    shown="Texts that are too long: as the request says, refused, or cut at the end or the beginning.",
+)  # fmt: skip
+@_limit("--max-batch", "batch", "Texts of one request.")
+@_limit("--max-body", "body_bytes", "Bytes of one body.")
+@_limit("--max-text-tokens", "text_tokens", "Tokens of one long text.")
+@_limit("--max-tokens", "request_tokens", "Tokens of one request.")
+@_limit("--max-answer", "answer_bytes", "Bytes of one answer.")
 @click.option("--queue-tokens", type=click.IntRange(0), default=0, help="Tokens that may wait. [default: 16 batches]")
-@click.option(
-    "--queue-requests", type=click.IntRange(1), default=512, show_default=True, help="Requests that may wait."
-)
+@_limit("--queue-requests", "queue_requests", "Requests that may wait.")
 @click.option("--rate", type=click.FloatRange(0), default=0.0, help="Requests a second and key. [default: no limit]")
-@click.option("--request-seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Longest wait.")
-@click.option(
-    "--body-seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="For a body to arrive."
-)
-@click.option("--header-seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="For a header.")
+@_limit("--request-seconds", "request_seconds", "Longest wait.")
+@_limit("--body-seconds", "body_seconds", "For a body to arrive.")
+@_limit("--header-seconds", "header_seconds", "For a header.")
 @click.option(
     "--drain-seconds", type=click.FloatRange(0), default=25.0, show_default=True, help="To finish in, at the end."
 )
@@ -112,17 +113,13 @@ _LANGUAGE_TASKS = ("fill", "next", "features")
 )
 @click.option(
     "--allow-host",
-    "hosts",
+    "allowed_hosts",
     multiple=True,
     metavar="NAME",
     help="A name it is called by; * is any. [default: addresses]",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="Of the JSON lines on standard error.",
+@choice_option(
+    "--log-level", "debug", "info", "warning", "error", default="info", shown="Of the JSON lines on standard error."
 )
 @click.option("--fd", type=int, hidden=True, help="A socket that is bound already. [default: a new one]")
 @click.option("--parent", type=int, hidden=True, help="End when this process has. [default: never]")
@@ -147,34 +144,10 @@ def command(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"Two models are called {twice!r}.", "Name them: --model NAME=PATH.")
-    settings = Settings(
-        models=choices,
-        host=host,
-        port=port,
-        device=options["device"],
-        dtype=options["dtype"],
-        batch_tokens=options["batch_tokens"],
-        threads=options["threads"],
-        truncation=options["truncation"],
-        limits=Limits(
-            body_bytes=options["max_body"],
-            batch=options["max_batch"],
-            text_tokens=options["max_text_tokens"],
-            request_tokens=options["max_tokens"],
-            answer_bytes=options["max_answer"],
-            queue_requests=options["queue_requests"],
-            queue_tokens=options["queue_tokens"],
-            rate=options["rate"],
-            header_seconds=options["header_seconds"],
-            body_seconds=options["body_seconds"],
-            request_seconds=options["request_seconds"],
-        ),
-        keys=read_keys(KEYS_VARIABLE, options["api_key_file"]),
-        admin_keys=read_keys(ADMIN_VARIABLE, options["admin_key_file"]),
-        allowed_hosts=options["hosts"],
-        drain_seconds=options["drain_seconds"],
-        log_level=options["log_level"],
-    )
+    keys = read_keys(KEYS_VARIABLE, options.pop("api_key_file"))
+    admin_keys = read_keys(ADMIN_VARIABLE, options.pop("admin_key_file"))
+    limits = Limits(**{one.name: options.pop(one.name) for one in fields(Limits) if one.name in options})
+    settings = Settings(choices, host, port, limits=limits, keys=keys, admin_keys=admin_keys, **options)
     if workers > 1 and fd is None:
         from bertie.serve.workers import serve_workers  # needs the extra
 

@@ -1,4 +1,4 @@
-"""`bertie answer`: questions answered by quoting a text."""
+"""`bertie answer`: answer questions by quoting a text."""
 
 from __future__ import annotations
 

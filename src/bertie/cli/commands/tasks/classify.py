@@ -1,4 +1,4 @@
-"""`bertie classify`: labels for texts and pairs, trained or your own."""
+"""`bertie classify`: labels for texts or pairs; your own labels with --labels."""
 
 from __future__ import annotations
 

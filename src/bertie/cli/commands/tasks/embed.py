@@ -1,4 +1,4 @@
-"""`bertie embed`: texts to vectors."""
+"""`bertie embed`: vectors of texts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bertie import tasks
 from bertie.cli.support.options import (
     DEFAULT_MODEL,
     Chosen,
+    choice_option,
     input_options,
     listed,
     long_option,
@@ -33,6 +34,11 @@ Examples:
 """
 
 
+truncate_dim_option = click.option(
+    "--truncate-dim", type=click.IntRange(min=1), metavar="N", help="Keep the first N numbers. [default: all]"
+)
+
+
 @click.command("embed", epilog=EXAMPLES)
 @input_options()
 @model_options(default=DEFAULT_MODEL)
@@ -40,16 +46,11 @@ Examples:
 @click.option(
     "--normalize/--no-normalize", default=None, help="Vectors of length 1, or as they are. [default: the model's own]"
 )
-@click.option(
-    "--truncate-dim", type=click.IntRange(min=1), metavar="N", help="Keep the first N numbers. [default: all]"
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["float32", "int8", "uint8", "binary", "ubinary"]),
-    default="float32",
-    show_default=True,
-    help="Type of the numbers. int8 and uint8 read all texts before they write.",
-)
+@truncate_dim_option
+@choice_option(
+    "--precision", "float32", "int8", "uint8", "binary", "ubinary", default="float32",
+    shown="Type of the numbers. int8 and uint8 read all texts before they write.",
+)  # fmt: skip
 @click.option(
     "--prompt-name", metavar="NAME", help="A prompt of the model: query, document, … [default: the model's own]"
 )

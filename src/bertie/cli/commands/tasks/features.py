@@ -1,4 +1,4 @@
-"""`bertie features`: a vector for every token, as Google's extract_features.py writes."""
+"""`bertie features`: a vector for every token, as Google's extract_features writes."""
 
 from __future__ import annotations
 

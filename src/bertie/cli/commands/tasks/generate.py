@@ -1,4 +1,4 @@
-"""`bertie generate`: text that goes on from a prompt."""
+"""`bertie generate`: go on from a prompt, with a decoder."""
 
 from __future__ import annotations
 

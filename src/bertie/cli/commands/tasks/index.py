@@ -1,4 +1,4 @@
-"""`bertie index`: a collection of texts, embedded into a folder."""
+"""`bertie index`: embed a collection into a folder, to search in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bertie search`: the texts of an index nearest to a query."""
+"""`bertie search`: the texts of an index that are nearest to a query."""
 
 from __future__ import annotations
 

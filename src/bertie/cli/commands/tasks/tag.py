@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import click
 
 from bertie import tasks
-from bertie.cli.support.options import Chosen, input_options, listed, model_options, output_options
+from bertie.cli.support.options import Chosen, choice_option, input_options, listed, model_options, output_options
 from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given, beside
 from bertie.cli.support.views import TAGGED
@@ -23,16 +23,16 @@ Aggregation = Literal["none", "simple", "first", "average", "max"]
 NEEDS = "a token classifier (BertForTokenClassification), such as one for named entities"
 
 
+aggregation_option = choice_option(
+    "--aggregation", *get_args(Aggregation), default="simple",
+    shown="How tokens become entities: each token alone, joined, or one label to a word first.",
+)  # fmt: skip
+
+
 @click.command("tag", epilog=EXAMPLES)
 @input_options()
 @model_options(needs=NEEDS)
-@click.option(
-    "--aggregation",
-    type=click.Choice(["none", "simple", "first", "average", "max"]),
-    default="simple",
-    show_default=True,
-    help="How tokens become entities: each token alone, joined, or one label to a word first.",
-)
+@aggregation_option
 @click.option("--ignore", metavar="A,B", default="O", show_default=True, help="Labels that are left out.")
 @click.option("--stride", type=click.IntRange(min=0), default=64, show_default=True, help="Tokens two windows share.")
 @output_options

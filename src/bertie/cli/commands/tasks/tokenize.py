@@ -1,4 +1,4 @@
-"""`bertie tokenize`: how a text is cut into word pieces."""
+"""`bertie tokenize`: how texts are cut into word pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bertie finetune TASK`: a checkpoint and labelled files in, a model for the task out."""
+"""`bertie finetune`: teach a checkpoint a task from labelled files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertie.cli.support.options import DEFAULT_MODEL, columns_option, delimiter_option, encoding_option, listed
+from bertie.cli.support.options import (
+    DEFAULT_MODEL,
+    columns_option,
+    delimiter_option,
+    encoding_option,
+    listed,
+    with_options,
+)
 from bertie.cli.support.training_help import SCREEN, SectionedCommand
 from bertie.cli.support.training_options import (
     command_line,
@@ -149,12 +156,10 @@ def _add(task: str) -> None:
         return finished(context, lambda: _finetune(task, values))
 
     work.__doc__ = f"{LINES[task]}\n\n    {ROWS[task]}"
-    function: Any = training_options(epochs=3.0, learning_rate=3e-5, batch_size=32, warmup=0.1)(work)
-    for option in reversed(_dropout_options()):
-        function = option(function)
-    function = run_options(distillation_options(function))
-    for option in reversed(_data_options(task)):
-        function = option(function)
+    function: Any = with_options(
+        work, *_data_options(task), run_options, distillation_options, *_dropout_options(),
+        training_options(epochs=3.0, learning_rate=3e-5, batch_size=32, warmup=0.1),
+    )  # fmt: skip
     example = f"\b\nExample:\n  {_folded(SHOWN[task])}"
     made = command.command(task, cls=SectionedCommand, short_help=LINES[task], epilog=example, context_settings=SCREEN)
     made(function)

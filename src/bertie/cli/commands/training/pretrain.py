@@ -1,4 +1,4 @@
-"""`bertie pretrain`: raw text in, a BERT out."""
+"""`bertie pretrain`: a new BERT from raw text, or more of it for an old one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertie.cli.support.options import encoding_option
+from bertie.cli.support.options import choice_option, encoding_option
 from bertie.cli.support.training_help import SCREEN, SectionedCommand
 from bertie.cli.support.training_options import (
     command_line,
@@ -40,14 +40,10 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 @click.option("--dev", metavar="FILE", multiple=True, help="Text to judge by. [default: a share of the corpus]")
 @number("--dev-share", metavar="X", default=0.01, shown="That share; at most 2000 sequences.")
 @click.option("-m", "--model", metavar="MODEL", help="Go on from this checkpoint. [default: a new model]")
-@click.option(
-    "--size",
-    type=click.Choice(["tiny", "mini", "small", "medium", "base", "large"]),
-    metavar="NAME",
-    default="mini",
-    show_default=True,
-    help="Of a new model: tiny 2×128, mini 4×256, small 4×512, medium 8×512, base 12×768, large 24×1024.",
-)
+@choice_option(
+    "--size", "tiny", "mini", "small", "medium", "base", "large", metavar="NAME", default="mini",
+    shown="Of a new model: tiny 2×128, mini 4×256, small 4×512, medium 8×512, base 12×768, large 24×1024.",
+)  # fmt: skip
 @click.option("--vocab", metavar="PATH", help="vocab.txt or a folder with one. [default: learned from the corpus]")
 @number("--vocab-size", default=30522, shown="Of a learned one.")
 @click.option("--lowercase/--cased", default=True, help="Whether a learned one folds case. [default: lowercase]")
@@ -57,26 +53,20 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
     help="Pairs with next-sentence prediction, as Google did it; or masked words alone. [default: no-nsp]",
 )
 @number("--max-length", default=128, shown="Tokens of a sequence.")
-@click.option(
-    "--lines",
-    type=click.Choice(["auto", "sentences", "paragraphs"]),
-    metavar="KIND",
-    default="auto",
-    show_default=True,
-    help="What a line is: sentences, paragraphs, or auto: it is looked at. Blank lines are between documents.",
-)
+@choice_option(
+    "--lines", "auto", "sentences", "paragraphs", metavar="KIND", default="auto",
+    shown="What a line is: sentences, paragraphs, or auto: it is looked at. Blank lines are between documents.",
+)  # fmt: skip
 @encoding_option
 @click.option("--skip-bad", is_flag=True, help="Pass over lines that cannot be read, and count them.")
 @number("--processes", shown="That prepare the text. [default: one for each core, 8 at most, from 20 MB on]")
 @number("--mask-probability", metavar="X", default=0.15, shown="Share of words to predict.")
 @number("--max-predictions", shown="To a sequence. [default: no limit]")
 @click.option("--whole-words", is_flag=True, help="Mask all pieces of a word, or none.")
-@click.option(
-    "--masking",
-    type=click.Choice(["static", "dynamic"]),
-    metavar="KIND",
-    help="static: once; dynamic: anew in every epoch. [default: static with --nsp, else dynamic]",
-)
+@choice_option(
+    "--masking", "static", "dynamic", metavar="KIND",
+    shown="static: once; dynamic: anew in every epoch. [default: static with --nsp, else dynamic]",
+)  # fmt: skip
 @number("--dupe-factor", default=10, shown="--nsp: times through the text to make pairs.")
 @number("--short-seq-prob", metavar="X", default=0.1, shown="--nsp: share of short pairs.")
 @number("--dropout", metavar="X", default=0.1, shown="Of hidden states.")
@@ -95,7 +85,7 @@ def command(context: click.Context, /, **values: Any) -> int:
 
 
 def _pretrain(values: dict[str, Any]) -> Result:
-    from bertie.training.pretrain import PRETRAINING, PretrainOptions, pretrain
+    from bertie.training.pretraining.pretrain import PRETRAINING, PretrainOptions, pretrain
 
     for name in ("save_every", "evaluate_every"):
         values[name] = getattr(PRETRAINING, name) if values[name] is None else values[name]

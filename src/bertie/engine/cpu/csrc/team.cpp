@@ -8,6 +8,15 @@
 #include <system_error>
 #include <thread>
 
+// The libraries of 2018 have these under their older names, and so does every later one. By them, a library that was
+// built on a newer system loads there too (manylinux_2_28).
+#if defined(__linux__) && defined(__GLIBC__) && defined(__x86_64__)
+__asm__(".symver pthread_sigmask,pthread_sigmask@GLIBC_2.2.5");
+__asm__(".symver pthread_mutex_trylock,pthread_mutex_trylock@GLIBC_2.2.5");
+__asm__(".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE,"
+        "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE@GLIBCXX_3.4.11");
+#endif
+
 std::mutex across_forks;
 
 namespace {

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from bertie.checkpoint.names import is_core, is_required, match_names, num_layers
-from bertie.checkpoint.read import Checkpoint, Tensors
+from bertie.checkpoint.open_checkpoint import Checkpoint, Tensors
 from bertie.checkpoint.report import LoadingReport, Misshaped, NewlyInitialized, UnusedWeights, listed
 from bertie.errors import ConfigError, InputError, WeightsMismatch
 

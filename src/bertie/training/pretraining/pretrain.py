@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from bertie.arguments import number, one_of
+from bertie.arguments import is_path, number, one_of
 from bertie.checkpoint.report import NewlyInitialized
 from bertie.config import PRESETS, BertConfig
 from bertie.errors import ConfigError, DataError, InputError
@@ -37,7 +37,7 @@ from bertie.text.corpus.processes import num_processes
 from bertie.text.corpus.sentence_pairs import PairRules
 from bertie.training.contract import Examples, Json, Result, hold_out
 from bertie.training.distillation import TEMPERATURE, Teaching, Weights, make_student
-from bertie.training.finetune import deciding, run, set_dropout
+from bertie.training.fine_tuning import deciding, run, set_dropout
 from bertie.training.pretraining.array_folder import locked, read_object
 from bertie.training.pretraining.corpus import LARGE, Lines, TokenizedCorpus, tokenize_corpus
 from bertie.training.pretraining.masking import MaskRules
@@ -205,7 +205,7 @@ def _model_name(size: str, model: PathLike | None, teacher: PathLike | None, stu
 
 
 def _files(given: Sequence[PathLike] | PathLike) -> list[Path]:
-    files = [given] if isinstance(given, str | os.PathLike) else list(given)
+    files = [given] if is_path(given) else list(given)
     if not files:
         raise InputError("No corpus was given.", "Name one text file or more: {corpus=}.")
     paths = [Path(file) for file in files]

@@ -1,6 +1,6 @@
 """From what a person points at to files: a folder, a file of weights, a TensorFlow prefix, a shipped model, a hub name.
 
-Nothing is opened here but the configuration, and no torch is needed; read.py goes on from files to tensors.
+Nothing is opened here but the configuration, and no torch is needed; open_checkpoint.py goes on from files to tensors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from bertie.checkpoint import hub
-from bertie.checkpoint.folder import (
+from bertie.checkpoint.hostile.paths import below
+from bertie.checkpoint.report import listed
+from bertie.checkpoint.shipped import HUB_NAMES, SHIPPED, installed, shipped_folder
+from bertie.checkpoint.tensorflow_files import find_bundle
+from bertie.checkpoint.weight_files import (
     WeightFiles,
     allows,
     check_model_type,
@@ -24,10 +28,6 @@ from bertie.checkpoint.folder import (
     weights_at,
     wrong_kind,
 )
-from bertie.checkpoint.hostile.paths import below
-from bertie.checkpoint.report import listed
-from bertie.checkpoint.shipped import HUB_NAMES, SHIPPED, installed, shipped_folder
-from bertie.checkpoint.tensorflow_files import find_bundle
 from bertie.config import read_json_object
 from bertie.errors import CheckpointError, CheckpointNotFound, InputError
 from bertie.files import read_whole

@@ -1,4 +1,5 @@
-"""AdamW, Google's AdamWeightDecay and LAMB over named tensors.
+"""How weights change: AdamW, Google's AdamWeightDecay and LAMB over named tensors, the learning rate of each step, and
+averages of the weights.
 
 All state is plain tensors by name: `exp_avg`, `exp_avg_sq` for every parameter and one count of steps. So it is saved
 as safetensors and loads anywhere. The update is one kernel for a whole group: ours on a GPU, PyTorch's elsewhere.
@@ -6,12 +7,15 @@ as safetensors and loads anywhere. The update is one kernel for a whole group: o
 A gradient arrives as a *sum*; `grad_scale` divides it inside the kernel (by the number of units, and by what clipping
 asks for), and `found_inf` = 1 makes the step do nothing. Both are tensors on the device: nobody waits for them.
 
+A schedule is a function of the step's number and nothing else, so there is no state to save.
+
 Sources: Loshchilov & Hutter 2017 (AdamW, https://arxiv.org/abs/1711.05101); google-research/bert, optimization.py, for
 AdamWeightDecay (Adam without bias correction, epsilon 1e-6); You et al. 2019 (LAMB, https://arxiv.org/abs/1904.00962).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +24,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bertie.errors import CorruptCheckpoint
-from bertie.training.settings import Settings
+from bertie.errors import ConfigError, CorruptCheckpoint
+from bertie.training.run.distributed import local as local_part
+from bertie.training.settings import ScheduleName, Settings
 
 if TYPE_CHECKING:
     from bertie.engine.gpu.training.adamw import AdamW
@@ -222,3 +227,84 @@ def global_norm(grads: list[Tensor], total: Callable[[Tensor], Tensor], device: 
         return total(torch.zeros((), device=device)).sqrt()
     norms = torch.stack(torch._foreach_norm(grads))
     return total(norms.float().square().sum()).sqrt()
+
+
+# -- the learning rate -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of every step, counted from 0.
+
+    Warm-up reaches the peak *at* step `num_warmup`, and the last step is the last with a rate above the final one, as
+    Google's and the hub's schedules have it.
+    """
+
+    name: ScheduleName
+    peak: float
+    num_steps: int
+    num_warmup: int
+    final: float = 0.0
+    power: float = 1.0
+
+    def __call__(self, step: int) -> float:
+        if step < self.num_warmup:
+            return self.peak * step / self.num_warmup
+        left = (self.num_steps - step) / max(1, self.num_steps - self.num_warmup)
+        return SHAPES[self.name](self, min(1.0, max(0.0, left)))
+
+    def above_final(self, share: float) -> float:
+        """This share of the way from the final rate up to the peak."""
+        return self.final + (self.peak - self.final) * share
+
+
+# The rate where this share of the steps after the warm-up is left.
+SHAPES: dict[ScheduleName, Callable[[Schedule, float], float]] = {
+    "linear": Schedule.above_final,
+    "polynomial": lambda schedule, left: schedule.above_final(left**schedule.power),
+    "cosine": lambda schedule, left: schedule.above_final(0.5 * (1 + math.cos(math.pi * (1 - left)))),
+    "constant": lambda schedule, left: schedule.peak,
+}
+
+
+def make_schedule(settings: Settings, num_steps: int) -> Schedule:
+    """The schedule of a run of `num_steps` steps."""
+    if num_steps < 1:
+        raise ConfigError("There are no steps to train.", "Give more epochs or steps, or more data.")
+    warmup = settings.warmup
+    num_warmup = round(warmup * num_steps) if warmup < 1 else int(warmup)
+    return Schedule(
+        name=settings.schedule,
+        peak=settings.learning_rate,
+        num_steps=num_steps,
+        num_warmup=min(num_warmup, num_steps),
+        final=settings.final_learning_rate,
+        power=settings.power,
+    )
+
+
+# -- averages of the weights -------------------------------------------------------------------------------------------
+
+
+class Average:
+    """A moving average of the weights (EMA), by name: average ← decay·average + (1 − decay)·weight after every step."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], decay: float) -> None:
+        self.decay = decay
+        self._weights = [local_part(p.detach()) for p in parameters.values()]
+        self.tensors = dict(zip(parameters, (w.clone() for w in self._weights), strict=True))
+
+    @torch.no_grad()
+    def update(self, *, keep: Tensor) -> None:
+        """`keep` = 1 (a skipped step) leaves the average as it is; it is a tensor, so that nobody waits for it."""
+        weight = (1 - self.decay) * (1 - keep)
+        for average, value in zip(self.tensors.values(), self._weights, strict=True):
+            average.lerp_(value, weight.to(average.dtype))
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Let the averages and the weights change places."""
+        for average, weight in zip(self.tensors.values(), self._weights, strict=True):
+            kept = weight.clone()
+            weight.copy_(average)
+            average.copy_(kept)

@@ -1,7 +1,7 @@
 """An open checkpoint: its configuration's values and its tensors by name.
 
 Nothing large is read: safetensors and torch's files are mapped, and only a TensorFlow checkpoint, which has to be
-turned round, is read when its tensors are first asked for. locate.py finds the files.
+turned round, is read when its tensors are first asked for. find_checkpoint.py finds the files.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from bertie.checkpoint.folder import WeightFiles, read_index
-from bertie.checkpoint.locate import Located, read_config, read_located
+from bertie.checkpoint.find_checkpoint import Located, read_config, read_located
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.safetensors import SafeFile
 from bertie.checkpoint.torch_bin import BinFile
+from bertie.checkpoint.weight_files import WeightFiles, read_index
 from bertie.errors import CorruptCheckpoint
 
 _MIXED = "The files belong to different checkpoints: fetch all of them again."
@@ -125,7 +125,7 @@ class Checkpoint:
 
 
 def open_checkpoint(source: str | os.PathLike[str], **options: Any) -> Checkpoint:
-    """Find and open what `source` names; the options are those of `locate.read_located`."""
+    """Find and open what `source` names; the options are those of `find_checkpoint.read_located`."""
 
     def opened(found: Located) -> Checkpoint:
         checkpoint = Checkpoint(os.fspath(source), found.folder, found.config, found.config_file, found.weights)

@@ -25,7 +25,7 @@ from bertie.checkpoint.hostile.paths import inside, read_json_file
 from bertie.checkpoint.report import listed
 from bertie.checkpoint.tensorflow_files import find_bundle
 from bertie.errors import CheckpointError, CheckpointNotFound, CorruptCheckpoint
-from bertie.json_values import fields, items, text
+from bertie.json_values import fields, items, members, text
 
 CONFIG_NAMES = ("config.json", "bert_config.json")
 WEIGHT_NAMES = (
@@ -72,7 +72,7 @@ def with_variant(name: str, variant: str | None) -> str:
     """`model.safetensors` → `model.fp16.safetensors`; `….index.json` → `….index.fp16.json`, as the hub does."""
     if variant is None:
         return name
-    if not isinstance(variant, str) or len(variant) > 64 or not _VARIANT.fullmatch(variant):
+    if text(variant) is None or len(variant) > 64 or not _VARIANT.fullmatch(variant):
         raise CheckpointError(
             f"variant is {variant!r:.200}.", "It takes a short word, such as 'fp16': it becomes part of a file's name."
         )
@@ -129,9 +129,9 @@ def weights_at(path: Path) -> WeightFiles:
 
 def read_index(path: Path) -> dict[str, list[str]]:
     """The index's files, each with the tensors it should hold. Every file is there, inside the index's folder."""
-    weight_map = read_json_file(path).get("weight_map")
+    weight_map = members(read_json_file(path).get("weight_map"))
     named = {name: text(file) for name, file in fields(weight_map).items()}
-    if not isinstance(weight_map, dict) or None in named.values():
+    if weight_map is None or None in named.values():
         raise CorruptCheckpoint(f"{path} has no weight_map of tensor names to file names.", "Fetch the file again.")
     files: dict[str, list[str]] = {}
     for name, file in named.items():
@@ -179,12 +179,16 @@ def transformer_module(modules: Path) -> str:
 
 def read_modules(path: Path) -> list[Mapping[str, object]]:
     """What a modules.json lists; an entry that is no object has no fields."""
+    return [fields(module) for module in items(read_modules_file(path)) or ()]
+
+
+def read_modules_file(path: Path) -> object:
     try:
         if path.stat().st_size > _MAX_MODULES_BYTES:
             raise ValueError(f"{path.stat().st_size} bytes are too many")
-        return [fields(module) for module in items(json.loads(path.read_bytes())) or ()]
+        return json.loads(path.read_bytes())
     except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error!s:.200}.", "Fetch the file again.") from None
+        raise CorruptCheckpoint(f"{path} is not valid JSON: {error!s:.200}.", "Fetch the file again.") from None
 
 
 def check_model_type(values: Mapping[str, object], where: str | os.PathLike[str], *, wanted: str = "bert") -> None:

@@ -1,1 +1,0 @@
-"""Optimizers, learning rates, averages of weights."""
