@@ -7,6 +7,7 @@ when nobody has asked for a while.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -20,16 +21,18 @@ from pathlib import Path
 
 import torch
 
-from bertie.errors import TruncationWarning
+from bertie.errors import BertieError, TruncationWarning
 from bertie.explore.opening import open_for
 from bertie.explore.page.queries import Report
 from bertie.explore.session import Session, open_session
 from bertie.explore.switches import encoder_of
 from bertie.loading import load
 from bertie.running.open import OpenModel
-from bertie.serve.failures import overloaded
+from bertie.serve.failures import Refusal, overloaded
 from bertie.serve.models import Place, Source
 from bertie.serve.scheduler import Lane
+
+logger = logging.getLogger("bertie.serve")
 
 _MOST_SESSIONS = 4
 _WARM_LENGTH = 64
@@ -62,7 +65,7 @@ class ExploreRunner:
         """The task that the checkpoint was made for."""
         return open_for(self._source, None, device=self._device, dtype=self._dtype)[1]
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: gradients go through the weights that are opened here
     def warm_up(self) -> None:
         length = min(_WARM_LENGTH, self.loaded.max_length)
         encoder_of(self.loaded.model)(torch.zeros((1, length), dtype=torch.long, device=self.loaded.device))
@@ -159,4 +162,6 @@ class Jobs:
         except Stopped:
             job.stopped = True
         except Exception as error:  # told to whoever asks next
+            if not isinstance(error, BertieError | Refusal):
+                logger.exception("a long computation failed")
             job.error = error
