@@ -13,15 +13,19 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 KERNELS = "src/bertie/engine/cpu/csrc"
-FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
+FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-maybe-uninitialized",
+         "-Wno-psabi"]
 X86 = {
+    "kernels_amx.cpp": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma",
+                        "-mprefer-vector-width=512", "-mamx-tile", "-mamx-int8"],
     "kernels_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma",
                            "-mprefer-vector-width=512"],
     "kernels_avx2.cpp": ["-mavx2", "-mfma"],
 }  # fmt: skip
-FILES = ["encoder.cpp", "team.cpp", "kernels_portable.cpp"]
+FILES = ["encoder.cpp", "team.cpp", "dispatch.cpp", "kernels_portable.cpp", "kernels_tiles.cpp"]
 
 
 NATIVE = os.environ.get("BERTIE_NATIVE", "" if sys.platform != "win32" else "0")
@@ -34,15 +38,20 @@ class BuildIfPossible(build_ext):
 
     def build_extension(self, ext):
         try:
-            objects = []
+            objects, flags = [], [*FLAGS, *(["-DBERTIE_OLD_NAMES"] if NATIVE == "1" else [])]
             for source in ext.sources:
                 name = source.rpartition("/")[2]
-                objects += self.compiler.compile(
-                    [source],
-                    output_dir=self.build_temp,
-                    extra_postargs=FLAGS + X86.get(name, []),
-                    depends=ext.depends,
-                )
+                try:
+                    objects += self.compiler.compile(
+                        [source],
+                        output_dir=self.build_temp,
+                        extra_postargs=flags + X86.get(name, []),
+                        depends=ext.depends,
+                    )
+                except CompileError:
+                    if name != "kernels_amx.cpp":  # a compiler from before 2020 does not know it
+                        raise
+                    flags.append("-DBERTIE_NO_AMX")
             self.compiler.link_shared_object(
                 objects, self.get_ext_fullpath(ext.name), target_lang="c++", extra_postargs=["-lpthread"]
             )
@@ -60,11 +69,11 @@ class AnyPython(bdist_wheel):
 
 
 is_x86 = platform.machine().lower() in ("x86_64", "amd64")
-names = FILES + (list(X86) if is_x86 else [])
+names = (list(X86) if is_x86 else []) + FILES
 kernels = Extension(
     "bertie.engine.cpu._kernels",
     [f"{KERNELS}/{name}" for name in names],
-    depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "kernels.inl", "simd.h", "team.h")],
+    depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "kernels.inl", "simd.h", "team.h", "tiles.inl")],
     optional=True,
 )
 wordpiece = Extension(

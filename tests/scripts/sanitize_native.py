@@ -60,7 +60,7 @@ def main() -> int:
     for name, flags in BUILDS.items():
         with tempfile.TemporaryDirectory() as folder:
             driver = build(Path(folder), flags)
-            for kernels in ("", "avx2", "portable"):
+            for kernels in ("", "avx2", "portable", "tiles"):
                 for seed in range(options.processes):
                     done = subprocess.run(
                         [driver, str(seed), str(options.rounds)],

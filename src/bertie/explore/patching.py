@@ -89,7 +89,6 @@ class Patching(Result):
 def patch(
     session: Session,
     clean: Session,
-    *,
     row: int,
     target: Target | None,
     layers: Sequence[int] | None,

@@ -28,7 +28,7 @@ from bertie.errors import DataError, InputError
 from bertie.explore.opening import open_for
 from bertie.explore.progress import Progress, counted
 from bertie.explore.result import Column, Floats, Result, heat_html, heat_map, long_table
-from bertie.explore.switches import Gates, Switches, encoder_of, gated, held, switched
+from bertie.explore.switches import EVERYTHING_ON, Gates, Switches, encoder_of, gated, switched
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.running.batching import split_by_tokens
 from bertie.running.open import ModelLike, OpenModel
@@ -161,10 +161,7 @@ def importance(
         loaded = _load(task, opened, data, options)
         examples = loaded.train if limit is None else _first(loaded.train, limit)
         work = _Work(task, loaded, examples, opened, _layers(opened.model, layers), of)
-        with held(work.model):
-            if method == "gradient":
-                return work.by_gradient(progress)
-            return work.by_leaving_out(metric, progress)
+        return work.by_gradient(progress) if method == "gradient" else work.by_leaving_out(metric, progress)
 
 
 _OPENED_AS = {"pairs": "classify", "regress": "classify"}
@@ -327,14 +324,19 @@ class _Work:
         sign = 1 if metric in ("loss", "mse", "mlm_loss", "perplexity") else -1
         for place in counted(places, "importance", progress):
             off = Switches.from_json({self.of: [place if len(place) > 1 else place[0]]})
-            with switched(self.model, off):
-                values[place] = sign * (self.evaluated(metric) - whole)
+            values[place] = sign * (self.evaluated(metric, off) - whole)
         return self.result("leave_one_out", metric, values, whole)
 
-    def evaluated(self, metric: str) -> float:
-        """A figure of the task's own evaluation, or the mean loss where that has none."""
+    def evaluated(self, metric: str, off: Switches = EVERYTHING_ON) -> float:
+        """A figure of the task's own evaluation, or the mean loss, without some parts.
+
+        The model is held for one evaluation at a time: whoever waits for it comes in between.
+        """
         if metric != "loss":
-            figures = self.objective.evaluate(self.model, self.examples, token_budget=self.budget, device=self.device)
+            with switched(self.model, off):
+                figures = self.objective.evaluate(
+                    self.model, self.examples, token_budget=self.budget, device=self.device
+                )
             if metric not in figures:
                 raise InputError(
                     "{metric} is no figure of this task with this data.",
@@ -343,7 +345,7 @@ class _Work:
                 )
             return figures[metric]
         total = units = 0.0
-        with evaluating(self.model):
+        with switched(self.model, off), evaluating(self.model):
             batches = batches_of(self.objective, self.examples, token_budget=self.budget, device=self.device)
             for _, batch in batches:
                 total += float(self.objective.loss(self.model, batch)[0])

@@ -27,6 +27,7 @@ from bertie.tasks.fill import MaskFiller
 from bertie.tasks.next_sentence import NextSentencePredictor
 from bertie.tasks.similarity import score_pairs
 from bertie.tasks.tag import Tagger
+from bertie.text import BertTokenizer
 
 _BEST = 5  # candidates that are shown
 
@@ -36,7 +37,10 @@ class Words(Reading):
 
     def __init__(self, loaded: OpenModel, first: str, cuts: Cuts) -> None:
         self.loaded = loaded
-        first, _ = fitted(loaded.tokenizer, first, None, loaded.max_length, cuts)
+        limit = loaded.max_length
+        around = _around_mask(loaded.tokenizer, first, limit)
+        cuts.count(int(len(around) < len(first)), 0)
+        first, _ = fitted(loaded.tokenizer, around, None, limit, cuts if around == first else Cuts("truncate", limit))
         self.texts = (first,)
         self.rows = (encoded(loaded.tokenizer, first),)
         mask = loaded.tokenizer.mask_token_id
@@ -82,6 +86,18 @@ class Words(Reading):
             )
         logits = readouts[0][:, self.masks.index(target.place)]
         return _measured(logits, measure)[:, target.index]
+
+
+def _around_mask(tokenizer: BertTokenizer, text: str, limit: int) -> str:
+    """A text whose first mask would be cut off, from a word on that leaves as much before the mask as after it."""
+    whole = tokenizer(text, return_offsets_mapping=True, verbose=False)[0]
+    masks = [place for place, id_ in enumerate(whole.ids) if id_ == tokenizer.mask_token_id]
+    if not masks or len(whole) <= limit or masks[0] < limit - 2:
+        return text
+    first = masks[0] - (limit - 2) // 2
+    while whole.word_ids[first] == whole.word_ids[first - 1]:
+        first += 1
+    return text[whole.offsets[first][0] :]
 
 
 class TextLabels(Reading):

@@ -33,7 +33,7 @@ from bertie.explore.patching import Part, Patching
 from bertie.explore.progress import Progress
 from bertie.explore.reading import Measure, Reading, TextRow
 from bertie.explore.readings import read
-from bertie.explore.switches import Means, Switches, encoder_of, from_layer, held, switched
+from bertie.explore.switches import EVERYTHING_ON, Means, Switches, encoder_of, from_layer, held, switched
 from bertie.explore.trace import Trace
 from bertie.model import BertModel
 from bertie.model.pretrained import BertPreTrainedModel
@@ -100,12 +100,12 @@ class Session:
         *,
         tasks: tuple[str, ...],
         truncated: bool,
-        off: Switches | None = None,
+        off: Switches = EVERYTHING_ON,
         means: Means | None = None,
         whole: Session | None = None,
     ) -> None:
         self.reading, self.tasks, self.truncated = reading, tasks, truncated
-        self.off, self.means = off or Switches(), means
+        self.off, self.means = off, means
         self._whole = whole  # the same with everything on: below the first layer that differs, its states are ours
         self._states: dict[int, Tensor] = {}
         self._overviews: dict[tuple[int, int], Overview] = {}
@@ -405,17 +405,7 @@ class Session:
         the `places` that stand for the same in both.
         """
         self.need("patch")
-        return patching.patch(
-            self,
-            clean,
-            row=row,
-            target=target,
-            layers=layers,
-            places=places,
-            part=part,
-            measure=measure,
-            progress=progress,
-        )
+        return patching.patch(self, clean, row, target, layers, places, part, measure, progress)
 
     def patched_answer(
         self, clean: Session, layer: int, places: Sequence[int] | None = None, *, row: int = 0, part: Part = "state"

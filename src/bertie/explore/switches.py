@@ -105,6 +105,7 @@ class Switches:
 
 
 _PARTS = ("heads", "layers", "feed_forward", "neurons")
+EVERYTHING_ON = Switches()
 
 
 def check_head(bert: BertModel, layer: int, head: int) -> None:

@@ -139,7 +139,7 @@ def test_many_python_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SCRIPT = """
-import sys, torch
+import hashlib, sys, torch
 torch.set_num_threads(2)
 sys.path.insert(0, {root!r})
 import bertie
@@ -152,26 +152,39 @@ for config in ({{}}, odd, {{"hidden_act": "gelu_new"}}):
     model = tiny("BertModel", max_position_embeddings=512, initializer_range=0.1, **config)
     assert largest_difference(bertie.compile(model), model, [1, 40, 17, 130, 512]) <= 1e-5
 model = tiny("BertModel", max_position_embeddings=512, hidden_size=64, initializer_range=0.05)
-fast = bertie.compile(model, dtype="int8", tokenizer=tokenizer())
-ids, ends = batch([1, 40, 17, 130])
-near = torch.cosine_similarity(fast(ids, cu_seqlens=ends)[0], model(ids, cu_seqlens=ends)[0])
-assert near.min() > 0.999, near.min()
-print(instruction_set(), fast(ids, cu_seqlens=ends)[0].double().abs().sum().item())
+print(instruction_set())
+for width in (64, 144):  # 144: whole squares of a matrix unit, and a part of one, in every direction
+    model = tiny("BertModel", max_position_embeddings=512, hidden_size=width, initializer_range=0.05)
+    fast = bertie.compile(model, dtype="int8", tokenizer=tokenizer())
+    ids, ends = batch([1, 40, 17, 130, 33])
+    near = torch.cosine_similarity(fast(ids, cu_seqlens=ends)[0], model(ids, cu_seqlens=ends)[0])
+    assert near.min() > 0.999, near.min()
+    print(hashlib.sha256(fast(ids, cu_seqlens=ends)[0].numpy().tobytes()).hexdigest())
 """
+SETS = ["portable", "tiles", "avx2", "avx512-vnni", "amx"]
 
 
-@pytest.mark.parametrize("name", ["portable", "avx2", "avx512-vnni"])
-def test_every_instruction_set(name: str, tmp_path: Any) -> None:
-    order = ["portable", "avx2", "avx512-vnni"]
-    if order.index(name) > order.index(str(instruction_set())):
+def answers_of(name: str, tmp_path: Path) -> list[str]:
+    if SETS.index(name) > SETS.index(str(instruction_set())):
         pytest.skip(f"this machine has no {name}")
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-    environment = os.environ | {"BERTIE_CPU": name, "BERTIE_CACHE": str(tmp_path)}
+    environment = os.environ | {"BERTIE_CPU": name, "BERTIE_CACHE": str(tmp_path / name)}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(root=root)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(name)
+    used, *answers = done.stdout.split()
+    assert used == name
+    return answers
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_instruction_set(name: str, tmp_path: Path) -> None:
+    assert answers_of(name, tmp_path)
+
+
+def test_a_matrix_unit_gives_the_bits_of_the_vector_unit(tmp_path: Path) -> None:
+    assert answers_of("amx", tmp_path) == answers_of("avx512-vnni", tmp_path)
 
 
 # -- int8 --------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 
 import bertie
 from bertie.errors import InputError
-from bertie.explore import Answer, Embedded, Session, Switches, open_session, switched
+from bertie.explore import Answer, Embedded, Switches, open_session, switched
 from explore_sessions import TASKS, TEXTS, VARIANTS, model_of, session_of
 from tiny_models import SENTENCES, tokenizer
 
@@ -308,18 +308,22 @@ LONG = "the dog and the unbelievably lazy fox " * 30
 
 @pytest.mark.parametrize(
     ("task", "text", "second"),
-    [("classify", LONG, None), ("tag", LONG, None), ("next", LONG, LONG), ("answer", "What is it?", LONG),
-     ("embed", LONG, "the dog"), ("choice", LONG, ["dog", "fox"]), ("fill", "[MASK] " + LONG, None)],
+    [
+        ("classify", LONG, None), ("tag", LONG, None), ("next", LONG, LONG), ("answer", "What is it?", LONG),
+        ("embed", LONG, "the dog"), ("choice", LONG, ["dog", "fox"]), ("fill", "[MASK] " + LONG, None),
+        ("fill", LONG + "[MASK] " + LONG, None), ("fill", LONG + "[MASK]", None),
+    ],
 )  # fmt: skip
 def test_a_long_text_is_cut_at_a_word_with_a_warning(task: str, text: str, second: Any) -> None:
     with pytest.warns(bertie.TruncationWarning, match="longer than the model's 48 tokens and cut"):
         session = open_session(text, second, model=model_of(task), task=task, tokenizer=tokenizer())
     assert session.truncated
-    assert 40 <= max(map(len, session.rows)) <= 48
-    cut: Session = session
-    for given, kept in zip([text] if second is None or task == "choice" else [text, second], cut.texts, strict=False):
-        assert given.startswith(kept)
-        assert given[len(kept) :][:1] in ("", " ")  # at the end of a word
+    assert (24 if task == "fill" else 40) <= max(map(len, session.rows)) <= 48
+    for given, kept in zip(
+        [text] if second is None or task == "choice" else [text, second], session.texts, strict=False
+    ):
+        assert kept in given if "[MASK]" in text else given.startswith(kept)
+        assert given[given.index(kept) + len(kept) :][:1] in ("", " ")  # at the end of a word
     assert session.answer().top
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -58,9 +58,9 @@ class CpuRunner(Runner):
         self._library = library = self.check(model)
         config = model.config
         self.device, self.dtype = torch.device("cpu"), torch.float32
-        self.token_budget = 4096  # it cuts batches into what suits it, so this only has to be large
         self.smoothing = dict(smoothing or {})
         self.threads = check_threads(threads)
+        self.token_budget = max(4096, 1024 * self._team)  # it cuts batches itself: enough for several pieces a thread
         self.width = config.hidden_size
         self.num_layers = len(model.encoder.layer)
         self.num_int8 = len(self.smoothing)

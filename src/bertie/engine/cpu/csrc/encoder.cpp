@@ -1,9 +1,9 @@
 // BERT's embeddings and layers over a packed batch, in one call.
 //
 // The texts of a batch are cut into chunks of about CHUNK tokens, whole texts only. A chunk goes through all layers by
-// itself, so its states stay in a core's own cache and threads never wait for one another. When there are too few
-// chunks for that (one short text, say) all threads share each chunk: they split every product's columns, every row of
-// a LayerNorm, every head, and meet at a barrier in between.
+// itself, so its states stay in a core's own cache and threads never wait for one another. When there are fewer chunks
+// than threads (one short text, say, or the last of a batch) a group of threads shares each: they split every product's
+// columns, every row of a LayerNorm, every head, and meet at a barrier in between.
 //
 // The functions at the end are the library's whole interface: plain C, plain pointers.
 
@@ -15,7 +15,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <string>
 #include <vector>
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -174,12 +173,12 @@ struct Walk {
         if (linear.int8) {
             kernels.round_rows(x, ldx, begin(rows), end(rows), linear.K, linear.inverse_smooth, &rounded);
             watch(model.widths[4 * layer + which], from, begin(rows), end(rows));
-            barrier.wait();
+            barrier.wait(size);
         }
         const int tiles = (linear.N + kernels.tile - 1) / kernels.tile;
         kernels.multiply(&linear, x, ldx, &rounded, 0, rows, begin(tiles), end(tiles), out, ldo, epilogue,
                          activation, residual, ldr);
-        barrier.wait();
+        barrier.wait(size);
     }
 
     // A row's step is known by now, and is wide where the row is: one comparison for K numbers rounded.
@@ -200,7 +199,7 @@ struct Walk {
     void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to) {
         model.kernels->layer_norm(from, model.padded, begin(chunk.tokens), end(chunk.tokens), model.width, model.padded,
                                   weight.get(), bias.get(), model.eps, to, model.padded);
-        barrier.wait();
+        barrier.wait(size);
     }
 
     void embed() {
@@ -235,7 +234,7 @@ struct Walk {
             model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale,
                                   space.context.get() + row * wide + column, wide, scratch);
         }
-        barrier.wait();
+        barrier.wait(size);
     }
 
     // What is rounded to eight bits next need not be exact before.
@@ -273,7 +272,7 @@ struct Walk {
             if (batch.states) give(batch.states + (long)(number + 1) * batch.tokens * model.width);
         }
         give(batch.out);
-        barrier.wait();
+        barrier.wait(size);
     }
 };
 
@@ -307,19 +306,12 @@ std::vector<Chunk> cut(const int32_t *ends, int texts, int threads) {
     return chunks;
 }
 
-const Kernels *best_kernels() {
-    const char *asked = std::getenv("BERTIE_CPU");
-    const std::string name = asked ? asked : "";
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                        __builtin_cpu_supports("avx512vnni");
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (avx512 && name != "avx2" && name != "portable") return &kernels_avx512;
-    if (avx2 && name != "portable") return &kernels_avx2;
-#endif
-    return &kernels_portable;
+// How many of a team are worth having on one chunk. At every barrier all wait for the slowest, which on a large machine
+// with other work on it is late by more than a small share of the work takes.
+int useful(const Model &model, const Chunk &chunk, int size) {
+    const int64_t share = 2 << 20;  // multiplications of one product, some 30 µs in eight bits
+    const int64_t paying = (int64_t)chunk.tokens * model.padded * std::max(model.most_wide, model.padded) / share;
+    return (int)std::max<int64_t>(1, std::min<int64_t>(paying, std::max(4, size / 2)));
 }
 
 }  // namespace
@@ -409,7 +401,7 @@ API int bertie_linear(void *handle, int number, int which, int K, int N, const f
         owned.tiles.resize(model->kernels->tiles_bytes(K, N, owned.view.int8));
         owned.view.tiles = owned.tiles.get();
         const int tiles = (N + model->kernels->tile - 1) / model->kernels->tile;
-        run_team(threads, [&](int member, int size, Barrier &) {
+        run_team(threads, [&](int member, int size) {
             for (int tile = member; tile < tiles; tile += size) model->kernels->pack(weight, &owned.view, tile);
         });
         model->most_wide = std::max(model->most_wide, which == UP ? N : 0);
@@ -446,38 +438,34 @@ API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, c
             most = std::max(most, chunk.tokens);
             longest = std::max(longest, chunk.longest);
         }
+        // Longest first, so that the last ones to finish are short.
+        std::sort(chunks.begin(), chunks.end(), [](const Chunk &a, const Chunk &b) {
+            return a.longest != b.longest ? a.longest > b.longest : a.first_token < b.first_token;
+        });
+        const int count = (int)chunks.size();
         const size_t scratch = (model->kernels->attention_scratch(longest, model->head_width) + 15) / 16 * 16;
-        std::atomic<int> failed{0};
-        if (threads > 1 && (int)chunks.size() < 2 * threads) {
-            // few chunks: the whole team works on each
-            std::unique_ptr<Workspace> space = model->take(most, threads * scratch);
-            run_team(threads, [&](int member, int size, Barrier &barrier) {
-                float *own = space->scratch.get() + member * scratch;
-                for (const Chunk &chunk : chunks)
-                    Walk{*model, batch, chunk, *space, own, barrier, member, size}.run();
-            });
-            model->give_back(std::move(space));
-        } else {
-            // longest first, so that the last ones to finish are short
-            std::sort(chunks.begin(), chunks.end(), [](const Chunk &a, const Chunk &b) {
-                return a.longest != b.longest ? a.longest > b.longest : a.first_token < b.first_token;
-            });
-            std::atomic<size_t> next{0};
-            run_team(threads, [&](int, int, Barrier &) {
-                Barrier alone(1);
-                try {
-                    std::unique_ptr<Workspace> space;
-                    for (size_t mine; (mine = next.fetch_add(1)) < chunks.size();) {
-                        if (!space) space = model->take(std::max(CHUNK, most), scratch);
-                        Walk{*model, batch, chunks[mine], *space, space->scratch.get(), alone, 0, 1}.run();
-                    }
-                    if (space) model->give_back(std::move(space));
-                } catch (const std::bad_alloc &) {
-                    failed.store(1);
-                }
-            });
-        }
-        if (failed.load()) return 1;
+        const std::unique_ptr<Barrier[]> meetings(new Barrier[threads]);
+        std::vector<std::unique_ptr<Workspace>> spaces(threads);
+        std::atomic<int> next{0};
+        for (int i = 0; i < std::min(threads, count); i++) spaces[i] = model->take(most, i ? 0 : threads * scratch);
+        run_team(threads, [&](int member, int size) {
+            float *own = spaces[0]->scratch.get() + member * scratch;
+            // Every member takes as many chunks as the others; groups of them share what then remains.
+            const int rest = count % size, single = count - rest;
+            for (int mine; (mine = next.fetch_add(1)) < single;)
+                Walk{*model, batch, chunks[mine], *spaces[member], own, meetings[0], 0, 1}.run();
+            if (!rest) return;
+            const int group = (int)((long)member * rest / size);
+            const int first = (group * size + rest - 1) / rest, last = ((group + 1) * size + rest - 1) / rest;
+            const Chunk &chunk = chunks[single + group];
+            const int members = std::min(last - first, useful(*model, chunk, size));
+            if (member - first >= members) return;
+            meetings[group].wait(members);  // the first of them may still be using its workspace
+            Workspace &space = *spaces[single ? first : group];
+            Walk{*model, batch, chunk, space, own, meetings[group], member - first, members}.run();
+        });
+        for (auto &space : spaces)
+            if (space) model->give_back(std::move(space));
         const int64_t found = std::count(outside.get(), outside.get() + texts, true);
         model->texts_outside.fetch_add(found, std::memory_order_relaxed);
         return found ? 3 : 0;

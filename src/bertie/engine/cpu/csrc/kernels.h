@@ -1,4 +1,4 @@
-// What every instruction set provides. One table of functions per set; encoder.cpp picks one when a model is made.
+// What every instruction set provides. One table of functions per set; dispatch.cpp picks one when a model is made.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,12 @@ struct Kernels {
     long (*attention_scratch)(int length, int head_width);
 };
 
-extern const Kernels kernels_portable;
+extern const Kernels kernels_portable, kernels_tiles;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
+extern const Kernels kernels_amx;
 #endif
+
+// The fastest of them here; BERTIE_CPU names a slower one.
+const Kernels *best_kernels();

@@ -17,7 +17,7 @@ constexpr int VECTORS = WIDTH == 16 ? 4 : 16 / WIDTH;  // vectors to a tile
 constexpr int TILE = VECTORS * WIDTH;
 constexpr int BLOCK_K = 768;  // floats: a tile of this depth stays in the second-level cache
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(BERTIE_TILES)
 using Quantum = uint8_t;      // activations as q; the zero point is taken out by column sums
 constexpr int GROUP = 4;      // k's to one 32-bit lane
 #else
@@ -178,11 +178,23 @@ INLINE I dot(I sums, I a, I b) {
     return sums + (I)_mm512_madd_epi16((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
     return sums + (I)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(BERTIE_TILES)
+    // four to a lane, low one first; those of `a` have no sign
+    for (int shift = 0; shift < 32; shift += 8) sums += ((a >> shift) & 255) * ((b << (24 - shift)) >> 24);
+    return sums;
 #else
     // two int16 to a lane, low one first
     const I low = ((a << 16) >> 16) * ((b << 16) >> 16), high = (a >> 16) * (b >> 16);
     return sums + low + high;
 #endif
+}
+
+// What a sum of eight-bit products stands for.
+INLINE F from_int8(I sum, float scale, float zero, const float *column_scale, const float *column_sum,
+                   const float *bias) {
+    F whole = to_float(sum);
+    if (GROUP == 4) whole = fma(load(column_sum), splat(-zero), whole);
+    return fma(whole, load(column_scale) * splat(scale), load(bias));
 }
 
 template <int M, int NV>
@@ -207,16 +219,11 @@ void product_int8(int groups, const Quantum *A, long lda, const Weight *B, const
         }
     }
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; v++) {
-        const F step = load(column_scale + v * WIDTH), shift = load(bias + v * WIDTH);
-        const F total = load(column_sum + v * WIDTH);
+    for (int v = 0; v < NV; v++)
 #pragma GCC unroll 6
-        for (int r = 0; r < M; r++) {
-            F whole = to_float(sums[r][v]);
-            if (GROUP == 4) whole = fma(total, splat(-zero[r]), whole);
-            store(C + r * ldc + v * WIDTH, fma(whole, step * splat(scale[r]), shift));
-        }
-    }
+        for (int r = 0; r < M; r++)
+            store(C + r * ldc + v * WIDTH, from_int8(sums[r][v], scale[r], zero[r], column_scale + v * WIDTH,
+                                                     column_sum + v * WIDTH, bias + v * WIDTH));
 }
 
 using ProductInt8 = void (*)(int, const Quantum *, long, const Weight *, const float *, const float *, const float *,
@@ -242,18 +249,32 @@ ProductInt8 choose_product_int8(int rows, int vectors) {
     }
 }
 
+#if defined(BERTIE_TILES)
+#include "tiles.inl"
+#endif
+
 void multiply_int8(const Linear *linear, const Rounded *rounded, int row_first, int row_last, int tile, float *out,
                    long ldo, Epilogue epilogue, Activation activation, const float *residual, long ldr) {
     const int vectors = tile_vectors(linear->N, tile), from = tile * TILE, groups = groups_of(linear->K);
     const Weight *B = static_cast<const Weight *>(linear->tiles) + (long)from * groups * GROUP;
     const ProductInt8 whole = choose_product_int8(ROWS, vectors);
-    for (int row = row_first; row < row_last; row += ROWS) {
-        const int rows = row_last - row < ROWS ? row_last - row : ROWS;
+    for (int row = row_first, rows; row < row_last; row += rows) {
         float *C = out + row * ldo + from;
         const Quantum *A = static_cast<const Quantum *>(rounded->q) + row * rounded->ld;
-        (rows == ROWS ? whole : choose_product_int8(rows, vectors))(
-            groups, A, rounded->ld, B, rounded->scale + row, rounded->zero + row, linear->column_scale + from,
-            linear->column_sum + from, linear->bias + from, C, ldo);
+        const int left = row_last - row;
+        ProductInt8 product;
+#if defined(BERTIE_TILES)
+        if (left >= SQUARE) {
+            rows = left >= 2 * SQUARE ? 2 * SQUARE : SQUARE;
+            product = rows == SQUARE ? product_tiles_of<1>(vectors) : product_tiles_of<2>(vectors);
+        } else
+#endif
+        {
+            rows = left < ROWS ? left : ROWS;
+            product = rows == ROWS ? whole : choose_product_int8(rows, vectors);
+        }
+        product(groups, A, rounded->ld, B, rounded->scale + row, rounded->zero + row, linear->column_scale + from,
+                linear->column_sum + from, linear->bias + from, C, ldo);
         if (epilogue != PLAIN)
             for (int r = 0; r < rows; r++)
                 finish(C + r * ldo, vectors, epilogue, activation,
@@ -264,6 +285,9 @@ void multiply_int8(const Linear *linear, const Rounded *rounded, int row_first, 
 void multiply(const Linear *linear, const float *x, long ldx, const Rounded *rounded, int row_first, int row_last,
               int tile_first, int tile_last, float *out, long ldo, Epilogue epilogue, Activation activation,
               const float *residual, long ldr) {
+#if defined(BERTIE_TILES)
+    const TileUnit unit(linear->int8);
+#endif
     for (int tile = tile_first; tile < tile_last; tile++) {
         if (linear->int8)
             multiply_int8(linear, rounded, row_first, row_last, tile, out, ldo, epilogue, activation, residual, ldr);
@@ -350,7 +374,7 @@ void round_rows(const float *x, long ldx, int first, int last, int K, const floa
             nearest(fma(load(from + k) * load(inverse_smooth + k), splat(inverse), splat((float)zero)), &whole);
             for (int i = 0; i < WIDTH; i++) {
                 const int q = whole[i] < 0 ? 0 : whole[i] > 255 ? 255 : whole[i];
-                to[k + i] = (Quantum)(q - zero);
+                to[k + i] = (Quantum)(GROUP == 4 ? q : q - zero);
             }
         }
 #endif

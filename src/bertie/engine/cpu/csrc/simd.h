@@ -12,7 +12,8 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512F__)
+#if defined(WIDTH)  // chosen by the file that includes this
+#elif defined(__AVX512F__)
 #define WIDTH 16
 #elif defined(__AVX2__)
 #define WIDTH 8
@@ -37,7 +38,7 @@ INLINE F splat(float x) {
 #elif defined(__AVX2__)
     return (F)_mm256_set1_ps(x);
 #else
-    return F{x, x, x, x};
+    return F{} + x;
 #endif
 }
 INLINE I splat_int(int32_t x) { return I{} + x; }

@@ -9,8 +9,8 @@
 #include <thread>
 
 // The libraries of 2018 have these under their older names, and so does every later one. By them, a library that was
-// built on a newer system loads there too (manylinux_2_28).
-#if defined(__linux__) && defined(__GLIBC__) && defined(__x86_64__)
+// built on a newer system loads there too (manylinux_2_28): for wheels, since not every toolchain can link by them.
+#if defined(BERTIE_OLD_NAMES) && defined(__GLIBC__) && defined(__x86_64__)
 __asm__(".symver pthread_sigmask,pthread_sigmask@GLIBC_2.2.5");
 __asm__(".symver pthread_mutex_trylock,pthread_mutex_trylock@GLIBC_2.2.5");
 __asm__(".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE,"
@@ -43,13 +43,11 @@ class Pool {
 
     void run(int size, const Job &job) {
         size = grow(size);
-        Barrier barrier(size);
         job_ = &job;
-        barrier_ = &barrier;
         left_.store(size - 1);
         call_.store(((call_.load() >> 16) + 1) << 16 | (uint64_t)size);
         called_.wake();
-        job(0, size, barrier);
+        job(0, size);
         done_.until([&] { return left_.load() == 0; });
     }
 
@@ -73,7 +71,7 @@ class Pool {
             const int size = (int)(seen & 0xffff);
             looks = number < size ? Waiting::LOOKS : 0;  // who is not in the team does not look for its next call
             if (number >= size) continue;
-            (*job_)(number, size, *barrier_);
+            (*job_)(number, size);
             if (left_.fetch_sub(1) == 1) done_.wake();
         }
     }
@@ -84,7 +82,6 @@ class Pool {
     std::atomic<uint64_t> call_{0};
     std::atomic<int> left_{0};
     const Job *job_ = nullptr;
-    Barrier *barrier_ = nullptr;
     int workers_ = 0;
 };
 
@@ -105,10 +102,10 @@ Pool &the_pool() {
 
 }  // namespace
 
-void Barrier::wait() {
-    if (size_ == 1) return;
+void Barrier::wait(int size) {
+    if (size == 1) return;
     const unsigned round = round_.load();
-    if (arrived_.fetch_add(1) == size_ - 1) {
+    if (arrived_.fetch_add(1) == size - 1) {
         arrived_.store(0);
         round_.store(round + 1);
         waiting_.wake();
@@ -123,6 +120,5 @@ void run_team(int size, const Job &job) {
         std::unique_lock<std::mutex> taken(shared.busy, std::try_to_lock);
         if (taken) return shared.run(size, job);
     }
-    Barrier alone(1);
-    job(0, 1, alone);
+    job(0, 1);
 }

@@ -42,14 +42,12 @@ class Waiting {
     std::condition_variable changed_;
 };
 
-// A meeting point for `size` threads.
+// A meeting point for as many threads as each of them says.
 class Barrier {
   public:
-    explicit Barrier(int size) : size_(size) {}
-    void wait();
+    void wait(int size);
 
   private:
-    const int size_;
     std::atomic<int> arrived_{0};
     std::atomic<unsigned> round_{0};
     Waiting waiting_;
@@ -58,7 +56,7 @@ class Barrier {
 // Held while the process forks: a child does not inherit it locked by a thread that it does not have.
 extern std::mutex across_forks;
 
-using Job = std::function<void(int member, int size, Barrier &barrier)>;
+using Job = std::function<void(int member, int size)>;
 
 // Runs job(0) … job(size−1) side by side, job(0) on the caller, and returns when all are done. Fewer run where the system
 // gives no more threads, and when the pool is busy with another caller this thread does it all, as job(0) of 1: `size`
