@@ -34,7 +34,7 @@ from bertie.serve.scheduler import Lane
 
 logger = logging.getLogger("bertie.serve")
 
-_MOST_SESSIONS = 4
+_MOST_SESSIONS = 2  # a text, and the one whose states are put into it
 _WARM_LENGTH = 64
 _MOST_JOBS = 4
 # A job that nobody has asked about for so long is nobody's.
