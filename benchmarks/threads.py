@@ -1,0 +1,89 @@
+"""How the CPU engine scales: tokens per second by number of threads, and one text alone.
+
+    python -m benchmarks.threads [--threads 1,2,4,8,16] [--dtype int8|float32] [--save]
+
+A model of all-MiniLM-L6-v2's size with random weights (speed does not depend on their values), 512 texts of 10 to 512
+tokens sorted by length, in batches of the engine's own budget; then one text of 12 tokens and one of 100, 500 times
+each. BERTIE_CPU chooses other kernels than the best ones. Each line is printed when it is measured.
+
+Expected before measuring: nearly as many times one thread's rate as there are cores, since whole pieces of a batch are
+worked on apart; one short text no slower with more threads, and a p99 within 3 times the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from statistics import median
+from typing import Any
+
+import torch
+
+import bertie
+from benchmarks.machine import save_result
+from bertie.engine.calibration import PRODUCTS
+from bertie.engine.cpu.library import instruction_set
+from bertie.engine.cpu.runner import CpuRunner
+from bertie.ops.packing import Packing
+
+WIDTH, INNER, LAYERS = 384, 1536, 6
+
+
+def packed(lengths: list[int]) -> tuple[torch.Tensor, Packing]:
+    return torch.randint(0, 30000, (sum(lengths),)), Packing.of(lengths, device=torch.device("cpu"))
+
+
+def batches(lengths: list[int], budget: int) -> list[tuple[torch.Tensor, Packing]]:
+    cut: list[list[int]] = [[]]
+    for length in lengths:
+        if cut[-1] and sum(cut[-1]) + length > budget:
+            cut.append([])
+        cut[-1].append(length)
+    return [packed(part) for part in cut]
+
+
+def seconds(runner: CpuRunner, batch: tuple[torch.Tensor, Packing]) -> float:
+    start = time.perf_counter()
+    runner(batch[0], None, None, batch[1], all_states=False)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", default="1,2,4,8,16")
+    parser.add_argument("--dtype", choices=["int8", "float32"], default="int8")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--save", action="store_true")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    config = bertie.BertConfig(
+        hidden_size=WIDTH, num_attention_heads=12, num_hidden_layers=LAYERS, intermediate_size=INNER
+    )
+    model = bertie.BertModel(config, add_pooling_layer=False).eval()
+    widths = {part: INNER if part == "down" else WIDTH for part in PRODUCTS}
+    smoothing = {(layer, part): torch.ones(widths[part]) for layer in range(LAYERS) for part in PRODUCTS}
+    lengths = sorted((torch.randn(512) * 60 + 130).clamp(10, 512).int().tolist())
+    rows: list[dict[str, Any]] = []
+    print(f"{instruction_set()}, {options.dtype}, {sum(lengths):,} tokens")
+    for threads in map(int, options.threads.split(",")):
+        runner = CpuRunner(model, smoothing if options.dtype == "int8" else None, threads=threads)
+        work = batches(lengths, runner.token_budget)
+        seconds(runner, work[0])
+        rate = sum(lengths) / median(sum(seconds(runner, batch) for batch in work) for _ in range(options.rounds))
+        row: dict[str, Any] = {"threads": threads, "tokens_per_second": round(rate)}
+        times_first = rate / (rows[0] if rows else row)["tokens_per_second"]
+        line = f"{threads:3} threads {rate:10,.0f} tokens/s  {times_first:5.1f}×"
+        for length in (12, 100):
+            one = packed([length])
+            times = sorted([seconds(runner, one) for _ in range(600)][100:])
+            row[f"one_text_of_{length}_ms"] = {"median": times[250] * 1e3, "p99": times[495] * 1e3}
+            line += f"   {length} tokens: {times[250] * 1e3:.2f} ms, p99 {times[495] * 1e3:.2f}"
+        rows.append(row)
+        print(line, flush=True)
+    if options.save:
+        name = f"threads-{instruction_set()}-{options.dtype}"
+        save_result(name, f"python -m benchmarks.threads --dtype {options.dtype} --save", rows)
+
+
+if __name__ == "__main__":
+    main()
