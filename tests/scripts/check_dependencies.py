@@ -22,7 +22,16 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = ("dev", "parity", "compat", "minilm", "data", "serve", "train")  # what the Makefile installs for the tests
+EXTRAS = (
+    "dev",
+    "parity",
+    "compat",
+    "minilm",
+    "data",
+    "serve",
+    "train",
+    "ray",
+)  # what the Makefile installs for the tests
 
 
 def needed(package: str, extras: tuple[str, ...]) -> Iterator[tuple[str, Requirement]]:

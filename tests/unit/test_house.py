@@ -46,10 +46,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "search": TASKS | {"tasks"},
     "adapters": TASKS | {"tasks"},
     "training": TASKS | {"tasks"},
+    "bulk": TASKS | {"tasks"},
     "client": LOWEST | {"data"},
     "explore": TASKS | {"tasks", "training"},
     "serve": TASKS | {"tasks", "explore"},
-    "cli": TASKS | {"tasks", "search", "training", "explore", "serve", "client", "certificate", "convert"},
+    "cli": TASKS | {"tasks", "search", "training", "explore", "serve", "bulk", "client", "certificate", "convert"},
     "__main__": {"cli"},
 }
 NO_TORCH = {*LOWEST, "library", "config", "text", "data", "defaults", "client", "cli"}

@@ -23,7 +23,7 @@ from bertie.errors import BertieError, InputError, Spoken
 SECTIONS = {
     "Answers": (
         "tasks",
-        "embed similarity rerank index search classify tag answer fill next features generate tokenize",
+        "embed similarity rerank index search classify tag answer fill next features generate tokenize bulk",
     ),
     "Training": ("training", "finetune pretrain"),
     "Checkpoints": ("checkpoints", "inspect verify convert"),
@@ -118,7 +118,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0 done, 1 a check failed, 2 a mistake in what was asked."""
+    """Run a command; returns the exit code: 0 done, 1 a check failed, 2 a mistake in what was asked, 3 in part."""
     given = sys.argv[1:] if arguments is None else arguments
     warnings.showwarning = partial(_show_warning, given)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it retries, our own error says once

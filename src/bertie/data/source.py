@@ -85,15 +85,20 @@ def opened(path: PathLike) -> Iterator[Opened]:
     check_readable(path)
     file = _standard_input() if is_standard_input(path) else _open_file(name)
     try:
-        head, stream = _looked_at(_checked(file, name))
-        kind = _compression(head)
-        _check_suffix(name, head, kind)
-        if kind is not None:
-            head, stream = _looked_at(_checked(_decompressor(kind, stream), name))
-        yield Opened(name, stream, head)
+        yield from_stream(file, name)
     finally:
         if not is_standard_input(path):
             file.close()
+
+
+def from_stream(file: IO[bytes], name: str) -> Opened:
+    """What somebody else has opened, decompressed if it is compressed; errors call it `name`."""
+    head, stream = _looked_at(_checked(file, name))
+    kind = _compression(head)
+    _check_suffix(name, head, kind)
+    if kind is not None:
+        head, stream = _looked_at(_checked(_decompressor(kind, stream), name))
+    return Opened(name, stream, head)
 
 
 def read_source(path: PathLike, read: Callable[[Opened, BadRows], Iterator[T]], *, skip_bad: bool = False) -> Reader[T]:

@@ -19,12 +19,27 @@ T = TypeVar("T")
 _PATIENCE = 1.5  # seconds before a bar appears
 
 
-class Bar:
+class Meter:
+    """Answers and tokens so far, shown to nobody."""
+
+    def __init__(self) -> None:
+        self.answers = self.tokens = 0
+
+    def update(self) -> None:
+        """Either has grown, or is about to."""
+
+    def read(self, tokens: int) -> None:
+        """The model is about to read so many tokens for whoever is waiting in this thread."""
+        self.update()
+        self.tokens += tokens
+
+
+class Bar(Meter):
     """Answers and tokens so far; it is drawn once the work has taken longer than a moment."""
 
     def __init__(self, what: str, total: int | None) -> None:
+        super().__init__()
         self.what, self.total = what, total
-        self.answers = self.tokens = 0
         self._started = time.monotonic()
         self._drawn: tuple[Progress, TaskID] | None = None
 
@@ -46,11 +61,6 @@ class Bar:
         bar.start()
         return bar, task
 
-    def read(self, tokens: int) -> None:
-        """The model is about to read so many tokens for whoever is waiting in this thread."""
-        self.update()
-        self.tokens += tokens
-
     def stop(self) -> None:
         if self._drawn is not None:
             self._drawn[0].stop()
@@ -58,18 +68,24 @@ class Bar:
 
 def with_progress(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
     """Pass items on; after a moment, show on standard error how many there were (of `total`, if that is known)."""
-    bar, iterator = Bar(what, total), iter(items)
+    bar = Bar(what, total)
     try:
-        while True:
-            outer, watching.read = getattr(watching, "read", None), bar.read
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-            finally:
-                watching.read = outer
-            yield item
-            bar.answers += 1
-            bar.update()
+        yield from metered(items, bar)
     finally:
         bar.stop()
+
+
+def metered(items: Iterable[T], meter: Meter) -> Iterator[T]:
+    """Pass items on, and count in `meter` how many there were and the tokens that are read for them in this thread."""
+    iterator = iter(items)
+    while True:
+        outer, watching.read = getattr(watching, "read", None), meter.read
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        finally:
+            watching.read = outer
+        yield item
+        meter.answers += 1
+        meter.update()

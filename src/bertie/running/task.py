@@ -237,10 +237,12 @@ class RowTask(Task[Text, Answer], Generic[Text, Context, Judged, Answer]):
 
     def stream(self, items: Iterable[Text]) -> Iterator[Answer]:
         with self.cuts().told() as cuts:
-            for context, judged in answered(
-                self.loaded, items, lambda some: list(self.tokenized(some, cuts)), self.start
-            ):
-                yield self.decode(context, judged)
+            yield from self.counted(items, cuts)
+
+    def counted(self, items: Iterable[Text], cuts: Cuts) -> Iterator[Answer]:
+        """As `stream`, for whoever keeps the account of long texts himself."""
+        for context, judged in answered(self.loaded, items, lambda some: list(self.tokenized(some, cuts)), self.start):
+            yield self.decode(context, judged)
 
 
 class ScoringTask(RowTask[Whole, Reading, Judged, Answer], Generic[Whole, Judged, Answer]):

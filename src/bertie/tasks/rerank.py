@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nlargest
-from typing import ClassVar, TypedDict, Unpack, overload
+from itertools import chain, tee
+from typing import ClassVar, Protocol, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -31,17 +32,30 @@ from bertie.json_values import fields, text
 from bertie.loading import model_class
 from bertie.model import BertForSequenceClassification, BertModel
 from bertie.running.open import ModelLike, OpenModel, is_named, open_model
-from bertie.running.rows import DEFAULT_STRIDE, LONG, Long, Reading, Row, Sliding
+from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Cutting, Long, Reading, Row, Sliding
 from bertie.running.task import ScoringTask, checked_text, described, described_as, is_collection, with_bar
 from bertie.tasks.classify import FUNCTIONS, Function, label_names, scores
 from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
 
-# A query and documents → each document's score, and whether only a part of it was read.
-Score = Callable[[str, Iterable[str]], Iterator[tuple[float, bool]]]
-
 # What people call the label that says a document is good, when there are several.
 RELEVANT = ("relevant", "is_relevant", "relevance", "yes", "true")
+
+
+class PairScorer(Protocol):
+    """How well documents answer: each one's score, and whether only a part of it was read."""
+
+    def scored(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
+        """Documents of one query."""
+
+    def counted(self, items: Iterable[tuple[str, str]], cuts: Cuts) -> Iterator[tuple[float, bool]]:
+        """(query, document) pairs; what is cut is counted in `cuts`, and nobody is warned."""
+
+    def cuts(self) -> Cuts:
+        """A new account of long texts."""
+
+    def check(self, items: list[tuple[str, str]]) -> None:
+        """Raise what `counted` would raise for one of these pairs: with `long="error"`, for one that is too long."""
 
 
 class Reranker:
@@ -81,7 +95,7 @@ class Reranker:
                         **{name: value},
                     )
             embedder = Embedder(model, tokenizer=tokenizer, device=device, dtype=dtype, normalize=True)
-            self._score: Score = _Cosine(embedder, long).scored
+            self.scorer: PairScorer = _Cosine(embedder, long)
             return
         self.loaded = open_model(
             model, BertForSequenceClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype
@@ -100,7 +114,7 @@ class Reranker:
             )
         self.label = found
         self.function = function or default_function(self.loaded)
-        self._score = _CrossEncoder(self.loaded, found, self.function, long, stride).scored
+        self.scorer = _CrossEncoder(self.loaded, found, self.function, long, stride)
 
     @overload
     def __call__(
@@ -155,7 +169,7 @@ class Reranker:
                 yield entry[2]
 
         def ranked() -> Iterator[Ranked]:
-            for score, is_cut in self._score(query, texts()):
+            for score, is_cut in self.scorer.scored(query, texts()):
                 index, name, text = waiting.popleft()
                 yield Ranked(index, name, score, text, is_cut)
 
@@ -178,6 +192,9 @@ class _CrossEncoder(ScoringTask[tuple[str, str], Tensor, tuple[float, bool]]):
 
     def start(self, rows: list[Row]) -> Callable[[], list[Tensor]]:
         return self.loaded.row_logits(rows)
+
+    def check(self, items: list[tuple[str, str]]) -> None:
+        self.tokenized(items, self.cuts())
 
     def decode(self, context: Reading, judged: list[Tensor]) -> tuple[float, bool]:
         # A document is as good as its best window.
@@ -203,6 +220,31 @@ class _Cosine:
 
         for vector in embed(noted(), prompt_name="document", long=self.long, progress=False):
             yield float(vector @ asked), cut.popleft()
+
+    def counted(self, items: Iterable[tuple[str, str]], cuts: Cuts) -> Iterator[tuple[float, bool]]:
+        first, second = tee(items)
+        cut: deque[bool] = deque()
+
+        def noted() -> Iterator[str]:
+            for _, document in second:
+                cut.append(self.long == "truncate" and self.embedder.is_cut(document, prompt_name="document"))
+                yield document
+
+        vectors = self.embedder.vector_stream
+        queries = vectors(self._cutting("query", cuts)).vectors(query for query, _ in first)
+        documents = vectors(self._cutting("document", cuts)).vectors(noted())
+        for asked, vector in zip(chain.from_iterable(queries), chain.from_iterable(documents), strict=True):
+            yield float(vector @ asked), cut.popleft()
+
+    def cuts(self) -> Cuts:
+        return Cuts(self.long, self.embedder.max_length)
+
+    def check(self, items: list[tuple[str, str]]) -> None:
+        for name, texts in zip(("query", "document"), zip(*items, strict=True), strict=True):
+            self._cutting(name, self.cuts()).pieces(texts)
+
+    def _cutting(self, prompt_name: str, cuts: Cuts) -> Cutting:
+        return replace(self.embedder.cutting(prompt_name=prompt_name, long=self.long), cuts=cuts)
 
 
 class RerankSettings(TypedDict, total=False):

@@ -135,11 +135,14 @@ def match(session: Session) -> Json:
 # -- what takes long ---------------------------------------------------------------------------------------------------
 
 
-def attribution(session: Session, report: Report, *, method: Method, target: int = 0) -> Json:
+def attribution(session: Session, report: Report, *, method: Method, target: int = 0, steps: int | None = None) -> Json:
     report(0, 1, None)
     chosen = session.targets()[target : target + 1]
     found = session.attribute(
-        method, chosen[0] if chosen else None, progress=lambda done, total: report(done, total, None)
+        method,
+        chosen[0] if chosen else None,
+        steps=steps,
+        progress=lambda done, total: report(done, total, None),
     )
     return {
         "scores": [_numbers(scores) for scores in found.scores],

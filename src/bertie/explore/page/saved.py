@@ -29,7 +29,10 @@ from bertie.files import replace_file
 _THUMBNAIL = 32
 # The walk of every token of a short text is in the file; of a longer one, that of the first few and of the answer's.
 _MOST_WALKED = 6
-_METHODS: tuple[Method, ...] = ("integrated_gradients", "gradient_x_input", "occlusion", "rollout")
+# Without occlusion, which runs the model once for every token. The steps are fixed, and the page says how far the
+# scores are from adding up.
+_METHODS: tuple[Method, ...] = ("integrated_gradients", "gradient_x_input", "rollout")
+_STEPS = 50
 _LIGHT_METHODS: tuple[Method, ...] = ("gradient_x_input",)
 _MOST_TARGETS = 1
 _INLINE_HEIGHT = 860
@@ -130,7 +133,8 @@ def _answers(session: Session, *, light: bool) -> Iterator[tuple[str, Any]]:
         for method in _LIGHT_METHODS if light else _METHODS:
             for target in range(min(_MOST_TARGETS, len(session.targets()))):
                 try:
-                    found = attribution(session, _silent, method=method, target=target)
+                    steps = _STEPS if method == "integrated_gradients" else None
+                    found = attribution(session, _silent, method=method, target=target, steps=steps)
                     yield _key("attribution", {"method": method, "target": target}), found
                 except BertieError:  # this method has nothing to say of this answer; the page says so
                     continue

@@ -1,0 +1,209 @@
+"""Bulk jobs: what reading, writing and distributing cost beside the model.
+
+    python -m benchmarks.bulk [--rows 4096] [--rounds 3] [--save]               a CPU: all three comparisons
+    python -m benchmarks.bulk --device cuda --dtype bf16 --rows 2000000 --save  a GPU: the first of them
+
+1. A job in this process (parquet in, parquet out) beside `Embedder` on the same texts in a list, in turn; both with the
+   model loaded and warm. Expected: at least 0.95 on a CPU, where a text takes milliseconds; 0.85 on a GPU, where it is
+   five microseconds, and every column that is read and written counts.
+2. Two Ray actors of one core each beside one. Expected: 1.8 or more; there is nothing that they share but the disk.
+3. Two of our actors beside two of a plain `ray.data` job with sentence-transformers on the same cluster. Expected: 3 or
+   more in float32, as without Ray (benchmarks.cpu).
+
+On Ray, rates are counted from when every worker has finished its first piece to the last piece, so that starting
+processes, loading models and Ray itself are left out; for both. The last lines are the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import lzma
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.machine import describe, save_result
+from benchmarks.texts import data_folder, paragraphs
+from bertie.bulk import prepare, run
+from bertie.bulk.manifest import write_job
+from bertie.bulk.work import Worker
+from bertie.defaults import default_embedding_model
+from bertie.tasks import Embedder
+
+PACKAGES = ("torch", "ray", "pyarrow", "sentence-transformers")
+_PIECES = 12  # to a worker and round, on Ray
+
+
+def all_paragraphs(count: int) -> list[str]:
+    """As many paragraphs as there are in the books, in their order, and from the beginning again if that is too few."""
+    books = sorted((data_folder() / "text" / "books").glob("books-*.txt.xz"))
+    if not books or count <= 100_000:
+        return list(islice(cycle(paragraphs(min(count, 20_000)).texts), count))
+
+    def lines() -> Iterator[str]:
+        for book in books:
+            with lzma.open(book, "rt", encoding="utf-8") as text:
+                yield from (line.strip() for line in text if len(line) > 20)
+
+    found = list(islice(lines(), count))
+    return list(islice(cycle(found), count))
+
+
+def written(folder: Path, texts: Sequence[str], *, rows: int = 1 << 20) -> Path:
+    folder.mkdir()
+    for number, start in enumerate(range(0, len(texts), rows)):
+        table = pa.table({"id": range(start, min(start + rows, len(texts))), "text": texts[start : start + rows]})
+        pq.write_table(table, folder / f"{number:04d}.parquet", row_group_size=1 << 16)
+    return folder
+
+
+def in_process(folder: Path, texts: list[str], rounds: int, device: str | None, dtype: str | None) -> dict[str, Any]:
+    """Rows a second of `Embedder` and of a job, in turn."""
+    model = default_embedding_model()
+    settings = {} if dtype is None else {"dtype": dtype}
+    source = written(folder / "texts", texts)
+    embedder = Embedder(model, device=device, **settings)
+    embedder.embed(texts[:2048])
+    ours: list[float] = []
+    theirs: list[float] = []
+    work: list[float] = []  # processor time of a job's round to that of Embedder's: what a busy machine does not change
+    for number in range(rounds):
+        started, worked = time.perf_counter(), time.process_time()
+        embedder.embed(texts)
+        own_work = time.process_time() - worked
+        theirs.append(len(texts) / (time.perf_counter() - started))
+        prepared = prepare("embed", source, folder / f"out{number}", model, **settings)
+        write_job(prepared.output, prepared.job)
+        worker = Worker(prepared.output, device=device)  # the model is the one that the embedder has
+        started, worked = time.perf_counter(), time.process_time()
+        waiting: Callable[[], Any] | None = None
+        for piece in prepared.left:
+            report = worker.start(piece)
+            if waiting is not None:
+                waiting()
+            waiting = report
+        if waiting is not None:
+            waiting()
+        ours.append(len(texts) / (time.perf_counter() - started))
+        work.append(own_work / (time.process_time() - worked))
+        worker.close()
+        print(f"  round {number + 1}: Embedder {theirs[-1]:,.0f} rows/s, job {ours[-1]:,.0f} rows/s", flush=True)
+    ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+    return {
+        "what": "job / Embedder",
+        "ratio": ratio,
+        "ratio_of_processor_time": statistics.median(work),
+        "job_rows_per_second": statistics.median(ours),
+        "embedder_rows_per_second": statistics.median(theirs),
+    }
+
+
+def steady(arrivals: Sequence[tuple[float, int]], workers: int) -> float:
+    """Rows a second after every worker's first piece; `arrivals` are (moment, rows)."""
+    begin = arrivals[workers - 1][0]
+    later = arrivals[workers:]
+    return sum(rows for _, rows in later) / (later[-1][0] - begin)
+
+
+def our_rate(folder: Path, source: Path, workers: int, piece_rows: int, name: str) -> float:
+    prepared = prepare("embed", source, folder / name, default_embedding_model(), piece_rows=piece_rows)
+    run(prepared, ray="auto", workers=workers)
+    parts = sorted(
+        (path.stat().st_mtime, pq.read_metadata(path).num_rows) for path in (folder / name).glob("*.parquet")
+    )
+    return steady(parts, workers)
+
+
+class _Theirs:
+    """What people write: a batch of rows in, vectors out."""
+
+    def __init__(self) -> None:
+        import torch
+        from sentence_transformers import SentenceTransformer
+
+        torch.set_num_threads(1)
+        self.model = SentenceTransformer(default_embedding_model(), device="cpu")
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        batch["embedding"] = self.model.encode(list(batch["text"]), batch_size=32)
+        return batch
+
+
+def their_rate(source: Path, workers: int, piece_rows: int, rows: int) -> float:
+    import ray
+
+    data = ray.data.read_parquet(str(source), override_num_blocks=max(1, rows // piece_rows))
+    done = data.map_batches(
+        _Theirs, batch_size=piece_rows, num_cpus=1, compute=ray.data.ActorPoolStrategy(size=workers)
+    )
+    arrivals = [
+        (time.time(), len(batch["embedding"])) for batch in done.iter_batches(batch_size=None, prefetch_batches=0)
+    ]
+    return steady(arrivals, workers)
+
+
+def on_ray(folder: Path, rounds: int, piece_rows: int) -> list[dict[str, Any]]:
+    import ray
+
+    texts = paragraphs(piece_rows * _PIECES * 2).texts
+    source = written(folder / "ray-texts", texts, rows=piece_rows)
+    # A core for each worker, and one to spare: Ray Data reads in a task of its own.
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+    one, two, theirs = [], [], []
+    for number in range(rounds):
+        one.append(our_rate(folder, source, 1, piece_rows, f"one{number}"))
+        two.append(our_rate(folder, source, 2, piece_rows, f"two{number}"))
+        theirs.append(their_rate(source, 2, piece_rows, len(texts)))
+        print(
+            f"  round {number + 1}: one {one[-1]:,.0f}, two {two[-1]:,.0f}, theirs {theirs[-1]:,.0f} rows/s", flush=True
+        )
+    ray.shutdown()
+    return [
+        {"what": "two Ray actors / one", "ratio": statistics.median(b / a for a, b in zip(one, two, strict=True))},
+        {
+            "what": "two of our actors / two of ray.data + sentence-transformers",
+            "ratio": statistics.median(b / c for b, c in zip(two, theirs, strict=True)),
+            "ours_rows_per_second": statistics.median(two),
+            "theirs_rows_per_second": statistics.median(theirs),
+        },
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=4096, help="of the comparison with Embedder")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default=None, help="cpu or cuda")
+    parser.add_argument("--dtype", default=None)
+    parser.add_argument("--piece-rows", type=int, default=128, help="on Ray")
+    parser.add_argument("--no-ray", action="store_true")
+    parser.add_argument("--save", action="store_true", help="write results/bulk-DATE.json")
+    arguments = parser.parse_args()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    print(describe(PACKAGES))
+    on_gpu = (arguments.device or "cpu").startswith("cuda")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        texts = all_paragraphs(arguments.rows)
+        print(f"{len(texts):,} paragraphs, {len(set(texts)):,} of them different")
+        rows = [in_process(folder, texts, arguments.rounds, arguments.device, arguments.dtype)]
+        if not on_gpu and not arguments.no_ray:
+            rows += on_ray(folder, arguments.rounds, arguments.piece_rows)
+    if arguments.save:
+        command = f"python -m benchmarks.bulk --rows {arguments.rows} --rounds {arguments.rounds}"
+        print(save_result("bulk-gpu" if on_gpu else "bulk", command, rows))
+    print(f"processor time, Embedder / job: {rows[0]['ratio_of_processor_time']:.2f}")
+    for row in rows:
+        print(f"{row['what']}: {row['ratio']:.2f}")
+
+
+if __name__ == "__main__":
+    main()

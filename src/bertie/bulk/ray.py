@@ -1,0 +1,156 @@
+"""A job on a Ray cluster (extra `ray`). Ray Data distributes: it places and scales the workers, queues and tries again.
+
+What goes through Ray are the numbers of pieces and reports about them: a worker reads its rows and writes its file by
+itself, so nothing is copied through Ray's object store, and what counts is on the disk before Ray knows of it. A worker
+is an actor of Ray Data's pool, which holds a model. Ray starts a piece again whose worker died, without end; so every
+start is counted (`_Starts`), and a piece that three workers died over is set aside.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bertie.bulk.manifest import Done
+from bertie.bulk.progress import Progress
+from bertie.bulk.work import TRIES, JobStopped, Report, Worker
+from bertie.errors import BertieError, DataError, MissingExtra
+
+logger = logging.getLogger("bertie.bulk")
+
+
+def run_on_ray(
+    output: str,
+    pieces: Sequence[int],
+    *,
+    address: str,
+    gpus: float | None,
+    cpus: float | None,
+    workers: int | None,
+    strict: bool,
+    meter: Progress,
+) -> Iterator[Report]:
+    """Reports of pieces as they are done, in any order."""
+    ray = _connected(address)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False  # ours says more
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    needs = {"num_gpus": gpus, "num_cpus": cpus or 0} if gpus else {"num_cpus": cpus or 1}
+    fit = max(1, min(len(pieces), workers or len(pieces), _room(ray, needs)))
+    most = max(fit, min(len(pieces), workers or len(pieces)))
+    if meter.price is not None:
+        meter.price *= fit
+    starts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Starts).remote()
+    asked = ray.data.from_items([{"piece": number} for number in pieces], override_num_blocks=len(pieces))
+    done = asked.map_batches(
+        _RayWorker,
+        fn_constructor_args=(output, strict, bool(gpus), int(cpus or 1), starts),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=most, initial_size=fit),
+        **needs,
+    )
+    try:
+        for batch in done.iter_batches(batch_size=None, prefetch_batches=0):
+            for text in batch["report"]:
+                yield _report(json.loads(str(text)), meter)
+    except ray.exceptions.RayError as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise JobStopped(
+            DataError(
+                f"Ray ended the job: {reason}", "See Ray's dashboard or logs; run the same job again: it goes on."
+            )
+        ) from error
+
+
+def _report(said: dict[str, Any], meter: Progress) -> Report:
+    if "stopped" in said:
+        raise JobStopped(DataError(*said["stopped"]))
+    done = None if said["done"] is None else Done(**said["done"])
+    if done is not None:
+        meter.tick(done.rows, done.tokens)
+    return Report(said["piece"], done, said["reason"])
+
+
+class _Starts:
+    """How often each piece was started, in this run."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+
+    def begin(self, piece: int) -> int:
+        self.counts[piece] += 1
+        return self.counts[piece]
+
+
+class _RayWorker:
+    """An actor: a `Worker` that Ray Data calls, one piece at a time. Errors are answers: Ray's would be longer."""
+
+    def __init__(self, output: str, strict: bool, on_gpu: bool, threads: int, starts: Any) -> None:
+        import torch
+
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")  # into Ray's log of this worker
+        self.starts = starts
+        self.stopped: BertieError | None = None
+        if not on_gpu:
+            torch.set_num_threads(threads)
+        try:
+            self.worker = Worker(output, device="cuda" if on_gpu else "cpu", strict=strict)
+        except BertieError as error:
+            self.stopped = error
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+        import ray
+
+        (piece,) = (int(number) for number in batch["piece"])
+        if self.stopped is None and ray.get(self.starts.begin.remote(piece)) > TRIES:
+            report = Report(piece, None, f"it ended its worker {TRIES} times")
+        else:
+            try:
+                if self.stopped is not None:
+                    raise JobStopped(self.stopped)
+                report = self.worker.run(piece)
+            except JobStopped as stopped:
+                error = stopped.error
+                return {"report": [json.dumps({"stopped": [error.cause, error.remedy]})]}
+        done = None if report.done is None else asdict(report.done)
+        return {"report": [json.dumps({"piece": piece, "done": done, "reason": report.reason})]}
+
+
+def _connected(address: str) -> Any:
+    try:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of this process, on the terminal; Ray's own logs stay
+        import ray
+        import ray.data
+    except ImportError:
+        raise MissingExtra("ray", "ray", "A job on a cluster") from None
+    if ray.is_initialized():
+        return ray
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"{socket.gethostname()} finds no Ray cluster at {address!r}: {reason}",
+            "Start one (ray start --head), run this on one of its machines with {ray=auto}, or name its address.",
+        ) from error
+    return ray
+
+
+def _room(ray: Any, needs: Mapping[str, float]) -> int:
+    """How many workers the cluster has room for now; it may grow."""
+    room = 0
+    for node in ray.nodes():
+        if node["Alive"]:
+            has = node["Resources"]
+            wanted = [(has.get(name, 0), needs.get(f"num_{name.lower()}s", 0)) for name in ("CPU", "GPU")]
+            room += int(min(amount // need for amount, need in wanted if need))
+    if not room:
+        logger.warning("no machine of the cluster has room for a worker (%s); waiting for one that has", needs)
+    return room

@@ -1,0 +1,387 @@
+"""One piece of a job: read, answered, written, published. The same code in this process, beside it and on Ray.
+
+    reader thread ─▶ batches ─▶ items ─▶ the task's own stream ─▶ answers ─▶ writer thread ─▶ one file, renamed or put
+
+A piece goes through the model by itself, so what shares a batch with a row depends on the piece alone, and a job that
+was interrupted gives the same bits as one that was not. While a file is flushed to the disk, the next piece begins.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+from bertie.bulk.inputs import read_schema
+from bertie.bulk.manifest import FOOTER, Done, model_hash, part_name, read_job
+from bertie.bulk.questions import TASKS, Question
+from bertie.bulk.reading import BATCH_ROWS, Batch, is_all_text, read_piece, texts_of
+from bertie.bulk.stores import joined, new_file
+from bertie.data.source import reason_of
+from bertie.defaults import default_embedding_model, default_language_model
+from bertie.errors import BertieError, CheckpointError, DataError
+from bertie.running.progress import Meter, metered
+from bertie.running.stream import map_ahead
+
+ROW_GROUP = 1 << 16
+_GROUP_BYTES = (
+    48 << 20
+)  # or less than so many rows, where their vectors are wide: a row group is held until it is whole
+TRIES = 3
+ERROR = "error"
+_QUEUED = 4  # batches on their way to the file
+_READ_AHEAD = 2
+_DEFAULT_MODELS: dict[str, Callable[[], str]] = {
+    "embed": default_embedding_model,
+    "rerank": default_embedding_model,
+    "fill": default_language_model,
+    "features": default_language_model,
+}
+logger = logging.getLogger("bertie.bulk")
+
+
+class JobStopped(Exception):
+    """Something that no other piece would do better with: a bad row in a strict job, a full disk, a missing model."""
+
+    def __init__(self, error: BertieError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a piece: done, or set aside for a reason."""
+
+    piece: int
+    done: Done | None
+    reason: str = ""
+
+
+Tick = Callable[[int, int], None]  # so many more rows were answered, and tokens read
+
+
+def named_model(task: str, model: str | None) -> str:
+    """The model of a job: the one named, or the task's own."""
+    if model is not None:
+        return model
+    if task not in _DEFAULT_MODELS:
+        raise DataError(f"{task} needs a model.", "Name its folder or its hub name: {model=}.")
+    return _DEFAULT_MODELS[task]()
+
+
+class Worker:
+    """A job's model, ready on a device of this machine."""
+
+    def __init__(self, output: str, *, device: str | None = None, strict: bool = False) -> None:
+        job = read_job(output)
+        if job is None:
+            raise DataError(
+                f"{output}: {socket.gethostname()} finds no job there.",
+                "The output has to be where every worker sees it: a shared folder or a store.",
+            )
+        self.job, self.output, self.strict = job, output, strict
+        self.schema = read_schema(job.schema)
+        model = named_model(job.task, job.model)
+        found = _hash_here(model)
+        if found != job.model_hash:
+            raise CheckpointError(
+                f"The model {model} on {socket.gethostname()} is not the one that the job began with.",
+                "Put the same files there, or name a folder that all machines share.",
+            )
+        self.question: Question = TASKS[job.task].make(model=model, device=device, **job.settings)
+        self.fields = [one.with_name(job.prefix + one.name) for one in self.question.fields()]
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk")
+
+    def run(self, number: int, tick: Tick = lambda rows, tokens: None) -> Report:
+        """A piece, from its rows to its file. What fails three times is set aside."""
+        return self.start(number, tick)()
+
+    def start(self, number: int, tick: Tick = lambda rows, tokens: None) -> Callable[[], Report]:
+        """As `run`; the piece is computed, and the call that is given waits until its file is there."""
+        reason = ""
+        for attempt in range(TRIES):
+            logger.info("piece %d begins in process %d%s", number, os.getpid(), f", again: {reason}" if attempt else "")
+            try:
+                return self._start(number, tick)
+            except JobStopped:
+                raise
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error.cause if isinstance(error, BertieError) else error}"
+        return lambda: Report(number, None, reason)
+
+    def close(self) -> None:
+        self._writer.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self, number: int, tick: Tick) -> Callable[[], Report]:
+        part = _Part(joined(self.output, part_name(number)), self._written_schema(), self._writer)
+        try:
+            counts = self._answer(number, part, tick)
+        except BaseException:
+            part.discard()
+            raise
+        about = {"job": self.job.fingerprint, "piece": number, **counts}
+        kept = part.keep(json.dumps(about))
+
+        def wait() -> Report:
+            rows, size = kept()
+            return Report(number, Done(rows, counts["errors"], counts["truncated"], counts["tokens"], size))
+
+        return wait
+
+    def _written_schema(self) -> Any:
+        import pyarrow as pa
+
+        return pa.schema([*self.schema, *self.fields, pa.field(self.job.prefix + ERROR, pa.string())])
+
+    def _answer(self, number: int, part: _Part, tick: Tick) -> dict[str, int]:
+        """Put every batch of the piece into its part; gives errors, texts that were cut and tokens."""
+        waiting: deque[_Asked] = deque()
+        piece, meter = self.job.pieces[number], Meter()
+        cuts = self.question.cuts()
+        errors = told = 0
+        source = map(self._asked, read_piece(self.job.files, piece, self.schema, self.job.reading, self.job.columns))
+
+        def items() -> Iterator[object]:
+            with closing(map_ahead(lambda _: next(source, None), repeat(None), depth=_READ_AHEAD)) as batches:
+                for asked in batches:
+                    if asked is None:
+                        return
+                    waiting.append(asked)
+                    yield from asked.items
+
+        def flush(answers: Sequence[Sequence[Any]]) -> None:
+            nonlocal errors, told
+            asked = waiting.popleft()
+            errors += len(asked.errors)
+            part.write(self._written(asked, answers))
+            tick(asked.batch.rows.num_rows, meter.tokens - told)
+            told = meter.tokens
+
+        held = _Held()
+        for block in metered(self.question.blocks(items(), cuts), meter):
+            held.add(block)
+            while waiting and held.count >= len(waiting[0].items):
+                flush(held.take(len(waiting[0].items)))
+        while waiting:  # rows without a single item to ask about
+            flush(held.take(len(waiting[0].items)))
+        return {"errors": errors, "truncated": cuts.cut, "tokens": meter.tokens}
+
+    def _asked(self, batch: Batch) -> _Asked:
+        """The items of a batch's rows, and what is wrong with the rows that have none."""
+        given = [batch.rows.column(name) for name in self.job.columns]
+        columns = [texts_of(column) for column in given]
+        rows: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        if all(map(is_all_text, given)) and not batch.errors and not self._refuses(rows):
+            return _Asked(batch, rows, None, {})
+        errors = dict(batch.errors)
+        items, places = [], []
+        for place, row in enumerate(rows):
+            wrong = errors.get(place) or self._wrong(row)
+            if wrong is None:
+                items.append(row)
+                places.append(place)
+            else:
+                errors[place] = f"{batch.where(place)}: {wrong}"
+                if self.strict:
+                    raise JobStopped(_bad_row(errors[place]))
+        return _Asked(batch, items, places, errors)
+
+    def _refuses(self, rows: list[Any]) -> bool:
+        """Whether the task would refuse one of these rows."""
+        if not self.question.refuses or not rows:
+            return False
+        try:
+            self.question.check(rows)
+        except BertieError:
+            return True
+        return False
+
+    def _wrong(self, row: object) -> str | None:
+        """What is wrong with a row; None if it can be answered."""
+        for name, text in zip(self.job.columns, row if isinstance(row, tuple) else (row,), strict=True):
+            if not isinstance(text, str):
+                kind = "is empty" if text is None else "is not UTF-8" if isinstance(text, bytes) else "is not text"
+                return f"the column {name!r} {kind}"
+        if self.question.refuses:
+            try:
+                self.question.check([row])
+            except BertieError as error:
+                return error.cause.rstrip(".")
+        return None
+
+    def _written(self, asked: _Asked, answers: Sequence[Sequence[Any]]) -> Any:
+        """The rows with the columns of their answers, empty where there is an error."""
+        import pyarrow as pa
+
+        rows = asked.batch.rows
+        found = self.question.arrays(answers)
+        if asked.places is not None:
+            taken: list[int | None] = [None] * rows.num_rows
+            for number, place in enumerate(asked.places):
+                taken[place] = number
+            index = pa.array(taken, type=pa.int64())
+            found = [array.take(index) for array in found]
+        said = pa.nulls(rows.num_rows, pa.string())
+        if asked.errors:
+            said = pa.array([asked.errors.get(place) for place in range(rows.num_rows)], type=pa.string())
+        return pa.RecordBatch.from_arrays([*rows.columns, *found, said], schema=self._written_schema())
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A batch, its items, the rows they are of (None: all), and the errors of the other rows."""
+
+    batch: Batch
+    items: list[Any]
+    places: list[int] | None
+    errors: Mapping[int, str]
+
+
+@dataclass
+class _Held:
+    """Answers that have come, in blocks."""
+
+    blocks: deque[Sequence[Any]] = field(default_factory=deque)
+    count: int = 0
+
+    def add(self, block: Sequence[Any]) -> None:
+        self.blocks.append(block)
+        self.count += len(block)
+
+    def take(self, wanted: int) -> list[Sequence[Any]]:
+        taken: list[Sequence[Any]] = []
+        self.count -= wanted
+        while wanted:
+            block = self.blocks.popleft()
+            if len(block) > wanted:
+                self.blocks.appendleft(block[wanted:])
+                block = block[:wanted]
+            taken.append(block)
+            wanted -= len(block)
+        return taken
+
+
+class _Part:
+    """A parquet file that is written in another thread, a row group at a time, and there once it is kept."""
+
+    def __init__(self, name: str, schema: Any, writer: ThreadPoolExecutor) -> None:
+        import pyarrow.parquet as pq
+
+        self._name, self._pool = name, writer
+        self._pending: deque[Future[None]] = deque()
+        self._held: list[Any] = []
+        self._rows = self._held_rows = self._held_bytes = 0
+        self._new = self._guarded(lambda: new_file(name))
+        leaves = {path: is_vector for one in schema for path, is_vector in _leaves(one.type, one.name)}
+        # Vectors are noise to a compressor.
+        self._parquet = pq.ParquetWriter(
+            self._new.stream,
+            schema,
+            compression={path: "NONE" if is_vector else "ZSTD" for path, is_vector in leaves.items()},
+            use_dictionary=[path for path, is_vector in leaves.items() if not is_vector],
+        )
+
+    def write(self, batch: Any) -> None:
+        """Give a batch to the writer; waits if that is behind."""
+        self._pending.append(self._pool.submit(self._put, batch))
+        while len(self._pending) > _QUEUED or (self._pending and self._pending[0].done()):
+            self._pending.popleft().result()
+
+    def keep(self, about: str) -> Callable[[], tuple[int, int]]:
+        """Publish it, also in the other thread; the call that is given waits for that, and tells rows and bytes."""
+        published = self._pool.submit(self._publish, about)
+
+        def wait() -> tuple[int, int]:
+            while self._pending:
+                self._pending.popleft().result()
+            return published.result()
+
+        return wait
+
+    def discard(self) -> None:
+        for future in self._pending:
+            future.cancel()
+        self._pool.submit(self._drop).result()
+
+    def _put(self, batch: Any) -> None:
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows + BATCH_ROWS > ROW_GROUP or self._held_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._held:
+            table = pa.Table.from_batches(self._held)
+            self._rows += table.num_rows
+            self._held, self._held_rows, self._held_bytes = [], 0, 0
+            self._guarded(lambda: self._parquet.write_table(table, row_group_size=ROW_GROUP))
+
+    def _publish(self, about: str) -> tuple[int, int]:
+        try:
+            self._flush()
+            self._parquet.add_key_value_metadata({FOOTER: about})
+            self._guarded(self._parquet.close)
+            size = self._new.stream.tell()
+            self._guarded(self._new.keep)
+        except BaseException:
+            self._drop()
+            raise
+        return self._rows, size
+
+    def _drop(self) -> None:
+        self._held = []
+        with suppress(OSError, ValueError):
+            self._parquet.close()
+        self._new.discard()
+
+    def _guarded(self, write: Callable[[], Any]) -> Any:
+        """A disk that is full is no fault of the piece."""
+        try:
+            return write()
+        except OSError as error:
+            raise JobStopped(
+                DataError(
+                    f"{self._name}: cannot be written: {reason_of(error)}.",
+                    "Make room, or check who may write there; then run the same job again: it goes on.",
+                )
+            ) from error
+
+
+def _leaves(kind: Any, path: str) -> Iterator[tuple[str, bool]]:
+    """Parquet's columns, by path: a struct's fields, a list's elements; and whether they are the numbers of vectors."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _leaves(kind.field(number).type, f"{path}.{kind.field(number).name}")
+    elif pa.types.is_fixed_size_list(kind):
+        yield f"{path}.list.element", True
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _leaves(kind.value_type, f"{path}.list.element")
+    else:
+        yield path, False
+
+
+def _bad_row(cause: str) -> DataError:
+    return DataError(f"{cause}.", "Correct it; or run without {strict}, and it is an error in its row.", strict=True)
+
+
+def _hash_here(model: str) -> str:
+    try:
+        return model_hash(model)
+    except BertieError as error:
+        raise CheckpointError(
+            f"On {socket.gethostname()}: {error.cause}",
+            f"{error.remedy or ''} Every machine needs the model: a shared folder, or the same path on each.".strip(),
+        ) from error

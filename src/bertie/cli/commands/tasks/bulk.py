@@ -1,0 +1,254 @@
+"""`bertie bulk`: such answers for every row of many files, on one machine or a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertie.cli.support.options import (
+    Chosen,
+    columns_option,
+    delimiter_option,
+    encoding_option,
+    listed,
+    long_option,
+    model_options,
+    with_options,
+)
+
+if TYPE_CHECKING:
+    from bertie.bulk import BulkReport, Prepared
+
+EXAMPLES = """\b
+Examples:
+  bertie bulk embed texts.txt vectors --plan
+  bertie bulk embed texts.txt vectors
+  bertie bulk classify reviews.csv labels -m ./my-sentiment --column review
+  bertie bulk embed "doc*.txt" more-vectors --piece-rows 1000
+"""
+_FORMATS = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
+_JOB = ("column", "columns", "prefix", "encoding", "delimiter", "piece_rows")
+_RUN = ("ray", "gpus_per_worker", "cpus_per_worker", "workers", "strict", "price")
+
+
+@click.group("bulk", epilog=EXAMPLES)
+def command() -> None:
+    """Answer every row of many files, exactly once, and write parquet files with all columns and the answers.
+
+    A job that was stopped goes on when the same command is run again; nothing is lost but unfinished pieces. Rows that
+    cannot be answered have an error in their row. Exit code 3: some pieces were set aside.
+    """
+
+
+def _job_options(function: Callable[..., object]) -> Callable[..., object]:
+    return with_options(
+        function,
+        click.argument("input", nargs=-1, required=True, metavar="INPUT..."),
+        click.argument("output"),
+        click.option("--column", metavar="NAME", help="Column that holds the text. [default: found by its name]"),
+        columns_option,
+        click.option("--prefix", default="", metavar="TEXT", help="Put this before the names of the answers' columns."),
+        click.option(
+            "--input-format", type=click.Choice(_FORMATS), help="Format of the files. [default: by the ending]"
+        ),
+        encoding_option,
+        delimiter_option,
+        click.option("--strict", is_flag=True, help="Stop at the first row that cannot be answered."),
+        click.option(
+            "--piece-rows",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Rows of a piece, whose answers are one file. [default: what makes 128 MB, at most 262144]",
+        ),
+        click.option(
+            "--workers",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Processes on this machine, or at most on Ray. [default: one, or one to a GPU; on Ray what fits]",
+        ),
+        click.option(
+            "--ray", metavar="ADDRESS", help="Use a Ray cluster: auto on one of its machines, or its address."
+        ),
+        click.option("--gpus-per-worker", type=click.FloatRange(min=0, min_open=True), metavar="N", help="With --ray."),
+        click.option(
+            "--cpus-per-worker",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="N",
+            help="With --ray. [default: 1]",
+        ),
+        click.option(
+            "--price",
+            type=click.FloatRange(min=0),
+            metavar="X",
+            help="Of a worker's hour: says what a million rows cost.",
+        ),
+        click.option("--plan", is_flag=True, help="Say what would be done, and do nothing."),
+        click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
+    )
+
+
+def _task(name: str, summary: str, *options: Callable[[Any], Any], default: str | None = None, needs: str = "") -> None:
+    """Add a command for a task; what is neither of the job nor of the run is a setting of the task."""
+
+    def run(chosen: Chosen, **values: Any) -> int:
+        return _run(name, chosen, values)
+
+    run.__doc__ = summary
+    made = _job_options(model_options(default=default, needs=needs)(with_options(run, *options)))
+    command.add_command(click.command(name)(made))
+
+
+def _layers(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int] | None:
+    from bertie.cli.commands.tasks.features import layer_numbers
+
+    return layer_numbers(value)
+
+
+_top_k = click.option("-k", "--top-k", type=click.IntRange(min=1), metavar="K", help="How many to give.")
+_split = click.option("--targets", metavar="A,B", callback=lambda c, p, value: listed(value), help="Only these words.")
+_task(
+    "embed",
+    "Vectors of texts: a column `embedding`, a list of numbers of one size.",
+    click.option("--pooling", metavar="MODE", callback=lambda c, p, value: listed(value), help="mean, cls, max, …"),
+    click.option("--normalize/--no-normalize", default=None, help="Vectors of length 1, or as they are."),
+    click.option("--truncate-dim", type=click.IntRange(min=1), metavar="N", help="Keep the first N numbers."),
+    click.option("--precision", type=click.Choice(["float32", "binary", "ubinary"]), help="Type of the numbers."),
+    click.option("--prompt-name", metavar="NAME", help="A prompt of the model: query, document, …"),
+    click.option("--prompt", metavar="TEXT", help="Put this text before every text."),
+    long_option("truncate"),
+    default="all-MiniLM-L6-v2",
+)
+_task(
+    "classify",
+    "Labels for texts or pairs: columns `label` and `score`; with --top-k also `labels`.",
+    _top_k,
+    click.option("--multi-label/--one-label", default=None, help="Whether several labels may hold at once."),
+    long_option("truncate"),
+    needs="a text classifier (BertForSequenceClassification)",
+)
+_task(
+    "tag",
+    "Entities of texts: a column `entities`, a list for each row.",
+    click.option(
+        "--aggregation",
+        type=click.Choice(["none", "simple", "first", "average", "max"]),
+        help="How tokens become entities. [default: simple]",
+    ),
+    needs="a token classifier (BertForTokenClassification)",
+)
+_task(
+    "answer",
+    "Answers to questions by quoting contexts: `answer`, `score`, `start`, `end`, `no_answer_score`.",
+    click.option("--n-best", type=click.IntRange(min=1), help="Quotations to give, in a column `candidates`."),
+    click.option("--threshold", type=float, help="How much better 'no answer' has to be. [default: 0]"),
+    needs="an answer model (BertForQuestionAnswering)",
+)
+_task(
+    "rerank",
+    "How well documents answer queries: a column `score`, for the two columns of each row.",
+    click.option("--relevant", metavar="LABEL", help="The label to rank by, where there are several."),
+    long_option("windows"),
+    default="all-MiniLM-L6-v2, by cosine",
+)
+_task("fill", "Words for [MASK]: columns `filled`, `masks` and `fillings`.", _top_k, _split, default="bertie-mini")
+_task(
+    "features",
+    "A vector for every token from chosen layers: a column `tokens`.",
+    click.option(
+        "--layers", metavar="N,N", callback=_layers, help="0 is the first, -1 the last. [default: the last 4]"
+    ),
+    long_option("truncate"),
+    default="bertie-mini",
+)
+
+
+def _run(task: str, chosen: Chosen, values: dict[str, Any]) -> int:
+    from bertie.bulk import prepare, run  # with torch, which help does without
+
+    plan, as_json, strict = values.pop("plan"), values.pop("as_json"), values["strict"]
+    job = {name: values.pop(name) for name in _JOB}
+    how = {name: values.pop(name) for name in _RUN}
+    prepared = prepare(
+        task,
+        list(values.pop("input")),
+        values.pop("output"),
+        chosen.model,
+        format=values.pop("input_format"),
+        **job,
+        **{name: value for name, value in {**values, "dtype": chosen.dtype}.items() if value is not None},
+    )
+    if plan:
+        _say_plan(prepared, as_json=as_json)
+        return 0
+    if not as_json:
+        _say_begin(prepared)
+    device = None if how["ray"] else chosen.settings["device"]
+    report = run(prepared, **how, device=device, progress=not as_json, stopped=_say_stopped)
+    if as_json:
+        click.echo(json.dumps(asdict(report)))
+    else:
+        _say_end(report, strict=strict)
+    return 3 if report.set_aside else 0
+
+
+def _say_plan(prepared: Prepared, *, as_json: bool) -> None:
+    job = prepared.job
+    plan: Mapping[str, object] = {
+        "task": job.task,
+        "model": job.model or "the task's own",
+        "reads": ", ".join(map(repr, job.columns)),
+        "files": f"{len(job.files):,}, {sum(file.size for file in job.files):,} bytes",
+        "rows": f"about {job.rows:,}",
+        "pieces": f"{len(job.pieces):,} of {job.piece_rows:,} rows",
+        "done": f"{len(prepared.state.done):,} pieces, {prepared.rows_done:,} rows",
+        "left": f"{len(prepared.left):,} pieces, about {prepared.rows_left:,} rows",
+        "output": prepared.output,
+    }
+    if prepared.part_bytes:
+        plan = {**plan, "a file has": f"about {prepared.part_bytes / 2**20:,.0f} MB"}
+    if as_json:
+        click.echo(json.dumps(plan))
+        return
+    for name, value in plan.items():
+        click.echo(f"{name:<10}  {value}")
+
+
+def _say_begin(prepared: Prepared) -> None:
+    left, pieces = len(prepared.left), len(prepared.job.pieces)
+    if not left:
+        click.echo("Nothing is left to do: the job was finished before.", err=True)
+    elif not prepared.is_new:
+        click.echo(f"The job goes on: {pieces - left:,} of {pieces:,} pieces are done.", err=True)
+    else:
+        click.echo(f"{len(prepared.job.files):,} files, about {prepared.job.rows:,} rows, {pieces:,} pieces.", err=True)
+
+
+def _say_stopped(report: BulkReport) -> None:
+    click.echo(
+        f"\n{report.pieces_done:,} of {report.pieces:,} pieces are done. Run the same command again to go on.", err=True
+    )
+
+
+def _say_end(report: BulkReport, *, strict: bool) -> None:
+    click.echo(f"{report.rows:,} rows in {report.pieces_done:,} files in {report.output}")
+    if report.computed:
+        cost = "" if report.cost_per_million is None else f", {report.cost_per_million:,.2f} per million rows"
+        click.echo(f"{report.rows_per_second:,.0f} rows/s, {report.tokens_per_second:,.0f} tokens/s{cost}")
+    if report.errors:
+        click.echo(f"{_note()} {report.errors:,} rows could not be answered; their column 'error' says why.", err=True)
+    if report.truncated:
+        click.echo(f"{_note()} {report.truncated:,} texts were longer than the model and cut: see --long.", err=True)
+    for piece, reason in report.set_aside.items():
+        click.echo(f"{click.style('set aside:', fg='red')} {piece}: {reason}", err=True)
+    if report.set_aside:
+        click.echo(
+            f"{len(report.set_aside):,} pieces were set aside. Run the same command to try them again.", err=True
+        )
+
+
+def _note() -> str:
+    return click.style("note:", fg="yellow")

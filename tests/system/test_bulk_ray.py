@@ -1,0 +1,147 @@
+"""Bulk jobs on a real Ray cluster of three nodes, each with processes of its own, of which some are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertie
+from bulk_jobs import answers, parquet_files, some_texts
+from sentence_models import tiny_sentence_model
+from system.bulk_kills import Driver, begun, parts, wait_for
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'bertie[ray]'")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+NODES = 3
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    made = Cluster()
+    for _ in range(NODES):
+        add_node(made)
+    yield made
+    made.shutdown()
+
+
+def add_node(cluster: Any) -> Any:
+    return cluster.add_node(num_cpus=1, object_store_memory=80 << 20, include_dashboard=False)
+
+
+def logs(cluster: Any) -> list[Path]:
+    return list((Path(cluster.head_node.get_session_dir_path()) / "logs").glob("worker-*.err"))
+
+
+def prepared(folder: Path, pieces: int, piece_rows: int, address: str) -> dict[str, Any]:
+    texts = some_texts(pieces * piece_rows)
+    parquet_files(folder / "in", texts)
+    asked = {"input": str(folder / "in"), "model": tiny_sentence_model(folder / "model"), "piece_rows": piece_rows}
+    bertie.bulk("embed", **asked, output=folder / "whole")
+    return {**asked, "output": str(folder / "out"), "ray": address}
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def kill_a_worker(cluster: Any, seen: int) -> None:
+    """The process that began a piece last, as far as it still lives."""
+    for _, process in reversed(begun(*logs(cluster))[seen:]):
+        if alive(process):
+            os.kill(process, signal.SIGKILL)
+            return
+
+
+def kill_a_node(cluster: Any) -> None:
+    node = random.Random(0).choice(sorted(cluster.worker_nodes, key=id))
+    cluster.remove_node(node, allow_graceful=False)  # SIGKILL to its raylet; its workers end with it
+    add_node(cluster)
+
+
+def run_and_kill(cluster: Any, folder: Path, what: list[str], *, pieces: int, piece_rows: int) -> None:
+    """A job during which these are killed, one after the other, at random moments; after a driver, the job goes on."""
+    asked = prepared(folder, pieces, piece_rows, cluster.address)
+    out, chance, seen = folder / "out", random.Random(len(what)), len(begun(*logs(cluster)))
+    driver = Driver(asked, folder / "log")
+    done = lost = 0
+    for victim in what:
+        wait_for(lambda done=done: parts(out) > done, "a part", driver)  # type: ignore[misc]
+        time.sleep(chance.uniform(0, 0.2))
+        if victim == "worker":
+            kill_a_worker(cluster, seen)
+            lost += 1
+        elif victim == "node":
+            kill_a_node(cluster)
+            lost += 1
+        else:
+            driver.kill()
+            lost += NODES  # each worker may lose the piece that it was at
+            driver = Driver(asked, folder / "log")
+        done = parts(out)
+    report = driver.finished()
+    assert report["rows"] == pieces * piece_rows
+    assert not report["set_aside"]
+    assert answers(out).equals(answers(folder / "whole"))  # every row once, in order, bit for bit
+    twice = len(begun(*logs(cluster))) - seen - pieces
+    assert 0 <= twice <= lost, f"{twice} pieces were begun twice after {what}"
+    del asked["ray"]  # where a job runs is not what it is
+    assert bertie.bulk("embed", **asked).computed == 0
+
+
+def test_workers_nodes_and_drivers_are_killed_and_nothing_is_lost(cluster: Any, tmp_path: Path) -> None:
+    run_and_kill(cluster, tmp_path, ["worker", "node", "driver"], pieces=16, piece_rows=500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(20))
+def test_twenty_runs_with_random_kills(cluster: Any, tmp_path: Path, number: int) -> None:
+    chance = random.Random(number)
+    run_and_kill(cluster, tmp_path, chance.choices(["worker", "node", "driver"], k=3), pieces=30, piece_rows=800)
+
+
+@pytest.mark.slow
+def test_a_piece_that_kills_three_workers_is_set_aside(cluster: Any, tmp_path: Path) -> None:
+    """Whoever begins the first piece of all is killed, three times."""
+    asked = prepared(tmp_path, 4, 3000, cluster.address)
+    seen = len(begun(*logs(cluster)))
+    driver = Driver(asked, tmp_path / "log")
+
+    def killed() -> bool:
+        for piece, process in begun(*logs(cluster))[seen:]:
+            if piece == 0 and alive(process) and not (tmp_path / "out" / "part-000000.parquet").exists():
+                os.kill(process, signal.SIGKILL)
+        return driver.process.poll() is not None
+
+    wait_for(killed, "the job's end")
+    report = driver.finished()
+    assert list(report["set_aside"].values()) == ["it ended its worker 3 times"]
+    assert report["computed"] == 3
+
+
+@pytest.mark.slow
+def test_a_model_that_a_node_lacks_is_said_with_the_node(cluster: Any, tmp_path: Path) -> None:
+    """The model goes while workers start: they say where it is missing, and the job stays as it was."""
+    asked = prepared(tmp_path, 4, 100, cluster.address)
+    driver = Driver(asked, tmp_path / "log")
+    wait_for(lambda: (tmp_path / "out" / "_job" / "job.json").exists(), "the job")
+    Path(asked["model"]).rename(tmp_path / "moved")
+    _, said = driver.process.communicate(timeout=300)
+    assert driver.process.returncode == 1
+    assert "Every machine needs the model" in said
+    (tmp_path / "moved").rename(asked["model"])
+    assert Driver(asked, tmp_path / "log").finished()["rows"] == 400
