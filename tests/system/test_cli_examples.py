@@ -49,9 +49,9 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     return captured.out
 
 
-# These need a server that runs on (test_serve_client.py), train for minutes (test_train_commands.py), or measure times
-# (unit/compression/test_compressing.py).
-ELSEWHERE = ("serve", "client", "finetune", "pretrain", "compress")
+# These need a server that runs on (test_serve_client.py, test_explore_command.py), train for minutes
+# (test_train_commands.py), or measure times (unit/compression/test_compressing.py).
+ELSEWHERE = ("serve", "client", "explore", "finetune", "pretrain", "compress")
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ELSEWHERE])

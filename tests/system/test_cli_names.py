@@ -77,7 +77,7 @@ def test_tasks_that_are_named_bring_their_own_default() -> None:
     def shared(*tasks: str) -> dict[str, tuple[str, ...]]:
         return {choice.name: choice.tasks for choice in _default_models(tasks)}
 
-    both = {"all-MiniLM-L6-v2": ("embed",), "bertie-mini": ("fill", "next", "features")}
+    both = {"all-MiniLM-L6-v2": ("embed", "explore"), "bertie-mini": ("fill", "next", "features", "explore")}
     assert shared() == both
     assert shared("embed") == {"all-MiniLM-L6-v2": ("embed",)}
     assert shared("next") == {"bertie-mini": ("next",)}

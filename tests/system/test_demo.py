@@ -31,7 +31,8 @@ def test_the_demo_finds_what_is_meant(demo: Any, capsys: pytest.CaptureFixture[s
         assert found in shown
     assert "3 questions answered in" in shown
     commands = [line for line in shown.splitlines() if "bertie" in line.split("-m")[-1] and line.startswith("  ")]
-    assert len(commands) == 3
+    assert len(commands) == 4
+    assert " explore " in commands[-1]
 
 
 def test_the_facts_are_many_and_different() -> None:

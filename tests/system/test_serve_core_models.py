@@ -61,7 +61,7 @@ def test_models_are_loaded_and_unloaded_with_an_admin_key(models: dict[str, str]
         assert http.post("/v1/tag", json={"inputs": "a"}).status_code == 422
         loaded = http.post("/admin/models", json={"name": "ner", "source": models["tag"]})
         assert loaded.status_code == 200, loaded.text
-        assert loaded.json()["tasks"] == ["tag"]
+        assert loaded.json()["tasks"] == ["explore", "tag"]
         assert http.post("/v1/tag", json={"inputs": "a dog"}).status_code == 200
         assert {one["id"] for one in http.get("/v1/models").json()["data"]} == {"one", "ner"}
         assert http.get("/v1/models/ner").json()["id"] == "ner"

@@ -7,12 +7,12 @@ import json
 import re
 from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
 
 import httpx
 import pytest
 from serving import client, folders, settings
 
+from bertie.explore.page import STATIC
 from bertie.serve import middleware
 from bertie.serve.app import ROUTES
 from bertie.serve.logs import start_logging
@@ -139,7 +139,8 @@ def test_the_page_s_files_and_no_others_are_served(open_server: Running) -> None
             request = http.build_request("GET", path)
             request.url = httpx.URL(open_server.url + "/").copy_with(raw_path=path.encode())
             assert http.send(request).status_code == 404
-        files = list((Path(middleware.__file__).parent / "static").glob("*.*"))
+        files = list(STATIC.glob("*.*"))
+        assert files
         for file in files:
             answer = http.get(f"/static/{file.name}")
             assert answer.status_code == 200

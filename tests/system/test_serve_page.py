@@ -155,7 +155,7 @@ def test_every_tab_answers_its_example(page: Any, watch: Watch, server: Server, 
     go(page, tab)
     shown = ask(page)
     assert page.query_selector("#answer .error") is None, shown
-    assert "ms there and back" in shown
+    assert "ms round trip" in shown
     curl = page.text_content("#curl")
     assert curl.startswith(f"curl -s {server.url}/")
     drawn = {
@@ -220,6 +220,22 @@ def test_tabs_and_form_work_from_the_keyboard(page: Any) -> None:
     page.wait_for_selector("#answer .took")
 
 
+def test_explore_is_a_section_of_the_page(page: Any, watch: Watch, server: Server) -> None:
+    page.click("#section-explore")
+    page.wait_for_selector("#view[data-ready='attention']")
+    assert page.is_hidden("#tasks")
+    for model in ("my-ner", "my-squad"):
+        page.select_option("#model", model)
+        page.wait_for_selector("#opened:not(:has(#view)), .busy #opened", state="attached")
+        page.wait_for_selector("#explore:not(.busy) #view[data-ready='attention']")
+        assert page.locator(".thumb").count() > 0
+    page.click("#section-tasks")
+    page.wait_for_selector("#tab-embed[aria-selected=true]")
+    assert page.is_hidden("#explore")
+    assert not watch.errors
+    assert {urlsplit(url).netloc for url in watch.requests} == {urlsplit(server.url).netloc}
+
+
 def test_dark_and_small(browser: Any, server: Server) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
     page = context.new_page()
@@ -281,7 +297,7 @@ def test_the_policy_forbids_everything_from_elsewhere(page: Any, server: Server)
     assert set(parts.values()) <= {"'self'", "'none'"}
     assert parts["default-src"] in ("'self'", "'none'")
     assert "unsafe" not in policy
-    for path in ("/static/page.js", "/static/page.css", "/static/show.js", "/static/tasks.js", "/static/icon.svg"):
+    for path in ("/static/page.js", "/static/page.css", "/static/icon.svg"):
         response = server.get(path)
         assert response.status_code == 200
         assert response.headers["x-content-type-options"] == "nosniff"
@@ -299,9 +315,9 @@ def test_no_file_of_the_page_names_another_host_or_writes_markup() -> None:
 
     import bertie
 
-    folder = Path(bertie.__file__).parent / "serve" / "static"
+    folder = Path(bertie.__file__).parent / "explore" / "page" / "static"
     files = [file for file in folder.iterdir() if file.suffix in (".html", ".js", ".css", ".svg")]
-    assert len(files) >= 5
+    assert len(files) == 4
     for file in files:
         text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|//cdn|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text), (

@@ -51,8 +51,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compression": TASKS | {"tasks", "training"},
     "client": LOWEST | {"data"},
     "explore": TASKS | {"tasks", "training"},
-    "serve": TASKS | {"tasks"},
-    "cli": TASKS | {"tasks", "search", "training", "serve", "bulk", "client", "certificate", "convert", "compression"},
+    "serve": TASKS | {"tasks", "explore"},
+    "cli": TASKS
+    | {"tasks", "search", "training", "explore", "compression", "serve", "bulk", "client", "certificate", "convert"},
     "__main__": {"cli"},
 }
 NO_TORCH = {*LOWEST, "library", "config", "text", "data", "defaults", "client", "cli"}

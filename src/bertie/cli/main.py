@@ -27,7 +27,7 @@ SECTIONS = {
     ),
     "Training": ("training", "finetune pretrain"),
     "Checkpoints": ("checkpoints", "inspect verify convert"),
-    "Serving": ("serving", "serve client"),
+    "Serving": ("serving", "serve client explore"),
     "This machine": ("", "doctor"),
 }
 EXAMPLES = {

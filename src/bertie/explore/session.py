@@ -217,6 +217,12 @@ class Session:
         off = f", off={self.off}" if self.off else ""
         return f"Session({', '.join(map(repr, self.texts))}, task={self.task!r}, model={self.name!r}{off})"
 
+    def _repr_html_(self) -> str:
+        """The page, in a notebook: without a server and without a network."""
+        from bertie.explore.page.saved import inline  # it needs sessions
+
+        return inline(self)
+
     # -- running -----------------------------------------------------------------------------------------------------
 
     @contextmanager

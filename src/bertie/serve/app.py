@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,20 +19,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import bertie
+from bertie.explore.page import STATIC
 from bertie.serve import schemas
 from bertie.serve.failures import Refusal
 from bertie.serve.middleware import Middleware
-from bertie.serve.routes import embed, fill, scores, server
+from bertie.serve.routes import embed, explore, fill, scores, server
 from bertie.serve.routes.rows import make_route
 from bertie.serve.service import AnyRoute, Call, Header, Service
 from bertie.serve.tasks import ROW_ROUTES
 
-STATIC = Path(__file__).parent / "static"
 ROUTES: list[AnyRoute] = [
     *embed.ROUTES,
     *scores.ROUTES,
     *(make_route(task, declared) for task, declared in ROW_ROUTES.items()),
     *fill.ROUTES,
+    *explore.ROUTES,
     *server.ROUTES,
 ]
 PAGE_POLICY = (
@@ -49,6 +49,7 @@ _TYPES = {
     ".ico": "image/x-icon",
     ".woff2": "font/woff2",
     ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
 }
 _ERRORS = {
     400: "Nothing to work on, or not JSON.",

@@ -67,7 +67,8 @@ class ServedTask:
     """A task under its name.
 
     `classes` of checkpoints are served for it when no task is named; `fits` judges whether one of them really can.
-    Tasks of one `head` share one copy of the weights. What runs it does the tasks of `also` as well.
+    Tasks of one `head` share one copy of the weights. What runs it does the tasks of `also` as well. A `late` one is
+    served with every model; beside other tasks it opens the model itself, when it is first asked.
     """
 
     name: str
@@ -76,6 +77,7 @@ class ServedTask:
     head: str = ""
     fits: Callable[[OpenModel], bool] = lambda loaded: True
     also: Callable[[Any], tuple[str, ...]] = lambda runner: ()
+    late: bool = False
 
 
 @dataclass(eq=False)
@@ -219,12 +221,16 @@ class Models:
         model.architecture, tasks = chosen_tasks(self._tasks, choice)
         runners = open_runners(tasks, choice.source, Place(settings.device, settings.dtype))
         if not choice.tasks:
-            runners = {task.name: runners[task.name] for task in tasks if task.fits(runners[task.name].loaded)}
+            fitting = [task for task in tasks if task.late or task.fits(runners[task.name].loaded)]
+            runners = {task.name: runners[task.name] for task in fitting}
         for task in tasks:
             for other in task.also(runners[task.name]) if task.name in runners else ():
                 runners.setdefault(other, runners[task.name])
-        for runner in runners.values():
-            warm_up(runner)
+        for task in tasks:
+            if not task.late and task.name in runners:
+                warm_up(runners[task.name])
+        if all(task.late for task in tasks):
+            runners[tasks[0].name].warm_up()
         loaded = next(iter(runners.values())).loaded
         model.device, model.dtype = str(loaded.model.device), loaded.dtype
         on_cpu = loaded.model.device.type == "cpu"
@@ -298,7 +304,8 @@ def chosen_tasks(tasks: Mapping[str, ServedTask], choice: ModelChoice) -> tuple[
     chosen = choice.tasks or tuple(name for name, task in tasks.items() if found in task.classes)
     if not chosen:
         raise InputError(f"{choice.source} is a {found}, which no route serves.", "Name a task with --task.")
-    return found, [tasks[name] for name in dict.fromkeys(chosen)]
+    late = [] if choice.tasks else [name for name, task in tasks.items() if task.late]
+    return found, [tasks[name] for name in dict.fromkeys((*chosen, *late))]
 
 
 def open_runners(tasks: Sequence[ServedTask], source: str, place: Place) -> dict[str, Runner]:
@@ -309,7 +316,8 @@ def open_runners(tasks: Sequence[ServedTask], source: str, place: Place) -> dict
         head = task.head or task.name
         shared = by_head.get(head)
         opened[task.name] = task.open(source, place) if shared is None else task.open(shared, Place())
-        by_head.setdefault(head, opened[task.name].loaded)
+        if not task.late:
+            by_head.setdefault(head, opened[task.name].loaded)
     return opened
 
 

@@ -179,9 +179,11 @@ def make_server(settings: Settings, *, when_ready: bool = False) -> DrainingServ
 
 def serve(
     settings: Settings, sock: socket.socket, *, parent: int | None = None, when_ready: bool = False,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = print, on_ready: Callable[[str], None] | None = None,
 ) -> int:  # fmt: skip
     """Serve until told to stop, or until the `parent` process is gone; the exit code. `when_ready`: see make_server.
+
+    `on_ready` is given the address when the models are there; without it, that is said.
 
     A model that cannot be loaded is the error it is everywhere else.
     """
@@ -198,7 +200,7 @@ def serve(
     url = address(sock)
     if not when_ready:
         server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")
-    server.on_ready = lambda: say(f"Ready: {url}")
+    server.on_ready = lambda: say(f"Ready: {url}") if on_ready is None else on_ready(url)
     try:
         server.run([sock])
     finally:

@@ -67,6 +67,7 @@ class Settings:
     admin_keys: frozenset[bytes] = frozenset()
     allowed_hosts: tuple[str, ...] = ()
     drain_seconds: float = 25.0
+    prune_folder: str | None = None  # where the page may write pruned checkpoints; None: nowhere
     log_level: str = "info"
 
 

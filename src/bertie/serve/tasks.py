@@ -30,6 +30,7 @@ from bertie.model import BertForSequenceClassification
 from bertie.running.open import OpenModel, open_model
 from bertie.running.task import RowTask
 from bertie.serve.bodies import LABEL_BYTES, NUMBER_BYTES, encode
+from bertie.serve.explore import ExploreRunner
 from bertie.serve.failures import invalid
 from bertie.serve.models import Place, Runner, ServedTask, Source
 from bertie.serve.routes.embed import EmbedRunner, SparseRunner
@@ -168,6 +169,7 @@ _DECLARED = [
         (_BARE, _BOTH, _MASKED),
         head="none",
     ),
+    ServedTask("explore", ExploreRunner, late=True),
 ]
 TASKS: dict[str, ServedTask] = {task.name: task for task in _DECLARED}
 ROW_ROUTES: dict[str, RowRoute[Any, Any]] = {

@@ -32,6 +32,6 @@ def test_tasks_of_one_head_share_its_weights(tmp_path: Path) -> None:
     folder = saved(tmp_path, "BertForMaskedLM")
     _, tasks = chosen_tasks(TASKS, ModelChoice("m", folder))
     made = open_runners(tasks, folder, Place("cpu", None))
-    assert set(made) == {"embed", "features", "fill", "embed_sparse"}
+    assert set(made) == {"embed", "features", "fill", "embed_sparse", "explore"}
     assert made["embed"].loaded.model is made["features"].loaded.model
     assert made["fill"].loaded.model is made["embed_sparse"].loaded.model

@@ -40,7 +40,7 @@ Then open the address in a browser, or:
 NEEDED = ("fastapi", "uvicorn", "httptools", "msgspec", "prometheus_client")
 F = TypeVar("F", bound=Callable[..., object])
 _FIRST = ("embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features")
-TASKS = tuple(dict.fromkeys((*_FIRST, *TASK_ROUTES)))
+TASKS = tuple(dict.fromkeys((*_FIRST, *TASK_ROUTES, "explore")))
 _LANGUAGE_TASKS = ("fill", "next", "features")
 
 
@@ -163,6 +163,8 @@ def _default_models(tasks: tuple[str, ...]) -> tuple[ModelChoice, ...]:
     of another server finds the one there is; the one that embeds is first, for /info and /tokenize."""
     language = tuple(task for task in tasks or _LANGUAGE_TASKS if task in _LANGUAGE_TASKS)
     others = tuple(task for task in tasks or ("embed",) if task not in _LANGUAGE_TASKS)
+    if not tasks:  # all that they can do, so both can be looked into
+        language, others = (*language, "explore"), (*others, "explore")
     choices = []
     if others:
         choices.append(ModelChoice(DEFAULT_MODEL, default_embedding_model(), others))

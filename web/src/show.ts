@@ -1,39 +1,24 @@
-// Drawing answers. Everything that came from a person or a model becomes text nodes, never markup.
+// Drawing answers: bars, strips, tables, marked texts. Both sections of the page use them.
+
+import { clip, make, number } from "./dom.ts";
+import { t } from "./words.ts";
 
 const TONES = 6;
 
-/** An element with properties and children; strings become text nodes. */
-export function make(tag, properties = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name === "class") element.className = value;
-    else if (name in element) element[name] = value;
-    else element.setAttribute(name, value);
-  }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
+export interface Scored {
+  name: string;
+  score: number;
 }
 
-export function heading(text) {
-  return make("h2", {}, text);
-}
-
-/** A text that an answer is about. */
-export function quoted(text) {
-  return make("p", { class: "quote" }, text);
-}
-
-export function number(value, digits = 3) {
-  return Number.isFinite(value) ? value.toFixed(digits) : String(value);
-}
-
-export function clip(text, size = 60) {
-  const letters = Array.from(text);
-  return letters.length <= size ? text : `${letters.slice(0, size - 1).join("")}…`;
+export interface Span {
+  start: number;
+  end: number;
+  label: string;
+  title?: string;
 }
 
 /** Names with scores as bars, the best in bold if they compete. Scores beyond 0…1 are drawn against the largest. */
-export function bars(rows, { compete = true } = {}) {
+export function bars(rows: Scored[], { compete = true }: { compete?: boolean } = {}): HTMLElement {
   const scores = rows.map((row) => row.score);
   const largest = Math.max(1, ...scores.map(Math.abs));
   const winner = compete ? scores.indexOf(Math.max(...scores)) : -1;
@@ -43,7 +28,7 @@ export function bars(rows, { compete = true } = {}) {
     fill.style.width = `${(100 * Math.max(0, row.score)) / largest}%`;
     const best = place === winner ? " best" : "";
     grid.append(
-      make("span", { class: `name${best}`, title: row.name }, row.name || "␣"),
+      make("span", { class: `name${best}`, title: row.name, dir: "auto" }, row.name || "␣"),
       make("span", { class: "track" }, fill),
       make("span", { class: `value${best}` }, number(row.score)),
     );
@@ -52,28 +37,29 @@ export function bars(rows, { compete = true } = {}) {
 }
 
 /** A vector as a strip: a stripe to a number, orange above zero and blue below, stronger further away from it. */
-export function strip(values, { thin = false } = {}) {
-  const canvas = make("canvas", { width: values.length, height: 1, class: thin ? "thin" : "" });
+export function strip(values: ArrayLike<number>, { thin = false }: { thin?: boolean } = {}): HTMLCanvasElement {
+  const all = Array.from(values);
+  const canvas = make("canvas", { width: Math.max(1, all.length), height: 1, class: thin ? "strip-line thin" : "strip-line" });
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `a vector of ${values.length} numbers`);
-  const sizes = values.map(Math.abs).sort((a, b) => a - b);
+  canvas.setAttribute("aria-label", t("vectorOf", all.length));
+  const sizes = all.map(Math.abs).sort((a, b) => a - b);
   const strong = sizes[Math.floor(0.98 * (sizes.length - 1))] || 1;
-  const context = canvas.getContext("2d");
-  const image = context.createImageData(values.length, 1);
-  values.forEach((value, place) => {
+  const context = canvas.getContext("2d")!;
+  const image = context.createImageData(canvas.width, 1);
+  all.forEach((value, place) => {
     const [red, green, blue] = value > 0 ? [224, 112, 28] : [38, 112, 196];
     image.data.set([red, green, blue, Math.round(255 * Math.min(1, Math.abs(value) / strong))], 4 * place);
   });
   context.putImageData(image, 0, 0);
   canvas.addEventListener("mousemove", (event) => {
-    const place = Math.min(values.length - 1, Math.floor((event.offsetX / canvas.clientWidth) * values.length));
-    if (place >= 0) canvas.title = `number ${place}: ${number(values[place], 4)}`;
+    const place = Math.min(all.length - 1, Math.floor((event.offsetX / canvas.clientWidth) * all.length));
+    if (place >= 0) canvas.title = t("numberAt", place, number(all[place], 4));
   });
   return canvas;
 }
 
 /** A text's vector with what there is to say about it. */
-export function vectorOf(text, values) {
+export function vectorOf(text: string, values: number[]): HTMLElement {
   const norm = Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
   return make(
     "div",
@@ -81,18 +67,18 @@ export function vectorOf(text, values) {
     make(
       "div",
       { class: "what" },
-      make("span", { title: text }, text),
-      make("span", {}, `${values.length} numbers, length ${number(norm, 2)}`),
+      make("span", { title: text, dir: "auto" }, text),
+      make("span", {}, t("vectorFacts", values.length, number(norm, 2))),
     ),
     strip(values),
   );
 }
 
 /** Similarities as a table whose cells are as dark as they are alike. */
-export function matrix(rows, columns, scores) {
+export function matrix(rows: string[], columns: string[], scores: number[][]): HTMLElement {
   const tones = [31, 150, 132];
   const table = make("table", { class: "matrix" });
-  const top = make("tr", {}, make("th"));
+  const top = make("tr", {}, make("td"));
   columns.forEach((text, place) => top.append(make("th", { title: text, scope: "col" }, String(place + 1))));
   table.append(make("thead", {}, top));
   const body = make("tbody");
@@ -111,9 +97,9 @@ export function matrix(rows, columns, scores) {
 }
 
 /** A text with spans marked. Offsets count characters as Python does, which is not how JavaScript does. */
-export function marked(text, spans) {
+export function marked(text: string, spans: Span[]): HTMLElement {
   const letters = Array.from(text);
-  const whole = make("div", { class: "text" });
+  const whole = make("div", { class: "text", dir: "auto" });
   let at = 0;
   for (const span of [...spans].sort((a, b) => a.start - b.start)) {
     if (span.start < at) continue;
@@ -128,7 +114,7 @@ export function marked(text, spans) {
   return whole;
 }
 
-export function ranking(rows) {
+export function ranking(rows: { text: string; score: number }[]): HTMLElement {
   const scores = rows.map((row) => row.score);
   const least = Math.min(0, ...scores);
   const range = Math.max(...scores, 1e-9) - least || 1;
@@ -141,7 +127,7 @@ export function ranking(rows) {
         "li",
         {},
         make("span", { class: "place" }, String(place + 1)),
-        make("span", {}, row.text),
+        make("span", { dir: "auto" }, row.text),
         make("span", { class: "number" }, number(row.score)),
         make("span", { class: "track" }, fill),
       ),
@@ -150,20 +136,20 @@ export function ranking(rows) {
   return list;
 }
 
-export function pieces(tokens) {
+export function pieces(tokens: { id: number; text: string; special: boolean }[]): HTMLElement {
   const line = make("div", { class: "pieces" });
   for (const token of tokens) {
     const id = make("small", {}, String(token.id));
-    line.append(make("span", { class: token.special ? "piece special" : "piece" }, token.text || "␣", id));
+    line.append(make("span", { class: token.special ? "piece special" : "piece" }, make("bdi", {}, token.text || "␣"), id));
   }
   return line;
 }
 
-/** What went wrong, and what to do about it. */
-export function trouble(cause, remedy) {
-  return make("div", { class: "error", role: "alert" }, make("strong", {}, cause), remedy ? make("p", {}, remedy) : null);
+/** A text that an answer is about. */
+export function quoted(text: string): HTMLElement {
+  return make("p", { class: "quote", dir: "auto" }, text);
 }
 
-function tone(label) {
-  return [...(label || "")].reduce((sum, letter) => sum + letter.codePointAt(0), 0) % TONES;
+function tone(label: string): number {
+  return [...(label || "")].reduce((sum, letter) => sum + letter.codePointAt(0)!, 0) % TONES;
 }

@@ -1,0 +1,282 @@
+"""How quick the explore page is in a real browser, beside bertviz's model_view: bert-base, random weights.
+
+    python -m benchmarks.explore_page [--rounds 5] [--lengths 64,512] [--threads 2] [--save]
+
+A server runs in a process of its own, as `bertie explore` starts it; Chromium is driven by Playwright, and times are
+taken inside the page, from the event to the frame after the picture is there:
+
+* *usable*: from Enter in the text's field until every head's thumbnail is drawn and can be clicked, for a text that the
+  server has not seen;
+* *switched*: from a click on a head of the switchboard until the new answer is on the screen;
+* *map*: from a click on a thumbnail until that head's map is drawn, every head a new one;
+* memory: what the tab's process has to itself, and the server's process over the size of the weights;
+* one forward pass of the reference on the same text, timed beside each round: on a busy machine the ratio to it says
+  more than the milliseconds.
+
+bertviz gets the same text and maps from the same model: the bytes of its HTML, and the time until its page has drawn
+what it shows first. Its page asks cdnjs for d3, jquery and requirejs; they are handed to it from this machine, empty
+ones where they are not here, so only the bytes and the time to write the HTML are compared where they are missing.
+
+Expected before measuring: usable within two forward passes; a head switched in one; a map in a few milliseconds;
+bertviz's HTML tens of times larger, as it writes all maps as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.parse import quote
+
+from benchmarks.machine import save_result
+
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+            "--disable-sync", "--no-first-run", "--enable-precise-memory-info"]  # fmt: skip
+BARS = {  # milliseconds, megabytes
+    64: {"usable": 1000, "switched": 150, "html_mb": 2.0},
+    512: {"usable": 2000, "map": 100, "tab_mb": 300, "server_over_weights_mb": 300},
+}
+TEXT = "the man went to the market to buy a bottle of milk and some bread for his old mother who lived"
+WORDS = TEXT.split(" ")
+MB = 2**20
+
+# Runs START, waits until DONE holds, and for the frame in which it is painted: milliseconds. The page's policy forbids
+# code made of strings, so both are written into the function.
+TIMED = """async () => {
+  const begin = performance.now();
+  START;
+  for (;;) {
+    await new Promise((next) => requestAnimationFrame(next));
+    if (DONE) break;
+    if (performance.now() - begin > 120000) throw new Error("it never came");
+  }
+  await new Promise((next) => requestAnimationFrame(next));
+  return performance.now() - begin;
+}"""
+
+
+def timed(page: Any, start: str, done: str) -> float:
+    took: float = page.evaluate(TIMED.replace("START", start).replace("DONE", done))
+    return took
+
+
+def base_model(folder: Path) -> Path:
+    """bert-base with random weights; words of its vocabulary that texts are made of."""
+    import torch
+
+    import bertie
+
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(WORDS)), "."]
+    filled = names + [f"word{number}" for number in range(30522 - len(names))]
+    (folder / "vocab.txt").write_text("\n".join(filled) + "\n", encoding="utf-8")
+    torch.manual_seed(0)
+    bertie.BertForMaskedLM(bertie.BertConfig.preset("base", vocab_size=30522)).save_pretrained(folder)
+    bertie.BertTokenizer(str(folder / "vocab.txt"), model_max_length=512).save_pretrained(folder)
+    return folder
+
+
+def text_of(tokens: int, turn: int) -> str:
+    """A text of so many tokens, special ones included, another one each turn."""
+    words = [WORDS[(place * 7 + turn * 5 + place // 11) % len(WORDS)] for place in range(tokens - 3)]
+    return " ".join([*words, "[MASK]"])
+
+
+@contextmanager
+def server(model: Path, threads: int) -> Iterator[tuple[str, int]]:
+    """`bertie explore` on a free port: its address and process."""
+    command = [sys.executable, "-m", "bertie", "explore", "-m", str(model), "--no-browser"]
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(command, stdout=out, env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+        try:
+            until = time.monotonic() + 300
+            while time.monotonic() < until and process.poll() is None:
+                out.seek(0)
+                if found := re.search(rb"Ready: (http://[^/]+)/", out.read()):
+                    yield found[1].decode(), process.pid
+                    return
+                time.sleep(0.1)
+            raise RuntimeError("the server did not become ready")
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def resident(pid: int) -> float:
+    """Megabytes of a process, pages of mapped files included."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS:"))
+
+
+def measure_page(page: Any, url: str, tokens: int, rounds: int, forward: Any) -> dict[str, Any]:
+    page.goto(f"{url}/#explore?task=fill&text={quote(text_of(tokens, 99))}")
+    page.wait_for_selector("#view[data-ready='attention']", timeout=120_000)
+    found: dict[str, list[float]] = {"usable": [], "answered": [], "map": [], "switched": [], "forward": []}
+    for turn in range(rounds):
+        text = text_of(tokens, turn)
+        found["forward"].append(forward(text))
+        page.fill("#explore-text", text)
+        page.evaluate("document.querySelector('#opened').replaceChildren()")
+        begin = "document.querySelector('#explore-form').requestSubmit()"
+        found["usable"].append(timed(page, begin, "document.querySelectorAll('.thumb').length === 144"))
+        shown = "document.querySelector('#explore-answer .verdict') !== null"
+        found["answered"].append(found["usable"][-1] + timed(page, "0", shown))
+        page.wait_for_selector("#view[data-ready='attention']")
+        for head in range(4):
+            name = f"{(turn * 5 + head * 3 + 1) % 12}.{(turn + head * 2 + 1) % 12}"
+            click = f"document.querySelector(\"[data-head='{name}']\").click()"
+            drawn = f"document.querySelector(\".large[data-head='{name}'] canvas\") !== null"
+            found["map"].append(timed(page, click, drawn))
+        page.click("#view-switchboard")
+        page.wait_for_selector("#view[data-ready='switchboard']")
+        for number, layer in enumerate((0, 5, 11), 1):
+            click = f"document.querySelector(\"[data-switch='h{layer}.{turn % 12}']\").click()"
+            done = f"document.querySelector(\".answers[data-off='{number}']\") !== null"
+            found["switched"].append(timed(page, click, done))
+        page.click("#all-on")
+        page.click("#view-attention")
+        page.wait_for_selector("#view[data-ready='attention']")
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    heap = page.evaluate("performance.memory.usedJSHeapSize") / MB
+    summary: dict[str, Any] = {name: round(median(times), 1) for name, times in found.items()}
+    return summary | {"heap_mb": round(heap, 1)}
+
+
+def renderers(pids_before: set[int]) -> float:
+    """Megabytes that Chromium's page processes have to themselves (private memory), the largest of them."""
+    largest = 0.0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) in pids_before:
+            continue
+        try:
+            if b"--type=renderer" not in (entry / "cmdline").read_bytes():
+                continue
+            lines = (entry / "smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        private = sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
+        largest = max(largest, private / 1024)
+    return round(largest, 1)
+
+
+def html_sizes(model: Path, tokens: int, *, with_bertviz: bool) -> dict[str, Any]:
+    """The page in one file, and bertviz's model_view of the same text."""
+    import torch
+
+    from bertie.explore import open_session
+    from bertie.explore.page.saved import page_of
+
+    session = open_session(text_of(tokens, 0), model=str(model), task="fill")
+    begin = time.perf_counter()
+    page = page_of(session)
+    found: dict[str, Any] = {
+        "html_mb": round(len(page.encode()) / 1e6, 3),
+        "html_s": round(time.perf_counter() - begin, 2),
+    }
+    if with_bertviz:
+        from bertviz import model_view
+
+        ids = torch.tensor([session.rows[0].ids])
+        begin = time.perf_counter()
+        with torch.no_grad():
+            maps = session.bert(ids, output_attentions=True).attentions
+        shown = model_view(maps, list(session.rows[0].names), html_action="return").data
+        found |= {"bertviz_mb": round(len(shown.encode()) / 1e6, 3), "bertviz_s": round(time.perf_counter() - begin, 2)}
+        found["bertviz_html"] = shown
+    return found
+
+
+def time_bertviz(browser: Any, html: str) -> float | None:
+    """Milliseconds until its page has taken in its data, its libraries answered at once by nothing.
+
+    Without d3 it draws nothing, so this is less than anyone waits for: the time to read the HTML and the JSON in it.
+    """
+    page = browser.new_page()
+    page.route(re.compile(r"^https?://"), lambda route: route.fulfill(body="", content_type="text/javascript"))
+    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
+        file.write(f"<!doctype html><meta charset=utf-8><body>{html}</body>")
+        file.flush()
+        begin = time.perf_counter()
+        page.goto(f"file://{file.name}", wait_until="load", timeout=300_000)
+        page.evaluate("1")
+        took = 1e3 * (time.perf_counter() - begin)
+    page.close()
+    return round(took, 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lengths", default="64,512")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-bertviz", action="store_true")
+    parser.add_argument("--save", action="store_true")
+    options = parser.parse_args()
+    lengths = [int(length) for length in options.lengths.split(",")]
+
+    import torch
+    from playwright.sync_api import sync_playwright
+
+    from bertie.explore import open_session
+
+    torch.set_num_threads(options.threads)
+    chromium = shutil.which("chromium")
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        model = base_model(Path(name))
+        weights = (model / "model.safetensors").stat().st_size / MB
+
+        def forward(text: str) -> float:
+            session = open_session(text, model=str(model), task="fill")
+            begin = time.perf_counter()
+            session.states()
+            return 1e3 * (time.perf_counter() - begin)
+
+        forward(text_of(64, 0))
+        with sync_playwright() as driver, server(model, options.threads) as (url, pid):
+            for tokens in lengths:
+                before = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+                browser = driver.chromium.launch(executable_path=chromium, headless=True, args=SWITCHES)
+                page = browser.new_page(viewport={"width": 1400, "height": 1000})
+                page.set_default_timeout(120_000)
+                found = measure_page(page, url, tokens, options.rounds, forward)
+                found["tab_mb"] = renderers(before)
+                found["server_over_weights_mb"] = round(resident(pid) - weights, 1)
+                page.close()
+                report(tokens, found)
+                found |= html_sizes(model, tokens, with_bertviz=not options.no_bertviz)
+                if (shown := found.pop("bertviz_html", None)) is not None:
+                    found["bertviz_load_ms"] = time_bertviz(browser, shown)
+                    found["bertviz_larger"] = round(found["bertviz_mb"] / found["html_mb"], 1)
+                browser.close()
+                results[str(tokens)] = found
+                report(tokens, {name: value for name, value in found.items() if "html" in name or "bertviz" in name})
+    print(json.dumps(results))
+    if options.save:
+        save_result("explore_page", "python -m benchmarks.explore_page", results)
+
+
+def report(tokens: int, found: dict[str, Any]) -> None:
+    print(f"\n{tokens} tokens, medians", flush=True)
+    for name, value in found.items():
+        bar = BARS.get(tokens, {}).get(name)
+        passes = (
+            f", {value / found['forward']:.2f} forward passes" if name in ("usable", "answered", "switched") else ""
+        )
+        wanted = "" if bar is None else f"   wanted ≤ {bar}: {'ok' if value <= bar else 'MISS'}"
+        print(f"  {name:<24} {value}{passes}{wanted}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""`bertie explore`: a server of its own on this machine, or one HTML file."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bertie.cli.commands.serving.explore import EXAMPLES
+from bertie.cli.main import main
+
+httpx = pytest.importorskip("httpx", reason="the client needs the extra: serve")
+
+
+def test_the_examples_that_write_a_file_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert any("-o page.html" in line for line in EXAMPLES.splitlines())
+    assert main(["explore", "She opened the door.", "The room was empty.", "-o", "page.html"]) == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)
+    assert "MB" in capsys.readouterr().out
+
+
+def test_a_file_without_a_text_is_refused(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "-o", "page.html"]) == 2
+    assert "needs a text" in capsys.readouterr().err
+    assert not Path("page.html").exists()
+
+
+def test_the_server_says_its_address_with_the_text_in_it_and_writes_where_it_was_started(desk: Path) -> None:
+    command = [sys.executable, "-m", "bertie", "explore", "The [MASK] fox.", "-m", "./my-bert", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        address, state = said.removeprefix("Ready: ").strip().split("#", 1)
+        assert state == "explore?text=The+%5BMASK%5D+fox."
+        assert "127.0.0.1" in address
+        body = {"text": "The [MASK] fox.", "off": {"heads": [[0, 1]]}}
+        with httpx.Client(base_url=address, timeout=60) as client:
+            assert client.get("/info").json()["models"][0]["tasks"] == ["explore"]
+            switched = client.post("/explore/switch", json=body).json()
+            assert switched["before"] != switched["after"]
+            written = client.post("/explore/prune", json={**body, "name": "pruned"}).json()["folder"]
+        assert Path(written).resolve() == (desk / "pruned").resolve()
+        assert (desk / "pruned" / "config.json").exists()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    assert process.returncode == 0

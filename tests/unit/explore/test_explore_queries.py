@@ -1,0 +1,166 @@
+"""What the page asks of a session is what the session says, and the walk ends where the model does."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertie.explore import open_session
+from bertie.explore.page.queries import QUERIES, patching
+from bertie.explore.page.steps import STEPS
+from bertie.explore.page.walk import walk
+from bertie.explore.session import Session
+from bertie.serve.explore import Jobs
+from tiny_models import tiny, tokenizer
+
+TEXT = "the quick brown [MASK] jumps over the dog"
+SECOND = "the dog sleeps on"
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fill": ("BertForMaskedLM", {}),
+    "next": ("BertForNextSentencePrediction", {}),
+    "classify": ("BertForSequenceClassification", {"id2label": {0: "bad", 1: "good"}}),
+    "tag": ("BertForTokenClassification", {"id2label": {0: "O", 1: "B-PER"}}),
+    "answer": ("BertForQuestionAnswering", {}),
+    "choice": ("BertForMultipleChoice", {}),
+    "embed": ("BertModel", {}),
+}
+
+
+def opened(task: str, **config: Any) -> Session:
+    architecture, own = MODELS[task]
+    second = {"next": SECOND, "answer": SECOND, "choice": [SECOND, "nothing at all"]}.get(task)
+    return open_session(TEXT, second, model=tiny(architecture, **(own | config)), tokenizer=tokenizer())
+
+
+def vector(step: dict[str, Any]) -> np.ndarray[Any, Any]:
+    packed = step["vector"]
+    codes = np.frombuffer(base64.b64decode(packed["codes"]), np.int8)
+    return codes.astype(np.float32) / 127 * packed["scale"]
+
+
+@pytest.mark.parametrize("task", MODELS)
+def test_every_query_is_plain_json_or_bytes(task: str) -> None:
+    session = opened(task)
+    options: dict[str, dict[str, Any]] = {
+        "map": {"layer": 1, "head": 2}, "neurons": {"layer": 1, "head": 2, "query": 1, "key": 2},
+        "switch": {"off": {"heads": [[0, 1]], "layers": [2]}}, "walk": {"place": 2},
+    }  # fmt: skip
+    missing = {"lens": task != "fill", "match": True, "targets": task == "embed"}
+    for name, query in QUERIES.items():
+        if missing.get(name):
+            continue
+        found = query(session, **options.get(name, {}))
+        assert isinstance(found, bytes) or json.loads(json.dumps(found, allow_nan=False)) is not None
+
+
+def test_a_map_is_a_byte_to_a_weight() -> None:
+    session = opened("fill")
+    size = len(session.rows[0])
+    found = np.frombuffer(QUERIES["map"](session, layer=1, head=2), np.uint8).reshape(size, size)  # type: ignore[arg-type]
+    weights = session.attention(1, 2).weights
+    assert np.abs(np.sqrt(weights) - found / 255).max() <= 0.5 / 255 + 1e-6
+
+
+@pytest.mark.parametrize("task", MODELS)
+@pytest.mark.parametrize(
+    "config", [{}, {"position_embedding_type": "relative_key_query"}], ids=["absolute", "relative"]
+)
+def test_the_walk_passes_through_the_states_of_the_model(task: str, config: dict[str, Any]) -> None:
+    session = opened(task, **config)
+    place = 3
+    steps = walk(session, place=place)["steps"]
+    states = session.states(0)
+    first = [step for step in steps if step["key"] == "embedding_norm"]
+    last = [step for step in steps if step["key"] == "feed_norm"]
+    assert len(last) == session.num_layers
+    for state, step in zip(states, [*first, *last], strict=True):
+        assert np.abs(vector(step) - state[place].numpy()).max() <= step["vector"]["scale"] / 127
+        assert step["vector"]["first"] == pytest.approx(state[place][:6].tolist(), abs=2e-4)
+    assert any(step["key"] == "position" for step in steps) == (not config)
+
+
+def test_the_walk_ends_with_the_model_s_own_words() -> None:
+    session = opened("fill")
+    place = session.rows[0].names.index("[MASK]")
+    words = walk(session, place=place)["steps"][-1]["words"]
+    assert [name for name, _ in words[:3]] == [name for name, _ in session.answer().top[:3]]
+    assert words[0][1] == pytest.approx(session.answer().top[0][1], abs=1e-3)
+
+
+def test_the_walk_goes_on_where_heads_are_pruned_or_a_layer_has_none() -> None:
+    model = tiny("BertForMaskedLM")
+    model.prune_heads({0: [1], 1: [0, 1, 2, 3]})
+    session = open_session(TEXT, model=model, tokenizer=tokenizer())
+    steps = walk(session, place=2)["steps"]
+    assert set(next(step for step in steps if step["key"] == "weights")["by_head"]) == {0, 2, 3}
+    assert not any(step["key"] == "weights" and step["layer"] == 1 for step in steps)
+    last = [step for step in steps if step["key"] == "feed_norm"][-1]
+    assert np.abs(vector(last) - session.states(0)[-1][2].numpy()).max() <= last["vector"]["scale"] / 127
+
+
+@pytest.mark.parametrize("key", STEPS)
+def test_every_step_of_the_walk_marks_lines_of_its_source(key: str) -> None:
+    from bertie.explore.page.walk import source_of
+
+    source, marked = source_of(STEPS[key])
+    assert source["file"].startswith("bertie/")
+    assert marked
+    assert all(source["first"] <= line < source["first"] + len(source["lines"]) for line in marked)
+    for mark in STEPS[key].marks:
+        assert any(mark in line for line in source["lines"])
+
+
+def test_switches_give_the_answer_of_an_ablation() -> None:
+    from bertie.explore import Switches
+
+    session = opened("fill")
+    found = QUERIES["switch"](session, off={"heads": [[0, 1], [2, 3]], "feed_forward": [1]})
+    whole = session.ablate(Switches(heads={(0, 1), (2, 3)}, feed_forward={1}))
+    assert isinstance(found, dict)
+    assert [name for name, _ in found["after"]["top"]] == [name for name, _ in whole.after.top]
+    assert found["before"]["text"] == whole.before.text
+
+
+def test_patching_shows_what_there_is_so_far_and_ends_whole() -> None:
+    session = opened("fill")
+    other = open_session(TEXT.replace("quick", "lazy"), model=session.model, tokenizer=tokenizer())
+    if len(other.rows[0]) != len(session.rows[0]):
+        other = open_session(TEXT.replace("the dog", "the fox"), model=session.model, tokenizer=tokenizer())
+    seen: list[int] = []
+    found = patching(session, lambda done, total, partial: seen.append(len(partial["effect"])), other=other)  # type: ignore[index]
+    assert seen == list(range(session.num_layers + 1))
+    whole = session.patch(other, progress=False).effect
+    assert np.allclose(np.array(found["effect"], np.float32), whole, atol=1e-4)
+
+
+def test_long_work_is_reported_stopped_and_limited() -> None:
+    jobs = Jobs()
+
+    def endless(report: Any) -> None:
+        while True:
+            report(1, 2, "so far")
+            time.sleep(0.01)
+
+    started = [jobs.start(endless) for _ in range(4)]
+    with pytest.raises(Exception, match="under way"):
+        jobs.start(endless)
+    until = time.monotonic() + 20
+    while started[0].partial is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert (started[0].done, started[0].total, started[0].partial) == (1, 2, "so far")
+    for job in started:
+        job.stopped = True
+    done = jobs.start(lambda report: torch.tensor(3.0).item())
+    failed = jobs.start(lambda report: 1 / 0)
+    while (done.result is None or failed.error is None) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert done.result == 3.0
+    assert isinstance(failed.error, ZeroDivisionError)
+    assert jobs.find(done.name) is done
+    assert jobs.find("nobody's") is None

@@ -1,0 +1,122 @@
+// Where the views get their data: from the server, or from the file the page was saved in.
+//
+// Everything is asked for by a name and options. A saved page holds the answers under the same names and options, so
+// the views do not know the difference; what it does not hold is a `Failure` that says how to ask the model itself.
+
+import { trouble } from "../dom.ts";
+import { send, wrong } from "../server.ts";
+import { t } from "../words.ts";
+
+/** What is explored; it goes along with everything that is asked of the server. */
+export interface Subject {
+  model: string;
+  task: string | null;
+  text: string;
+  second: string | string[] | null;
+}
+
+export type Options = Record<string, unknown>;
+
+export interface Progress {
+  done: number;
+  total: number;
+  partial?: any;
+}
+
+export interface Source {
+  readonly live: boolean;
+  readonly command: string;
+  /** The subject of a saved page; null where any text can be asked about. */
+  readonly fixed: Subject | null;
+  ask(what: string, subject: Subject, options?: Options, signal?: AbortSignal): Promise<any>;
+  /** The same for what takes long: it says how far it is. */
+  work(what: string, subject: Subject, options: Options, onProgress: (at: Progress) => void, signal: AbortSignal): Promise<any>;
+}
+
+/** Something could not be had; `shown` is what to show instead. */
+export class Failure extends Error {
+  constructor(readonly shown: HTMLElement, readonly status = 0) {
+    super(shown.textContent ?? "");
+  }
+}
+
+const POLL_MS = 120;
+
+export class ServerSource implements Source {
+  readonly live = true;
+  readonly command = "bertie explore";
+  readonly fixed = null;
+
+  constructor(private readonly askForKey: () => void) {}
+
+  async ask(what: string, subject: Subject, options: Options = {}, signal?: AbortSignal): Promise<any> {
+    return this.post(`/explore/${what}`, { ...subject, ...options }, signal);
+  }
+
+  async work(what: string, subject: Subject, options: Options, onProgress: (at: Progress) => void, signal: AbortSignal): Promise<any> {
+    const { job } = await this.ask(what, subject, options, signal);
+    const cancel = (): void => void send("POST", "/explore/job", { job, cancel: true });
+    signal.addEventListener("abort", cancel);
+    try {
+      for (;;) {
+        const at = await this.post("/explore/job", { job }, signal);
+        if (at.result !== undefined && at.result !== null) return at.result;
+        onProgress(at);
+        await new Promise((wake) => setTimeout(wake, POLL_MS));
+      }
+    } finally {
+      signal.removeEventListener("abort", cancel);
+    }
+  }
+
+  private async post(path: string, body: unknown, signal?: AbortSignal): Promise<any> {
+    const reply = await send("POST", path, body, signal);
+    if (reply.status === 200) return reply.payload;
+    if (signal?.aborted) throw new DOMException("stopped", "AbortError");
+    if (reply.status === 401) this.askForKey();
+    throw new Failure(wrong(reply), reply.status);
+  }
+}
+
+/** Names and options in one order, as Python writes them with sort_keys. */
+export function keyOf(what: string, options: Options): string {
+  const sorted = Object.fromEntries(Object.entries(options).sort(([a], [b]) => (a < b ? -1 : 1)));
+  return `${what}${JSON.stringify(sorted)}`;
+}
+
+export class FileSource implements Source {
+  readonly live = false;
+
+  private constructor(
+    readonly command: string,
+    readonly fixed: Subject,
+    private readonly entries: Record<string, [number, number, boolean]>,
+    private readonly bytes: Uint8Array,
+  ) {}
+
+  get model(): string {
+    return this.fixed.model;
+  }
+
+  /** The element holds base64 of zlib's form of: length of the index (4 bytes, little-endian), index (JSON), answers. */
+  static async read(element: HTMLElement): Promise<FileSource> {
+    const packed = Uint8Array.from(atob(element.textContent!.trim()), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const whole = new Uint8Array(await new Response(stream).arrayBuffer());
+    const size = new DataView(whole.buffer).getUint32(0, true);
+    const { command, subject, entries } = JSON.parse(new TextDecoder().decode(whole.subarray(4, 4 + size)));
+    return new FileSource(command, subject, entries, whole.subarray(4 + size));
+  }
+
+  async ask(what: string, _: Subject, options: Options = {}): Promise<any> {
+    const found = this.entries[keyOf(what, options)];
+    if (found === undefined) throw new Failure(trouble(t("notInFile"), t("runLive", this.command)));
+    const [start, length, isBytes] = found;
+    const part = this.bytes.subarray(start, start + length);
+    return isBytes ? part : JSON.parse(new TextDecoder().decode(part));
+  }
+
+  async work(what: string, subject: Subject, options: Options): Promise<any> {
+    return this.ask(what, subject, options);
+  }
+}
