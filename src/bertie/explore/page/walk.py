@@ -70,16 +70,18 @@ def walk(session: Session, *, row: int = 0, place: int) -> dict[str, Any]:
 def _embeddings(session: Session, row: int, place: int) -> Iterator[Seen]:
     part, text = session.bert.embeddings, session.rows[row]
     token = text.tokens[place]
-    device, width = session.device, session.config.hidden_size
+    device, width = session.device, session.config.embedding_width
     yield Seen("id", -1, shape="[]", words=None)
     word = part.word_embeddings(torch.tensor(token.id, device=device))
     yield Seen("word", -1, word, f"[{width}]", "embeddings.word_embeddings", _size(part.word_embeddings))
-    total = word + part.token_type_embeddings(torch.tensor(text.segments[place], device=device))
-    table = part.token_type_embeddings
-    yield Seen("segment", -1, total, f"[{width}]", "embeddings.token_type_embeddings", _size(table))
+    total, table = word, part.token_type_embeddings
+    if table is not None:  # some relatives of BERT have no segments
+        total = word + table(torch.tensor(text.segments[place], device=device))
+        yield Seen("segment", -1, total, f"[{width}]", "embeddings.token_type_embeddings", _size(table))
     if part.position_embedding_type == "absolute":
-        total = total + part.position_embeddings(torch.tensor(place, device=device))
-        table = part.position_embeddings
+        table, padding = part.position_embeddings, session.config.position_padding
+        first = 0 if padding is None else padding + 1
+        total = total + table(torch.tensor(first + place, device=device))
         yield Seen("position", -1, total, f"[{width}]", "embeddings.position_embeddings", _size(table))
     yield Seen("embedding_norm", -1, part.LayerNorm(total), f"[{width}]", "embeddings.LayerNorm", _size(part.LayerNorm))
 
@@ -149,9 +151,9 @@ def _head(session: Session, row: int, place: int) -> Iterator[Seen]:
             start, end = model.qa_outputs(last[place]).tolist()
             words = [("start", round(start, 4)), ("end", round(end, 4))]
             yield Seen("span", after, None, "[2]", "qa_outputs", _size(model.qa_outputs), words)
-        case BertForSequenceClassification() | BertForMultipleChoice() | BertForNextSentencePrediction():
-            pooler = model.bert.pooler
-            assert pooler is not None
+        case BertForSequenceClassification() | BertForMultipleChoice() | BertForNextSentencePrediction() if (
+            pooler := session.bert.pooler
+        ) is not None:
             pooled = pooler(last[None])[0]
             yield Seen("pooler", after, pooled, f"[{len(pooled)}]", "pooler", _size(pooler))
             if isinstance(model, BertForNextSentencePrediction):
@@ -162,9 +164,9 @@ def _head(session: Session, row: int, place: int) -> Iterator[Seen]:
             yield Seen("state", after, last[place], f"[{last.shape[-1]}]", "")
 
 
-def _judged(key: str, layer: int, linear: nn.Linear, vector: Tensor, session: Session, module: str) -> Seen:
+def _judged(key: str, layer: int, linear: nn.Module, vector: Tensor, session: Session, module: str) -> Seen:
     names = ["follows", "is from elsewhere"] if key == "next" else list(session.config.id2label.values())
-    logits = linear(vector)
+    logits: Tensor = linear(vector)
     if len(logits) == 1:
         words = [("score", round(float(logits[0]), 4))]
     else:
