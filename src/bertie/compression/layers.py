@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -70,12 +70,18 @@ def keep_layers(model: Model, layers: Sequence[int]) -> Model:
     return make_student(model, layers=[number + 1 for number in layers])
 
 
+def construction_of(model: BertPreTrainedModel) -> dict[str, Any]:
+    """What its class is given beside a configuration to make a model of the same parts."""
+    return {"add_pooling_layer": model.pooler is not None} if isinstance(model, BertModel) else {}
+
+
 def dense(model: Model) -> Model:
     """The twin with plain sizes: zeros where heads and neurons were. A layer's remaining neurons come first."""
     config = model.config.replace(pruned_heads={})
     config.intermediate_sizes = None
-    arguments = {"add_pooling_layer": model.pooler is not None} if isinstance(model, BertModel) else {}
-    whole = type(model)(config, **arguments).to(device=model.device, dtype=model.dtype).train(model.training)
+    whole = (
+        type(model)(config, **construction_of(model)).to(device=model.device, dtype=model.dtype).train(model.training)
+    )
     ours, theirs = model.base_model.encoder.layer, whole.base_model.encoder.layer
     skipped = {id(p) for layer in theirs for p in layer.parameters()}
     weights = model.state_dict()

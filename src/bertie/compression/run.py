@@ -16,12 +16,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from bertie.arguments import number, one_of, whole_number
 from bertie.compression.cost import ENGINES
 from bertie.compression.folders import copy_folder, load_whole, save, trim_tables
-from bertie.compression.layers import Sizes
+from bertie.compression.layers import Sizes, construction_of
 from bertie.compression.report import Point, Report, write_report
 from bertie.compression.targets import Target, TaskTarget, open_target
 from bertie.compression.work import Made, Work
@@ -140,10 +139,7 @@ def distilled(
         task, model=before, train=train, dev=data, output=after, epochs=epochs, options=options, teacher=teacher,
         distillation=weights, show=False,
     )  # fmt: skip
-    arguments: dict[str, Any] = {}
-    if isinstance(student, BertModel):
-        arguments["add_pooling_layer"] = student.pooler is not None
-    learned: BertPreTrainedModel = type(student).from_pretrained(after, **arguments)
+    learned: BertPreTrainedModel = type(student).from_pretrained(after, **construction_of(student))
     return learned.eval()
 
 

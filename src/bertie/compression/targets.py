@@ -12,15 +12,17 @@ than those that fit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertie import json_values
 from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.config import BertConfig
 from bertie.data.documents import read_documents
@@ -36,8 +38,10 @@ from bertie.training.distillation import load_teacher
 from bertie.training.registry import TASKS, load_task
 from bertie.training.sentence_folder import write_sentence_folder
 from bertie.training.task import TaskOptions
-from bertie.training.tasks.embed import pool_packed
+from bertie.training.tasks.embed import Embedding, pool_packed
 from bertie.training.token_rows import TokenRows, pack
+
+E = TypeVar("E")
 
 FIT_TOKENS = 16_384  # that choices and fits look at
 _BATCH = 2048
@@ -84,14 +88,14 @@ class TaskTarget(Target):
         self.objective.model = self.model
         self.metric = self.objective.best_metric
         self._sign = 1.0 if self.objective.greater_is_better else -1.0
-        examples: Examples[Any] = loaded.train
+        examples = loaded.train
         judged = loaded.dev
         if judged is None:
             things = np.arange(len(examples.groups() or range(len(examples))))
             if len(things) < 2:
                 raise DataError("{data} has one row.", "Half of the rows fit and half judge: give more.", data=...)
             examples, judged = examples.take(things[::2]), examples.take(things[1::2])
-        self.judged: Examples[Any] = judged
+        self.judged = judged
         self.fit = list(_limited(batches_of(self.objective, _some(examples), token_budget=_BATCH, device="cpu")))
 
     @property
@@ -112,7 +116,8 @@ class TaskTarget(Target):
             # What is added to all labels alike changes no probability.
             shared = logits.shape[-1] > 1 and model.config.problem_type == "single_label_classification"
             return logits - logits.mean(-1, keepdim=True) if shared else logits
-        return _vectors(output, batch, self.objective.settings.pooling.modes)  # type: ignore[attr-defined]  # embed's
+        embedding = cast("Embedding", self.objective)  # the task whose model has no logits
+        return _vectors(output, batch, embedding.settings.pooling.modes)
 
     def score(self, model: BertPreTrainedModel) -> float:
         figures = self.objective.evaluate(model, self.judged, token_budget=_BATCH, device=model.device)
@@ -131,7 +136,6 @@ class _PlainTexts(Target):
         self.path, self.tokenizer = path, tokenizer
         extra: dict[str, Any] = {"add_pooling_layer": False} if self.kind is BertModel else {}
         opened = open_model(path, self.kind, task=task, device="cpu", dtype="float32", engine="reference", **extra)
-        assert isinstance(opened.model, BertPreTrainedModel)
         self.model = opened.model.eval()
         texts = read_texts(data)
         fit, judged = (read_texts(train), texts) if train is not None else (texts[::2], texts[1::2])
@@ -235,7 +239,7 @@ def read_texts(given: object) -> list[str]:
     """The texts of a file, a line each, or those of a list; empty ones are left out."""
     if isinstance(given, str | os.PathLike):
         given = (line for document in read_documents(given) for line in document.lines)
-    return [text for text in given if text.strip()]  # type: ignore[attr-defined]  # any iterable of texts
+    return [text for text in cast("Iterable[str]", given) if text.strip()]
 
 
 def open_target(
@@ -243,10 +247,9 @@ def open_target(
 ) -> Target:
     """A task by its name: those of `bertie finetune`, embed with plain texts, and fill."""
     plain = isinstance(data, str | os.PathLike) and Path(data).suffix.lower() in (".txt", "")
-    texts = isinstance(data, list | tuple) and bool(data) and all(isinstance(each, str) for each in data)
     if task == "fill":
         return MaskedWords(task, path, data, train, tokenizer)
-    if task == "embed" and (plain or texts):
+    if task == "embed" and (plain or json_values.texts(data)):
         return VectorTarget(task, path, data, train, tokenizer)
     if task not in TASKS:
         known = (*TASKS, "fill")
@@ -259,7 +262,7 @@ def _vectors(output: ModelOutput, batch: Batch, modes: Sequence[str]) -> Tensor:
     return F.normalize(pool_packed(states.float(), batch.tensors["cu_seqlens"], modes), dim=-1)
 
 
-def _some(examples: Examples[Any]) -> Examples[Any]:
+def _some(examples: Examples[E]) -> Examples[E]:
     """Examples from all over the data, of FIT_TOKENS and a little more."""
     things = len(examples.groups() or range(len(examples)))
     if things != len(examples):
@@ -267,7 +270,7 @@ def _some(examples: Examples[Any]) -> Examples[Any]:
     return examples.take(_spread(things, examples.lengths().tolist()))
 
 
-def _spread(count: int, lengths: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _spread(count: int, lengths: Sequence[int]) -> npt.NDArray[np.int64]:
     order = np.random.Generator(np.random.PCG64(0)).permutation(count)
     enough = int(np.searchsorted(np.cumsum(np.asarray(lengths)[order]), FIT_TOKENS)) + 1
     return np.sort(order[:enough])

@@ -101,17 +101,19 @@ def _script(character: str) -> str:
 
 def _renumber(processor: object, new: dict[int, int]) -> None:
     """The ids of special tokens in a template, wherever it has them."""
-    if isinstance(processor, dict):  # JSON
-        for name, value in processor.items():
-            if name == "ids" and isinstance(value, list):
-                processor[name] = [new[i] for i in value]
-            elif name in ("sep", "cls") and isinstance(value, list) and len(value) == 2:
-                processor[name] = [value[0], new[value[1]]]
-            else:
+    match processor:  # JSON
+        case dict():
+            for name, value in processor.items():
+                match name, value:
+                    case "ids", list():
+                        processor[name] = [new[i] for i in value]
+                    case "sep" | "cls", [token, i]:
+                        processor[name] = [token, new[i]]
+                    case _:
+                        _renumber(value, new)
+        case list():
+            for value in processor:
                 _renumber(value, new)
-    elif isinstance(processor, list):
-        for value in processor:
-            _renumber(value, new)
 
 
 def with_tokens(model: Model, kept: Sequence[int]) -> Model:

@@ -16,11 +16,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from bertie.config import checks
 from bertie.config.checks import ALIASES, DEFAULTS, FETCHING, PRIVATE, WITHOUT_MEANING, Values
 from bertie.errors import ConfigError
+from bertie.json_values import text
 
 # name: (layers, width); a head is 64 wide and the feed-forward layer four times the width, as in the papers
 PRESETS = {
@@ -166,7 +167,7 @@ class BertConfig:
         if name in PRIVATE:
             self.__dict__[name] = str(value) if name == "_name_or_path" else value
             return
-        if name == "dtype" and value is not None and not isinstance(value, str):
+        if name == "dtype" and value is not None and text(value) is None:
             value = str(value).removeprefix("torch.")
         extra: Values = self.__dict__.setdefault("extra", {})  # a subclass may set its own before our fields
         if name in DEFAULTS and value == DEFAULTS[name] and type(value) is type(DEFAULTS[name]):
@@ -180,9 +181,9 @@ class BertConfig:
     @property
     def dtype(self) -> Any:
         """The weights' `torch.dtype`, or None when nothing is said of it."""
-        name = self.__dict__["extra"].get("dtype")
-        if not isinstance(name, str):
-            return name
+        said = self.__dict__["extra"].get("dtype")
+        if (name := text(said)) is None:
+            return said
         import torch
 
         return vars(torch).get(name.removeprefix("torch."), name)
@@ -330,7 +331,7 @@ class BertConfig:
         plain = cls._from_values(values, {})
         used = {name: value for name, value in overrides.items() if hasattr(plain, name) or name in ALIASES}
         unused = {name: value for name, value in overrides.items() if name not in used or name.endswith("dtype")}
-        return cls._from_values(values, used), unused  # type: ignore[return-value]  # as on the hub
+        return cast("Self", (cls._from_values(values, used), unused))  # a pair, as on the hub
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **overrides: object) -> Self:

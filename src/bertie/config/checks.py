@@ -9,7 +9,7 @@ import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeGuard, TypeVar, cast
 
 from bertie.arguments import is_whole
 from bertie.errors import CheckpointNotFound, ConfigError
@@ -219,7 +219,7 @@ def plain_int(value: T) -> T | int:
     if isinstance(value, int):
         return value
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # what it raises for others is what we ask
+        return operator.index(cast("SupportsIndex", value))  # what it raises for others is what we ask
     except TypeError:
         return value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from bertie.config.bert import BertConfig
 from bertie.config.checks import Values
@@ -16,6 +16,15 @@ from bertie.errors import ConfigError
 
 # What the hub says once for both models.
 OF_BOTH = ("decoder_start_token_id", "pad_token_id", "eos_token_id", "bos_token_id", "tie_encoder_decoder")
+
+
+class _Listed(Protocol):
+    """A configuration of another library."""
+
+    def to_dict(self) -> Mapping[str, object]: ...
+
+
+Given = BertConfig | Mapping[str, object] | _Listed
 
 
 class EncoderDecoderConfig:
@@ -27,7 +36,7 @@ class EncoderDecoderConfig:
     encoder: BertConfig
     decoder: BertConfig
 
-    def __init__(self, *, encoder: Any = None, decoder: Any = None, **values: object) -> None:
+    def __init__(self, *, encoder: Given | None = None, decoder: Given | None = None, **values: object) -> None:
         if encoder is None or decoder is None:
             raise ConfigError("An EncoderDecoderConfig is made of two configurations.", "Give encoder= and decoder=.")
         self.__dict__.update(encoder=_as_config(encoder), decoder=_as_config(decoder))
@@ -76,7 +85,11 @@ class EncoderDecoderConfig:
         return said | {"model_type": self.model_type, "is_encoder_decoder": True}
 
 
-def _as_config(given: Any) -> BertConfig:
-    if isinstance(given, BertConfig):
-        return given
-    return BertConfig.from_dict(given if isinstance(given, Mapping) else given.to_dict())
+def _as_config(given: Given) -> BertConfig:
+    match given:
+        case BertConfig():
+            return given
+        case Mapping():
+            return BertConfig.from_dict(given)
+        case _:
+            return BertConfig.from_dict(given.to_dict())

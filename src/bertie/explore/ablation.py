@@ -65,10 +65,10 @@ class Ablation(Result):
 def ablate(session: Session, off: Switches, means: Means | None) -> Ablation:
     without = session.switch(session.off | off, means)
     before, after = session.answer(), without.answer()
-    if isinstance(before.value, Embedded) and isinstance(after.value, Embedded):
-        a, b = before.value.vector, after.value.vector
-        cosine = float(a @ b / max(1e-12, float(np.linalg.norm(a) * np.linalg.norm(b))))
-        return Ablation(off, before, after, None, 1 - cosine)
+    match before.value, after.value:
+        case Embedded(vector=a), Embedded(vector=b):
+            cosine = float(a @ b / max(1e-12, float(np.linalg.norm(a) * np.linalg.norm(b))))
+            return Ablation(off, before, after, None, 1 - cosine)
     target = session.target()
     return Ablation(off, before, after, target, session.score(target) - without.score(target))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from bertie.arguments import one_of
 from bertie.checkpoint.open_checkpoint import open_checkpoint
@@ -60,12 +59,13 @@ def open_for(
     source = model
     if source is None:
         source = default_embedding_model() if task == "embed" else default_language_model()
-    if isinstance(source, OpenModel):
-        tokenizer, found = tokenizer or source.tokenizer, type(source.model)
-    elif isinstance(source, BertPreTrainedModel):
-        found = type(source)
-    else:
-        found = model_class(open_checkpoint(source))
+    match source:
+        case OpenModel():
+            tokenizer, found = tokenizer or source.tokenizer, type(source.model)
+        case BertPreTrainedModel():
+            found = type(source)
+        case _:
+            found = model_class(open_checkpoint(source))
     tasks = tasks_of(found)
     if task is None:
         task = "next" if paired and "next" in tasks else tasks[0]
@@ -75,10 +75,11 @@ def open_for(
             f"It can be explored as: {', '.join(tasks)}.",
             task=task,
         )
-    if isinstance(source, OpenModel):
-        source = OpenModel(_as_kind(source.model, KINDS[task]), source.tokenizer, source.folder, source.name)
-    elif isinstance(source, BertPreTrainedModel):
-        source = _as_kind(source, KINDS[task])
+    match source:
+        case OpenModel():
+            source = OpenModel(_as_kind(source.model, KINDS[task]), source.tokenizer, source.folder, source.name)
+        case BertPreTrainedModel():
+            source = _as_kind(source, KINDS[task])
     construct: dict[str, Any] = {"add_pooling_layer": False} if task == "embed" else {}
     opened = open_model(
         source,
@@ -107,7 +108,7 @@ def _as_kind(model: BertPreTrainedModel, kind: type[BertPreTrainedModel]) -> Ber
         return model
     with torch.device("meta"):
         made = to_be_filled(kind, model.config)
-    single: nn.Module = made.cls  # type: ignore[assignment]  # both of the two have it
+    single = made.get_submodule("cls")  # both of the two have it
     made.bert = model.bert
     name = "predictions" if kind is BertForMaskedLM else "seq_relationship"
     setattr(single, name, getattr(model.cls, name))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Part = Literal["state", "attention", "feed_forward"]
 PARTS: tuple[Part, ...] = ("state", "attention", "feed_forward")
+Output = Tensor | tuple[Tensor, ...]  # what a layer gives
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +199,7 @@ def _outputs(session: Session, row: int, part: Part) -> dict[int, Tensor]:
         stack.enter_context(session.running())
         for number, module in _modules(session, part).items():
 
-            def keep(module: nn.Module, given: tuple[Any, ...], output: Tensor, number: int = number) -> None:
+            def keep(module: nn.Module, given: tuple[object, ...], output: Tensor, number: int = number) -> None:
                 found[number] = output[0]
 
             stack.callback(module.register_forward_hook(keep).remove)
@@ -217,7 +218,7 @@ def _replacing(
     items = [item for item, some in enumerate(places) for _ in some]
     flat = [place for some in places for place in some]
 
-    def replace(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    def replace(module: nn.Module, inputs: tuple[object, ...], output: Output) -> Output | None:
         if not session.reading.is_current:
             return None
         states, rest = (output, None) if isinstance(output, Tensor) else (output[0], output[1:])

@@ -16,12 +16,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bertie import json_values
 from bertie.arguments import one_of, whole_number
 from bertie.data import BadRows, texts
 from bertie.errors import DataError, InputError
@@ -29,6 +30,7 @@ from bertie.explore.opening import open_for
 from bertie.explore.progress import Progress, counted
 from bertie.explore.result import Column, Floats, Result, heat_html, heat_map, long_table
 from bertie.explore.switches import EVERYTHING_ON, Gates, Switches, encoder_of, gated, switched
+from bertie.model import BertForMaskedLM
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.running.batching import split_by_tokens
 from bertie.running.open import ModelLike, OpenModel
@@ -46,6 +48,7 @@ from bertie.training.token_rows import TokenRows, fingerprint
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+E = TypeVar("E")
 Of = Literal["heads", "neurons", "feed_forward", "layers"]
 Method = Literal["gradient", "leave_one_out"]
 OF: tuple[Of, ...] = ("heads", "neurons", "feed_forward", "layers")
@@ -237,15 +240,16 @@ def _load_words(opened: OpenModel, data: object, options: TaskOptions) -> Loaded
     if not found:
         raise DataError("There are no texts in the data.", "Give a file with a text to a line, or a list of texts.")
     rows = TokenRows.encode(opened.tokenizer, found, max_length=options.max_length or opened.max_length)
-    objective: Any = Pretraining(opened.model, opened.tokenizer)  # type: ignore[arg-type]  # opened as one for words
+    objective: Any = Pretraining(cast("BertForMaskedLM", opened.model), opened.tokenizer)  # opened as one for words
     return LoadedTask(objective, _Texts(rows), None, tuple(filter(None, [bad.summary()])))
 
 
 def _as_rows(data: object) -> object:
     """A list of strings is texts here, unless the first is the name of a file: then it is several files."""
-    if not isinstance(data, list | tuple) or not all(isinstance(item, str) for item in data):
+    given = json_values.texts(data)
+    if given is None or (given and os.path.isfile(given[0])):
         return data
-    return data if data and os.path.isfile(data[0]) else [{"text": text} for text in data]
+    return [{"text": text} for text in given]
 
 
 def _load_next(opened: OpenModel, data: object, options: TaskOptions) -> LoadedTask:
@@ -257,7 +261,7 @@ def _load_next(opened: OpenModel, data: object, options: TaskOptions) -> LoadedT
     return LoadedTask(objective, examples, None, tuple(filter(None, [examples.bad.summary()])))
 
 
-def _first(examples: Examples[Any], limit: int) -> Examples[Any]:
+def _first(examples: Examples[E], limit: int) -> Examples[E]:
     groups = examples.groups()
     count = len(examples) if groups is None else len(groups)
     return examples if limit >= count else examples.take(np.arange(limit))

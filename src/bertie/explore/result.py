@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Floats: TypeAlias = npt.NDArray[np.float32]
+Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 Column: TypeAlias = Sequence[Any]
 
 _SHOWN_ROWS = 40
@@ -74,9 +75,7 @@ def _need(package: str, purpose: str) -> None:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def heat_map(
-    axes: Axes, values: npt.NDArray[np.floating[Any]], *, rows: Sequence[str], columns: Sequence[str], title: str
-) -> None:
+def heat_map(axes: Axes, values: Numbers, *, rows: Sequence[str], columns: Sequence[str], title: str) -> None:
     """A matrix with its labels. Values of both signs get a scale that is white at 0."""
     largest = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     signed = bool(np.nanmin(values, initial=0.0) < 0)
@@ -90,7 +89,7 @@ def heat_map(
         axes.figure.colorbar(image, ax=axes)
 
 
-def heat_html(values: npt.NDArray[np.floating[Any]], *, rows: Sequence[str], columns: Sequence[str], title: str) -> str:
+def heat_html(values: Numbers, *, rows: Sequence[str], columns: Sequence[str], title: str) -> str:
     """The same as a table of coloured cells; each says its number when it is pointed at."""
     largest = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     head = "".join(f'<th style="writing-mode:vertical-rl;font-weight:400">{escape(name)}</th>' for name in columns)
@@ -106,7 +105,7 @@ def heat_html(values: npt.NDArray[np.floating[Any]], *, rows: Sequence[str], col
     )
 
 
-def coloured_text(tokens: Sequence[str], scores: npt.NDArray[np.floating[Any]]) -> str:
+def coloured_text(tokens: Sequence[str], scores: Numbers) -> str:
     """Tokens on backgrounds as strong as their scores."""
     largest = float(np.abs(scores).max(initial=0.0)) or 1.0
     spans = (
@@ -137,7 +136,7 @@ def _written(value: object) -> str:
 
 
 def long_table(
-    values: npt.NDArray[np.floating[Any]], names: Sequence[str], axes: Sequence[Sequence[object]], value: str
+    values: Numbers, names: Sequence[str], axes: Sequence[Sequence[object]], value: str
 ) -> dict[str, Column]:
     """An array as a long table: a column for each axis, whose entries `axes` names, and one for the values."""
     places = np.unravel_index(np.arange(values.size), values.shape)

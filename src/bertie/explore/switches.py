@@ -24,6 +24,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -74,7 +75,7 @@ class Switches:
     def __repr__(self) -> str:
         return f"Switches({', '.join(f'{name}={found}' for name, found in self.to_json().items())})"
 
-    def to_json(self) -> dict[str, list[Any]]:
+    def to_json(self) -> dict[str, list[object]]:
         """Lists of what is off, in order; what is not mentioned is on."""
         return {name: sorted(getattr(self, name)) for name in _PARTS if getattr(self, name)}
 
@@ -229,7 +230,7 @@ def _removed(handles: list[RemovableHandle]) -> Iterator[None]:
 
 
 Weigh = Callable[[Tensor], Tensor]
-Hook = Callable[[nn.Module, tuple[Any, ...], Any], Any]
+Hook = Callable[[nn.Module, tuple[Tensor, ...], Any], object]
 
 
 def _weighed(gate: Tensor, mean: Floats | None, rows: Tensor | None) -> Weigh:
@@ -270,7 +271,7 @@ def from_layer(bert: BertModel, states: Callable[[], Tensor], layer: int) -> Ite
         return
     whole = bert.encoder.layer
 
-    def begin(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
+    def begin(module: nn.Module, given: tuple[object, ...], output: Tensor) -> Tensor:
         found = states()[layer]
         return found if output.dim() == 2 else found.expand_as(output)
 
@@ -303,7 +304,7 @@ def summing(model: BertPreTrainedModel) -> Iterator[Callable[[], Means]]:
     def add_heads(number: int) -> Hook:
         kept = list(layers[number].attention.self.heads)
 
-        def hook(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        def hook(module: nn.Module, given: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
             nonlocal tokens
             tokens += output[0].shape[:-1].numel() if number == 0 else 0
             heads[number, kept] += _summed(output[0]).reshape(len(kept), heads.shape[-1])
@@ -311,13 +312,13 @@ def summing(model: BertPreTrainedModel) -> Iterator[Callable[[], Means]]:
         return hook
 
     def add_neurons(number: int) -> Hook:
-        def hook(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        def hook(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
             neurons[number] += _summed(output)
 
         return hook
 
     def add_layer(number: int) -> Hook:
-        def hook(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        def hook(module: nn.Module, given: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
             added[number] += _summed(output[0] - given[0])
 
         return hook
@@ -337,5 +338,6 @@ def summing(model: BertPreTrainedModel) -> Iterator[Callable[[], Means]]:
             yield found
 
 
-def _summed(x: Tensor) -> Any:
-    return x.detach().double().flatten(0, -2).sum(0).cpu().numpy()
+def _summed(x: Tensor) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = x.detach().double().flatten(0, -2).sum(0).cpu().numpy()
+    return found

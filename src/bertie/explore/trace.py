@@ -11,12 +11,12 @@ import ast
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -167,14 +167,14 @@ def trace(session: Session, row: int, place: int | None) -> Trace:
     roots: list[_Running] = []
     open_steps: list[_Running] = []
 
-    def begin(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def begin(module: nn.Module, given: tuple[object, ...], named: dict[str, object]) -> None:
         parent = open_steps[-1] if open_steps else None
         shapes = tuple(tuple(x.shape) for x in (*given, *named.values()) if isinstance(x, Tensor))
         step = _Running(names[module], module, None if parent is None else parent.module, shapes)
         (roots if parent is None else parent.children).append(step)
         open_steps.append(step)
 
-    def end(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+    def end(module: nn.Module, given: tuple[object, ...], output: Tensor | Iterable[object]) -> None:
         open_steps.pop().look_at(_tensor_of(output), place, len(session.rows[row]))
 
     with ExitStack() as stack:
@@ -192,12 +192,14 @@ def trace(session: Session, row: int, place: int | None) -> Trace:
     return Trace(_step(roots[0]), session.rows[row].names, place)
 
 
-def _tensor_of(output: Any) -> Tensor | None:
+def _tensor_of(output: Tensor | Iterable[object]) -> Tensor | None:
     """The first tensor of what a module gave: its states, or the logits of a whole model."""
-    if isinstance(output, Tensor):
-        return output
-    values = [x for x in (output.values() if isinstance(output, dict) else output) if isinstance(x, Tensor)]
-    return values[0] if values else None
+    match output:
+        case Tensor():
+            return output
+        case dict():
+            output = output.values()
+    return next((x for x in output if isinstance(x, Tensor)), None)
 
 
 def _step(run: _Running) -> Step:
@@ -235,7 +237,7 @@ def _source_of(run: _Running) -> Source | None:
 
 
 @cache
-def _lines(forward: Callable[..., Any], called: str | None) -> Source | None:
+def _lines(forward: Callable[..., object], called: str | None) -> Source | None:
     """A `forward` of ours, or the statement of it that calls `self.called(…)`."""
     try:
         file = Path(inspect.getsourcefile(forward) or "")
@@ -248,7 +250,7 @@ def _lines(forward: Callable[..., Any], called: str | None) -> Source | None:
     if called is None:
         return Source(name, first, tuple(line.rstrip("\n") for line in lines))
     for statement in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
-        if isinstance(statement, ast.stmt) and not isinstance(statement, ast.FunctionDef) and _calls(statement, called):
+        if isinstance(statement, ast.stmt) and _calls(statement, called):
             start, stop = statement.lineno - 1, (statement.end_lineno or statement.lineno)
             return Source(name, first + start, tuple(line.rstrip("\n") for line in lines[start:stop]))
     return Source(name, first, tuple(line.rstrip("\n") for line in lines))
@@ -256,12 +258,11 @@ def _lines(forward: Callable[..., Any], called: str | None) -> Source | None:
 
 def _calls(statement: ast.stmt, called: str) -> bool:
     """Whether a single statement (not one with a body) has `self.called` in it."""
-    if isinstance(statement, ast.If | ast.For | ast.With):
-        return False
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == called
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-        for node in ast.walk(statement)
-    )
+    match statement:
+        case ast.FunctionDef() | ast.If() | ast.For() | ast.With():
+            return False
+    for node in ast.walk(statement):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name == called:
+                return True
+    return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from fastapi import FastAPI
@@ -27,6 +27,9 @@ from bertie.serve.routes import embed, explore, fill, scores, server
 from bertie.serve.routes.rows import make_route
 from bertie.serve.service import AnyRoute, Call, Header, Service
 from bertie.serve.tasks import ROW_ROUTES
+
+if TYPE_CHECKING:
+    from starlette.types import ExceptionHandler
 
 ROUTES: list[AnyRoute] = [
     *embed.ROUTES,
@@ -110,7 +113,7 @@ def make_app(service: Service, *, startup: Callable[[], Awaitable[None]] | None 
 
     app.openapi = openapi  # type: ignore[method-assign]
     add_page(app)
-    app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, cast("ExceptionHandler", _http_error))  # it is given this kind alone
     return Middleware(app, service, ROUTES)
 
 

@@ -45,11 +45,11 @@ def read_body(decoder: msgspec.json.Decoder[T], body: bytes, limits: Limits) -> 
         raise unreadable(error) from None
 
 
-def _in_parts(decoder: msgspec.json.Decoder[Any], body: bytes, limits: Limits) -> Any:
+def _in_parts(decoder: msgspec.json.Decoder[T], body: bytes, limits: Limits) -> T:
     """What `decoder.decode(body)` gives, from many calls that take a moment each."""
     fields = _decode_fields(body)
-    lists: dict[str, list[Any]] = {}
-    kind: Any = decoder.type
+    lists: dict[str, list[object]] = {}
+    kind: Any = decoder.type  # which mypy does not know to be hashable
     for name, element_decoder in _element_decoders(kind).items():
         given = memoryview(fields.get(name, b""))
         if len(given) > INLINE_BYTES and given[0] == ord("["):
@@ -62,7 +62,7 @@ def _in_parts(decoder: msgspec.json.Decoder[Any], body: bytes, limits: Limits) -
     return found
 
 
-def _element(decoder: msgspec.json.Decoder[Any], given: msgspec.Raw, name: str, at: int, limits: Limits) -> Any:
+def _element(decoder: msgspec.json.Decoder[T], given: msgspec.Raw, name: str, at: int, limits: Limits) -> T:
     if len(memoryview(given)) > INLINE_BYTES and shape(given)[2] > _most_elements(limits):
         raise too_large(f"`{name}[{at}]` has more than {_most_elements(limits)} elements.")
     try:
@@ -73,7 +73,7 @@ def _element(decoder: msgspec.json.Decoder[Any], given: msgspec.Raw, name: str, 
 
 
 @cache
-def _element_decoders(kind: Any) -> dict[str, msgspec.json.Decoder[Any]]:
+def _element_decoders(kind: type[object]) -> dict[str, msgspec.json.Decoder[object]]:
     """For each field of a body that may be a plain list: the decoder of its elements."""
     found = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():

@@ -17,9 +17,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -108,7 +108,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
-        self.parser = _Parser(self)  # type: ignore[assignment]
+        self.parser = cast("httptools.HttpRequestParser", _Parser(self))  # it has all its methods
         self._all = self.connections_of_server
         self._current: RequestResponseCycle | None = None  # the request that is next to be answered
         self._receiving = self._in_header = False
@@ -134,7 +134,7 @@ class Connection(HttpToolsProtocol):
         assert self._current is not None
         if not self._current.response_started:
             begun = _Begun(self.transport)
-            self._current.transport = begun  # type: ignore[assignment]
+            self._current.transport = cast("asyncio.Transport", begun)  # it has all its methods
             self._send_ahead(begun, _FIRST_PAUSE)
         return True
 
@@ -348,7 +348,7 @@ class _Parser:
 class _Flow(FlowControl):
     """Nothing is read while many requests wait in line: a client may send on and on, and each would be kept."""
 
-    def __init__(self, transport: asyncio.Transport, pipeline: Any) -> None:
+    def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
         super().__init__(transport)
         self._pipeline = pipeline
 

@@ -80,7 +80,7 @@ class ExploreRunner:
             warnings.simplefilter("ignore", TruncationWarning)
             made = open_session(
                 text,
-                list(second) if isinstance(second, tuple) else second,
+                second,
                 model=self._source,
                 task=task,
                 device=self._device,
@@ -161,7 +161,8 @@ class Jobs:
             job.result = work(job.report)
         except Stopped:
             job.stopped = True
-        except Exception as error:  # told to whoever asks next
-            if not isinstance(error, BertieError | Refusal):
-                logger.exception("a long computation failed")
+        except (BertieError, Refusal) as error:  # told to whoever asks next
+            job.error = error
+        except Exception as error:
+            logger.exception("a long computation failed")
             job.error = error

@@ -98,6 +98,11 @@ def as_refusal(error: Exception) -> Refusal:
     return Refusal(424, "Backend", "Inference failed.")
 
 
+def is_told(error: Exception) -> bool:
+    """Whether it was raised for the client to read; any other is a fault of ours."""
+    return isinstance(error, BertieError | Refusal)
+
+
 def out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 

@@ -26,9 +26,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from bertie.errors import BertieError
 from bertie.serve import failures
-from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, overloaded, unhealthy
+from bertie.serve.failures import EngineDown, InferenceFailed, overloaded, unhealthy
 
 logger = logging.getLogger("bertie.serve")
 
@@ -367,7 +366,7 @@ class Engine:
     def _one_by_one(self, lane: AnyLane, batch: Batch, error: Exception) -> None:
         """A batch has failed: each job's part by itself, so that only the one at fault hears of it."""
         jobs = list(dict.fromkeys(job for job, _ in batch))
-        if not isinstance(error, BertieError | Refusal):
+        if not failures.is_told(error):
             logger.error("a batch of %s failed", lane.name, exc_info=error)
         failed = 0
         for job in jobs:
@@ -380,7 +379,7 @@ class Engine:
             except Exception as own_error:
                 if failures.device_failed(own_error):
                     raise
-                expected = isinstance(own_error, BertieError | Refusal) or failures.out_of_memory(own_error)
+                expected = failures.is_told(own_error) or failures.out_of_memory(own_error)
                 failed += not expected
                 with self._wake:
                     self._short.remove(job)

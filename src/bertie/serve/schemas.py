@@ -298,6 +298,5 @@ def as_list(given: str | list[E]) -> list[str | E]:
 
 def as_item(given: str | list[str]) -> str | tuple[str, str]:
     """A text, or [text], or [text, second text]."""
-    if isinstance(given, str):
-        return given
-    return given[0] if len(given) == 1 else (given[0], given[1])
+    parts = as_list(given)
+    return parts[0] if len(parts) == 1 else (parts[0], parts[1])

@@ -17,7 +17,7 @@ def bind(settings: Settings) -> socket.socket:
         sock.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
         sock.close()
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
             f"The server cannot listen on {settings.host}, port {settings.port}: {reason}.",
             "Choose another with --host and --port; port 0 takes any free one.",

@@ -82,7 +82,7 @@ def _questions(body: AnswerRequest) -> list[tuple[str, str]]:
     return [(body.question, body.context)]
 
 
-def _tuples(**options: list[Any] | None) -> dict[str, object]:
+def _tuples(**options: Sequence[object] | None) -> dict[str, object]:
     """Those that were given; the task has defaults for the others."""
     return {name: tuple(value) for name, value in options.items() if value is not None}
 
@@ -172,7 +172,8 @@ _DECLARED = [
     ServedTask("explore", ExploreRunner, late=True),
 ]
 TASKS: dict[str, ServedTask] = {task.name: task for task in _DECLARED}
-ROW_ROUTES: dict[str, RowRoute[Any, Any]] = {
+AnyRowRoute = RowRoute[Any, Any]
+ROW_ROUTES: dict[str, AnyRowRoute] = {
     "tag": RowRoute[TagRequest, list[Entity]](
         summary="Entities and where they stand.",
         request=TagRequest,
@@ -221,7 +222,7 @@ def _kept_apart(options: Options) -> object:
     return found if len(found) <= _MOST_KEPT else None
 
 
-def route_of(name: str, kind: type[AnyTask]) -> RowRoute[Any, Any]:
+def route_of(name: str, kind: type[AnyTask]) -> AnyRowRoute:
     """A route that takes texts or pairs, and the constructor's options with their types and defaults."""
     parameters = inspect.signature(kind, eval_str=True).parameters.values()
     options = [one for one in parameters if one.name not in _OURS and one.kind is not one.VAR_KEYWORD]

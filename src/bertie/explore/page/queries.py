@@ -7,8 +7,8 @@ The server's routes and a saved page give the same answers, because both come fr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from bertie.errors import InputError
 from bertie.explore.answers import Answer
@@ -21,12 +21,20 @@ from bertie.explore.switches import Switches
 if TYPE_CHECKING:
     from bertie.explore.ranking import Importance
 
-Json: TypeAlias = dict[str, Any]
+Json: TypeAlias = dict[str, object]
 Report: TypeAlias = Callable[[int, int, object], None]  # done, of how many, what there is so far
 
 _DIGITS = 5
 _MOST_TARGETS = 40
 _IMPORTANCE_TASKS = ("fill", "next", "classify", "tag", "answer", "choice")
+
+
+class Off(TypedDict, total=False):
+    """What is off, as JSON has it: heads are [layer, head]."""
+
+    heads: Sequence[tuple[int, int]]
+    layers: Sequence[int]
+    feed_forward: Sequence[int]
 
 
 def answered(found: Answer) -> Json:
@@ -91,7 +99,7 @@ def attention_map(session: Session, *, layer: int, head: int, row: int = 0) -> b
 
 def neurons(session: Session, *, layer: int, head: int, query: int, key: int, row: int = 0) -> Json:
     found = session.neuron_view(layer, head, query, key, row)
-    lists = {name: _numbers(getattr(found, name)) for name in ("q", "k", "product")}
+    lists: Json = {name: _numbers(getattr(found, name)) for name in ("q", "k", "product")}
     return lists | {
         "score": _number(found.score),
         "relative": _number((found.relative_query + found.relative_key) * found.scale),
@@ -102,7 +110,7 @@ def neurons(session: Session, *, layer: int, head: int, query: int, key: int, ro
 # -- ablation, the layers' own words -----------------------------------------------------------------------------------
 
 
-def switch(session: Session, *, off: Mapping[str, Any]) -> Json:
+def switch(session: Session, *, off: Off) -> Json:
     """The answer with parts off. `session.ablate` also scores the old answer, which takes the model two more runs; the
     page shows what became of it among the best."""
     session.need("ablate")
@@ -110,7 +118,7 @@ def switch(session: Session, *, off: Mapping[str, Any]) -> Json:
     return {"before": answered(before), "after": answered(after)}
 
 
-def switches_of(off: Mapping[str, Any]) -> Switches:
+def switches_of(off: Off) -> Switches:
     return Switches(
         heads={(layer, head) for layer, head in off.get("heads", ())},
         layers=set(off.get("layers", ())),

@@ -16,13 +16,12 @@ import zlib
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import bertie
 from bertie.errors import BertieError
 from bertie.explore.attribution import Method
 from bertie.explore.page import STATIC
-from bertie.explore.page.queries import QUERIES, attribution, opened
+from bertie.explore.page.queries import QUERIES, Json, attribution, opened
 from bertie.explore.session import Session
 from bertie.files import replace_file
 
@@ -90,13 +89,12 @@ def _packed(session: Session, *, light: bool) -> str:
     parts: list[bytes] = []
     size = 0
     for key, answer in _answers(session, light=light):
-        is_bytes = isinstance(answer, bytes)
         part = (
             answer
             if isinstance(answer, bytes)
             else json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
         )
-        entries[key] = (size, len(part), is_bytes)
+        entries[key] = (size, len(part), part is answer)
         parts.append(part)
         size += len(part)
     second = list(session.texts[1:]) if session.task == "choice" else (session.texts[1:] or (None,))[0]
@@ -106,10 +104,10 @@ def _packed(session: Session, *, light: bool) -> str:
     return base64.b64encode(zlib.compress(whole, 9)).decode()
 
 
-def _answers(session: Session, *, light: bool) -> Iterator[tuple[str, Any]]:
+def _answers(session: Session, *, light: bool) -> Iterator[tuple[str, Json | bytes]]:
     """What the page asks for, and what it gets."""
 
-    def ask(what: str, **options: Any) -> tuple[str, Any]:
+    def ask(what: str, **options: object) -> tuple[str, Json | bytes]:
         return _key(what, options), QUERIES[what](session, **options)
 
     views = session.views
@@ -151,7 +149,7 @@ def _silent(done: int, total: int, partial: object) -> None:
     pass
 
 
-def _key(what: str, options: dict[str, Any]) -> str:
+def _key(what: str, options: dict[str, object]) -> str:
     return what + json.dumps(options, sort_keys=True, separators=(",", ":"))
 
 

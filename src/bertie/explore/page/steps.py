@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from bertie.model.bert import (
     BertAttention,
@@ -36,7 +35,7 @@ class StepText:
     says: str
     says_zh: str
     formula: str
-    function: Callable[..., Any]
+    function: Callable[..., object]
     marks: tuple[str, ...]
 
 

@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -50,13 +49,13 @@ class Seen:
 
 
 @torch.no_grad()
-def walk(session: Session, *, row: int = 0, place: int) -> dict[str, Any]:
+def walk(session: Session, *, row: int = 0, place: int) -> dict[str, object]:
     """All steps, in the order in which they are computed."""
     session.check_place(place, row)
     with session.running():
         seen = [*_embeddings(session, row, place), *_layers(session, row, place), *_head(session, row, place)]
         steps = [_shown(session, row, place, one) for one in seen]
-    sources: list[dict[str, Any]] = []
+    sources: list[object] = []
     for step in steps:  # many steps share a function, and a function need not travel twice
         if step["source"] not in sources:
             sources.append(step["source"])
@@ -174,7 +173,7 @@ def _judged(key: str, layer: int, linear: nn.Module, vector: Tensor, session: Se
     return Seen(key, layer, None, f"[{len(logits)}]", module, _size(linear), words)
 
 
-def _best(logits: Tensor, name: Callable[[int], Any]) -> list[tuple[str, float]]:
+def _best(logits: Tensor, name: Callable[[int], object]) -> list[tuple[str, float]]:
     shares, places = logits.float().softmax(-1).topk(min(_TOP, len(logits)))
     return [(str(name(place)), round(share, 4)) for place, share in zip(places.tolist(), shares.tolist(), strict=True)]
 
@@ -186,12 +185,12 @@ def _size(module: nn.Module) -> int:
 # -- as the page takes them -------------------------------------------------------------------------------------------
 
 
-def _shown(session: Session, row: int, place: int, seen: Seen) -> dict[str, Any]:
+def _shown(session: Session, row: int, place: int, seen: Seen) -> dict[str, object]:
     told: StepText = STEPS[seen.key]
     source, marked = source_of(told)
     token = session.rows[row].tokens[place]
     values = {"token": token.text or " ", "id": token.id, "place": place, "segment": session.rows[row].segments[place]}
-    shown: dict[str, Any] = {
+    shown: dict[str, object] = {
         "key": seen.key,
         "layer": seen.layer,
         "name": seen.module,
@@ -211,7 +210,7 @@ def _shown(session: Session, row: int, place: int, seen: Seen) -> dict[str, Any]
     return shown
 
 
-def _packed(vector: Tensor) -> dict[str, Any]:
+def _packed(vector: Tensor) -> dict[str, object]:
     """The numbers as a byte each for the strip, with the first few and what can be said of all of them as they are."""
     values = vector.detach().float().cpu().numpy()
     scale = float(np.abs(values).max(initial=0.0)) or 1.0
@@ -227,7 +226,7 @@ def _packed(vector: Tensor) -> dict[str, Any]:
 
 
 @cache
-def source_of(told: StepText) -> tuple[dict[str, Any], list[int]]:
+def source_of(told: StepText) -> tuple[dict[str, object], list[int]]:
     """The function's lines, and which of them are the step."""
     function = inspect.unwrap(told.function)
     lines, first = inspect.getsourcelines(function)

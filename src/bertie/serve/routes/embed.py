@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -405,18 +405,17 @@ async def similarity(call: Call, body: schemas.SimilarityRequest) -> schemas.Sim
     def scored() -> msgspec.Raw:
         return msgspec.Raw(encode_rows(score_matrix(a, b, function)))
 
-    scores: Any = await call.prepare([*first, *second], scored)
+    scores = cast(list[list[float]], await call.prepare([*first, *second], scored))  # their JSON
     return schemas.SimilarityAnswer(model.name, scores, call.usage())
 
 
 def as_inputs(given: str | list[str | int | list[int]], what: str) -> list[str] | list[list[int]]:
     """One text, several, one list of ids or several: always as a list. A mixture is refused."""
-    if isinstance(given, str):
-        return [given]
-    kinds = set(map(type, given))
+    found = as_list(given)
+    kinds = set(map(type, found))
     if len(kinds) > 1:
         raise invalid(f"`{what}` mixes texts and token ids.")
-    return [cast(list[int], given)] if kinds == {int} else cast(list[str], given)
+    return [cast(list[int], found)] if kinds == {int} else cast(list[str], found)
 
 
 _TEXTS = {"one": {"inputs": "What is Deep Learning?"}, "several": {"inputs": ["A text.", "Another."], "truncate": True}}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -21,11 +21,13 @@ from bertie.explore.page import queries
 from bertie.explore.page.queries import Report
 from bertie.explore.session import Session
 from bertie.serve.explore import ExploreRunner
-from bertie.serve.failures import InferenceFailed, Refusal, invalid
+from bertie.serve.failures import InferenceFailed, Refusal, invalid, is_told
 from bertie.serve.models import ServedModel
-from bertie.serve.schemas import Request, Word
-from bertie.serve.service import Call, Route
+from bertie.serve.schemas import Request, Word, as_list
+from bertie.serve.service import AnyRoute, Call, Route
 
+B = TypeVar("B", bound=Request)
+T = TypeVar("T")
 Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Json = dict[str, Any]
 _BYTES = "application/octet-stream"
@@ -128,7 +130,7 @@ class Pruned(msgspec.Struct):
 _SUBJECT_FIELDS = frozenset(Subject.__struct_fields__)
 
 
-async def run(call: Call, body: Subject, question: Callable[[Session], object], weight: int = 1) -> Any:
+async def run(call: Call, body: Subject, question: Callable[[Session], T], weight: int = 1) -> T:
     """Ask a session in the model's queue. `weight`: how many times the text goes through the model, about."""
     model, runner = _runner(call, body)
 
@@ -137,11 +139,11 @@ async def run(call: Call, body: Subject, question: Callable[[Session], object], 
 
     tokens = max(8, min(call.characters // 3, model.loaded.max_length)) * weight
     (found,) = await call.compute(model, runner.lane, [ask], [min(tokens, call.limits.text_tokens)])
-    return found
+    return cast("T", found)  # a lane carries all kinds of answers
 
 
 def _runner(call: Call, body: Subject) -> tuple[ServedModel, ExploreRunner]:
-    texts = [body.text, *([body.second] if isinstance(body.second, str) else body.second or [])]
+    texts = [body.text, *([] if body.second is None else as_list(body.second))]
     call.check_texts(texts, what="text")
     return call.find("explore", body.model, ExploreRunner)
 
@@ -157,7 +159,7 @@ def _options(body: Subject) -> Json:
     return {name: msgspec.to_builtins(getattr(body, name)) for name in own}
 
 
-def _query(name: str, weight: int = 1) -> Callable[[Call, Any], Any]:
+def _query(name: str, weight: int = 1) -> Callable[[Call, Subject], Awaitable[object]]:
     async def handler(call: Call, body: Subject) -> object:
         return await run(call, body, partial(queries.QUERIES[name], **_options(body)), weight)
 
@@ -175,7 +177,7 @@ async def explore_model(call: Call, body: ModelRequest) -> ModelAnswer:
 
 async def explore_open(call: Call, body: Subject) -> Json:
     writes = call.service.settings.prune_folder is not None
-    found: Json = await run(call, body, queries.opened)
+    found = await run(call, body, queries.opened)
     return found | {"model": call.service.models.find("explore", body.model).name, "writes": writes}
 
 
@@ -256,7 +258,7 @@ async def explore_job(call: Call, body: JobRequest) -> JobState:
     if body.cancel:
         job.stopped = True
     if job.error is not None:
-        raise job.error if isinstance(job.error, BertieError | Refusal) else InferenceFailed(str(job.error))
+        raise job.error if is_told(job.error) else InferenceFailed(str(job.error))
     if job.stopped:
         raise Refusal(409, "Validation", "The computation was stopped.", remedy="Start it again.")
     return JobState(job.done, job.total, None if job.result is not None else job.partial, job.result)
@@ -268,8 +270,14 @@ _OFF: Json = {**_ABOUT, "off": {"heads": [[0, 0]]}}
 
 
 def _route(
-    path: str, handler: Any, summary: str, body: type[Any], example: Json, answer: Any = Json, media: str = ""
-) -> Route[Any]:
+    path: str,
+    handler: Callable[[Call, B], Awaitable[object]],
+    summary: str,
+    body: type[B],
+    example: Json,
+    answer: object = Json,
+    media: str = "",
+) -> Route[B]:
     return Route(
         f"/explore/{path}",
         handler,
@@ -283,7 +291,7 @@ def _route(
     )
 
 
-ROUTES: list[Route[Any]] = [
+ROUTES: list[AnyRoute] = [
     _route("model", explore_model, "The task a model is explored as.", ModelRequest, {}, ModelAnswer),
     _route("open", explore_open, "A text as the model reads it.", Subject, _ABOUT),
     _route("answer", _query("answer"), "The model's answer to it.", Subject, _ABOUT),

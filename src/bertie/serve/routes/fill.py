@@ -75,7 +75,7 @@ async def filled(
     """The answers in JSON. What all texts ask for in a round goes through the model as one job."""
     answers: dict[int, msgspec.Raw] = {}
 
-    def step(_: int, some: Sequence[tuple[int, Any]]) -> list[tuple[int, list[Any]]]:
+    def step(_: int, some: Sequence[tuple[int, object]]) -> list[tuple[int, list[Any]]]:
         """Give the texts their replies; those that have more to ask."""
         more = []
         for number, reply in some:
@@ -87,7 +87,7 @@ async def filled(
                 answers[number] = msgspec.Raw(encode(shown))
         return more
 
-    replied: list[tuple[int, Any]] = [(number, None) for number in range(len(rounds))]
+    replied: list[tuple[int, object]] = [(number, None) for number in range(len(rounds))]
     while asked := await call.each(replied, step, sizes=[sizes[number] for number, _ in replied]):
         queries = [query for _, own in asked for query in own]
         rows = sum(len(query.row) for query in queries)

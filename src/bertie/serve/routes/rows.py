@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -75,7 +75,7 @@ class RowRunner:
 
     def prepared(
         self, task: AnyTask, options: Options, item: object, number: int, longest: int
-    ) -> tuple[Any, list[Row]]:
+    ) -> tuple[object, list[Row]]:
         """(what `decode` needs, rows) of an item. One of more than `longest` tokens is refused, before its tokens are
         made into Python's objects where it can be."""
         checked = task.checked(item, f"Input {number}")
@@ -125,7 +125,7 @@ async def run_rows(
     made = runner.make(runner.loaded, **options)
     longest, sizes = call.limits.text_tokens, list(map(text_size, items))
 
-    def rows_of(first: int, some: Sequence[TextOrPair]) -> list[tuple[Any, list[Row]]]:
+    def rows_of(first: int, some: Sequence[TextOrPair]) -> list[tuple[object, list[Row]]]:
         return [runner.prepared(made, options, item, number, longest) for number, item in enumerate(some, first)]
 
     prepared = await call.each(items, rows_of, sizes=sizes)
@@ -136,7 +136,7 @@ async def run_rows(
         call.reserve(route.answer_bytes(made, sum(lengths)), route.remedy)
     outputs = iter(await call.compute(model, runner.lane(made, options), rows, lengths))
 
-    def decoded(_: int, some: Sequence[tuple[Any, list[Row]]]) -> list[msgspec.Raw]:
+    def decoded(_: int, some: Sequence[tuple[object, list[Row]]]) -> list[msgspec.Raw]:
         found = []
         for context, own in some:
             one = encode_answer(show(made.decode(context, list(islice(outputs, len(own))))))
@@ -145,8 +145,8 @@ async def run_rows(
             found.append(msgspec.Raw(one))
         return found
 
-    results: list[Any] = await call.each(prepared, decoded, sizes=sizes)
-    return Answer(model.name, results, call.usage())
+    results = await call.each(prepared, decoded, sizes=sizes)
+    return Answer(model.name, cast("list[T]", results), call.usage())  # their JSON
 
 
 def make_route(task: str, declared: RowRoute[Request, Any]) -> Route[Request]:

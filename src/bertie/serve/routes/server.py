@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import bertie
 from bertie.answers import Token
@@ -50,7 +50,7 @@ async def info(call: Call, body: None) -> schemas.Info:
     engine, source = model.running(), model.choice.source
     loaded, service = model.loaded, call.service
     embeds, judges = model.get("embed", EmbedRunner), model.get("classify", LogitsRunner)
-    kind: dict[str, Any]
+    kind: dict[str, object]
     if embeds is not None:
         kind = {"embedding": {"pooling": "+".join(embeds.embedder.pooling.modes)}}
     elif judges is not None:
