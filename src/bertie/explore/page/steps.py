@@ -18,11 +18,7 @@ from bertie.model.bert import (
     BertSelfAttention,
     BertSelfOutput,
 )
-from bertie.model.classifiers import (
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bertie.model.classifiers import BertForQuestionAnswering, BertForTokenClassification, TextModel
 from bertie.model.heads import BertLMPredictionHead, BertOnlyNSPHead, BertPredictionHeadTransform
 from bertie.ops.attention import attention_probabilities
 from bertie.text.wordpiece.reference import longest_pieces
@@ -215,7 +211,7 @@ STEPS: Mapping[str, StepText] = {
         "One row of weights to a label; softmax makes probabilities of the scores.",
         "每个标签一行权重；softmax 把得分变成概率。",
         "p = softmax(W p + b)",
-        BertForSequenceClassification.forward,
+        TextModel.judge,
         ("self.classifier(",),
     ),
     "tag": StepText(
