@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
 
 from bertie.bulk.job import BulkReport, Prepared, bulk, prepare, run
 
@@ -21,8 +20,7 @@ __all__ = ["BulkReport", "Prepared", "bulk", "prepare", "run"]
 
 
 class _Callable(ModuleType):
-    def __call__(self, *args: Any, **settings: Any) -> BulkReport:
-        return bulk(*args, **settings)
+    __call__ = staticmethod(bulk)
 
 
 sys.modules[__name__].__class__ = _Callable

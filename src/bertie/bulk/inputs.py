@@ -14,18 +14,21 @@ import csv
 import io
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import PurePosixPath
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from bertie.bulk.stores import Found, files_below, full_name, look_up, open_file
 from bertie.data import BadRows
 from bertie.data.rows import known_format, rows_of
 from bertie.data.source import COMPRESSIONS, from_stream, reason_of
 from bertie.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,7 +69,7 @@ class Piece:
 class Look:
     """What a first look at a file told: columns with their types, where it may be cut, how much is in a row."""
 
-    schema: Any  # pyarrow.Schema
+    schema: pa.Schema
     rows: int
     row_bytes: float
     begin: int = 0  # after a header
@@ -91,10 +94,10 @@ def find_files(given: Sequence[str], *, format: str | None = None) -> list[Input
 
 
 def _named(name: str) -> list[Found]:
-    there = look_up(name)
-    if isinstance(there, Found):
+    there, is_folder = look_up(name)
+    if there is not None:
         return [there]
-    if there == "missing":
+    if not is_folder:
         raise DataError(f"{name}: there is no such file or folder.", "Check the path.")
     files = [file for file in files_below(name, recursive=True) if _is_data(file.name, name)]
     if not files:
@@ -191,7 +194,7 @@ def unreadable(file: InputFile, error: Exception) -> DataError:
     )
 
 
-def common_schema(files: Sequence[InputFile], looks: Sequence[Look]) -> Any:
+def common_schema(files: Sequence[InputFile], looks: Sequence[Look]) -> pa.Schema:
     """The columns that all files have, each in a type that holds what all of them hold."""
     import pyarrow as pa
 
@@ -218,7 +221,7 @@ def common_schema(files: Sequence[InputFile], looks: Sequence[Look]) -> Any:
     return pa.schema([one.with_type(_written_as(one.type)).with_nullable(True) for one in merged])
 
 
-def _written_as(kind: Any) -> Any:
+def _written_as(kind: pa.DataType) -> pa.DataType:
     """Columns of nothing but None become text, the likeliest to come; dictionaries what they stand for."""
     import pyarrow as pa
 
@@ -265,11 +268,11 @@ def _parts(file: InputFile, look: Look, size: int, first: int) -> Iterator[tuple
         start, stop = stop, min(total, stop + max(1, int(size * scale)))
 
 
-def schema_text(schema: Any) -> str:
+def schema_text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
-def read_schema(text: str) -> Any:
+def read_schema(text: str) -> pa.Schema:
     import pyarrow as pa
 
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
@@ -295,7 +298,7 @@ def _look_arrow(file: InputFile, reading: Reading) -> Look:
     return Look(schema, rows, file.size / max(1, rows))
 
 
-def arrow_batches(file: InputFile) -> Iterator[tuple[Any, Any]]:
+def arrow_batches(file: InputFile) -> Iterator[tuple[pa.Schema, pa.RecordBatch | None]]:
     """(schema, batch) of an Arrow file of either layout, and first (schema, None)."""
     import pyarrow as pa
 
@@ -326,8 +329,10 @@ def _look_text(file: InputFile, reading: Reading) -> Look:
         if not packed and len(head) < file.size:
             # A line at the end of the sample is not all there.
             source = from_stream(io.BytesIO(head[: head.rfind(b"\n") + 1] or head), file.name)
-        options: dict[str, Any] = {"encoding": reading.encoding, "delimiter": reading.delimiter}
-        sample = list(islice(rows_of(source, BadRows(skip=True), format=file.format, **options), _SAMPLE_ROWS))
+        rows = rows_of(
+            source, BadRows(skip=True), format=file.format, encoding=reading.encoding, delimiter=reading.delimiter
+        )
+        sample = list(islice(rows, _SAMPLE_ROWS))
     names = list(dict.fromkeys(name for row in sample for name in row.values))
     if file.format in ("csv", "tsv"):
         schema = pa.schema([(name, pa.string()) for name in names])
@@ -354,7 +359,7 @@ def _sampled(head: bytes, lines: int) -> int:
     return at + 1
 
 
-def _inferred(names: Sequence[str], rows: Sequence[Any]) -> Any:
+def _inferred(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> pa.Schema:
     """The types of JSON's values. A column whose first rows are of several types is text, or numbers."""
     import pyarrow as pa
 

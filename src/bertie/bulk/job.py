@@ -25,6 +25,8 @@ from bertie.bulk.inputs import InputFile, Look, Reading, common_schema, cut, fin
 from bertie.bulk.manifest import (
     FOLDER,
     Job,
+    Same,
+    Settings,
     State,
     check_same,
     is_free,
@@ -117,7 +119,7 @@ def prepare(
         raise DataError(f"{', '.join(names)}: all files are empty.", "There is nothing to do.")
     named = None if model is None else _named(os.fspath(model))
     reading = Reading(encoding, delimiter)
-    same: dict[str, Any] = {
+    same: Same = {
         "task": task,
         "files": tuple(files),
         "model_hash": model_hash(named_model(task, named)),
@@ -130,7 +132,7 @@ def prepare(
     if there is not None:
         asked = tuple(columns) if columns is not None else (column,) if column is not None else there.columns
         rows = there.piece_rows if piece_rows is None else piece_rows
-        check_same(there, same | {"columns": asked, "piece_rows": rows}, str(output))
+        check_same(there, {**same, "columns": asked, "piece_rows": rows}, str(output))
         return Prepared(there, place, read_state(place, there), False, 0.0)
     if not is_free(place):
         raise DataError(
@@ -324,7 +326,7 @@ def _named(model: str) -> str:
     return os.path.abspath(model) if os.path.exists(model) else model
 
 
-def _json_value(value: Any) -> Any:
+def _json_value(value: object) -> object:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     return list(value) if isinstance(value, tuple | list) else value
@@ -340,7 +342,7 @@ def _check_apart(names: Sequence[str], output: str) -> None:
             )
 
 
-def _check_names(task: str, names: Sequence[str], settings: Mapping[str, Any], prefix: str) -> None:
+def _check_names(task: str, names: Sequence[str], settings: Settings, prefix: str) -> None:
     """All columns of the input are kept, so the answers' need other names."""
     for name in (*TASKS[task].columns(settings), ERROR):
         if prefix + name in names:
@@ -355,7 +357,7 @@ def _check_names(task: str, names: Sequence[str], settings: Mapping[str, Any], p
 
 
 def _row_bytes(
-    task: str, files: Sequence[InputFile], looks: Sequence[Look], settings: Mapping[str, Any], model: str | None
+    task: str, files: Sequence[InputFile], looks: Sequence[Look], settings: Settings, model: str | None
 ) -> float:
     """Bytes of a row with its answer in a part, about."""
     rows = sum(look.rows for look in looks)

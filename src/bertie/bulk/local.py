@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.context import SpawnProcess
 
 from bertie.bulk.work import TRIES, JobStopped, Report, Tick, Worker
 from bertie.errors import BertieError
@@ -37,7 +37,7 @@ def run_here(output: str, pieces: Sequence[int], device: str | None, strict: boo
 class _Seat:
     """A process and the two lines to it: pieces and reports, and one that says that this process lives."""
 
-    process: Any
+    process: SpawnProcess
     line: Connection
     alive: Connection
 

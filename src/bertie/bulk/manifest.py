@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from bertie import __version__
 from bertie.bulk.inputs import InputFile, Piece, Reading, Span
@@ -34,6 +34,28 @@ _PART = re.compile(r"part-([0-9]{6})\.parquet")
 _MODULE = re.compile(r"[0-9]+_")  # folders of sentence-transformers: 1_Pooling, 2_Dense
 
 
+Settings = Mapping[str, Any]  # of a task, by name: each has a type of its own
+
+
+class Same(TypedDict):
+    """What has to be the same in every run of a job."""
+
+    task: str
+    files: tuple[InputFile, ...]
+    model_hash: str
+    settings: Settings
+    prefix: str
+    reading: Reading
+    version: str
+
+
+class Wanted(Same):
+    """The same with what a first look at the files decides, where it is not said."""
+
+    columns: tuple[str, ...]
+    piece_rows: int
+
+
 @dataclass(frozen=True)
 class Job:
     """All that decides what the answers are, and how they are cut into files."""
@@ -41,7 +63,7 @@ class Job:
     task: str
     model: str | None
     model_hash: str
-    settings: Mapping[str, Any]
+    settings: Settings
     columns: tuple[str, ...]
     prefix: str
     files: tuple[InputFile, ...]
@@ -130,7 +152,7 @@ def write_job(output: str, job: Job) -> None:
     write_small(joined(output, f"{FOLDER}/job.json"), json.dumps(about | _as_json(job)))
 
 
-def _as_json(job: Job) -> dict[str, Any]:
+def _as_json(job: Job) -> dict[str, object]:
     values = {name: value for name, value in vars(job).items() if name not in ("files", "pieces", "reading")}
     values |= {"settings": dict(job.settings), "columns": list(job.columns), "reading": asdict(job.reading)}
     values["files"] = [[one.name, one.size, one.format] for one in job.files]
@@ -152,31 +174,33 @@ def _from_json(values: dict[str, Any]) -> Job:
     )
 
 
-def check_same(there: Job, wanted: Mapping[str, Any], output: str) -> None:
+def check_same(there: Job, wanted: Wanted, output: str) -> None:
     """Refuse to go on with a job that is another one than is asked for, and say what differs."""
     for name, value in wanted.items():
         old = getattr(there, name)
         if old != value:
             raise DataError(
-                f"{output} holds another job: {_differs(name, old, value)}.",
+                f"{output} holds another job: {_differs(name, there, wanted)}.",
                 "Name another {output}, or ask for the same job again to go on with it.",
                 output=...,
             )
 
 
-def _differs(name: str, old: Any, new: Any) -> str:
+def _differs(name: str, there: Job, wanted: Wanted) -> str:
     if name == "files":
-        return _files_differ(old, new)
+        return _files_differ(there.files, wanted["files"])
     if name == "settings":
+        old, new = there.settings, wanted["settings"]
         names = sorted(one for one in {*old, *new} if old.get(one) != new.get(one))
         was, now = ({one: which[one] for one in names if one in which} for which in (old, new))
         return f"its settings are {was or 'the defaults'}, now they are {now or 'the defaults'}"
     words = {
         "model_hash": "the files of its model are not those of the model named now",
-        "version": f"it was begun by Bertie {old}, and this is {new}",
-        "columns": f"it reads {_shown(old)}, and now it should read {_shown(new)}",
+        "version": f"it was begun by Bertie {there.version}, and this is {wanted['version']}",
+        "columns": f"it reads {', '.join(there.columns)}, and now it should read {', '.join(wanted['columns'])}",
     }
-    return words.get(name, f"its {name.replace('_', ' ')} is {_shown(old)}, now it is {_shown(new)}")
+    was_now = f"is {getattr(there, name)!r}, now it is {dict(wanted)[name]!r}"
+    return words.get(name, f"its {name.replace('_', ' ')} {was_now}")
 
 
 def _files_differ(old: Sequence[InputFile], new: Sequence[InputFile]) -> str:
@@ -189,10 +213,6 @@ def _files_differ(old: Sequence[InputFile], new: Sequence[InputFile]) -> str:
         if names
     ]
     return "; ".join(parts) or "its files are in another order"
-
-
-def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else repr(value)
 
 
 # -- how far it is -----------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,17 +30,33 @@ from bertie.answers import (
     Prediction,
 )
 from bertie.arguments import one_of
+from bertie.bulk.manifest import Settings
 from bertie.data.columns import choose_pair, choose_text
 from bertie.errors import DataError, InputError
-from bertie.running.precision import NEED_RANGES, quantize
-from bertie.running.rows import Cuts
-from bertie.running.task import RowTask
+from bertie.running.precision import NEED_RANGES, Numbers, quantize
+from bertie.running.rows import Cuts, TextOrPair
 
-Settings = Mapping[str, Any]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Answers = TypeVar("Answers")
+Answer_co = TypeVar("Answer_co", covariant=True)
+Pair = tuple[str, str]
+
 TOKEN_BYTES = 5  # of text to a token, about
 
 
-class Question(Protocol):
+class Block(Protocol):
+    """Answers that came together: a list, or an array whose rows they are."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, some: slice, /) -> Block: ...
+
+
+class Question(Protocol[Item, Answers]):
     """A task with its model, ready for the rows of a job."""
 
     refuses: bool  # whether single items may be refused, and are to be checked before they are answered
@@ -48,24 +64,27 @@ class Question(Protocol):
     def cuts(self) -> Cuts:
         """A new account of texts that are longer than the model."""
 
-    def check(self, items: list[Any]) -> None:
+    def check(self, items: list[Item]) -> None:
         """Raise what answering one of these items would raise."""
 
-    def blocks(self, items: Iterator[Any], cuts: Cuts) -> Iterator[Sequence[Any]]:
+    def blocks(self, items: Iterator[Item], cuts: Cuts) -> Iterator[Answers]:
         """The answers, in order, some at a time."""
 
-    def fields(self) -> list[Any]:
-        """The columns of the answers (`pyarrow.Field`)."""
+    def fields(self) -> list[pa.Field]:
+        """The columns of the answers."""
 
-    def arrays(self, answers: Sequence[Sequence[Any]]) -> list[Any]:
-        """The columns (`pyarrow.Array`) of these answers."""
+    def arrays(self, answers: Sequence[Answers]) -> list[pa.Array]:
+        """The columns of these answers."""
+
+
+AnyQuestion = Question[Any, Any]  # a job's: which task it is, only its folder says
 
 
 @dataclass(frozen=True)
 class BulkTask:
     """A task as the table below has it: what makes it, whether it reads pairs, its columns, and bytes of an answer."""
 
-    make: Callable[..., Question]
+    make: Callable[[Settings], AnyQuestion]
     takes: Callable[..., object]  # the class whose settings it takes
     columns: Callable[[Settings], tuple[str, ...]]
     answer_bytes: Callable[[Settings, int, float], float]  # settings, the model's hidden size, bytes of text
@@ -75,11 +94,11 @@ class BulkTask:
 # -- typed columns -----------------------------------------------------------------------------------------------------
 
 
-def arrow_type(annotation: Any) -> Any:
+def arrow_type(annotation: object) -> pa.DataType:
     """The column type of what an annotation says: of a dataclass a struct of its fields, of a tuple or list a list."""
     import pyarrow as pa
 
-    plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    plain: dict[object, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     if annotation in plain:
         return plain[annotation]
     if dataclasses.is_dataclass(annotation):
@@ -94,20 +113,20 @@ def arrow_type(annotation: Any) -> Any:
     raise TypeError(f"no column type for {annotation}")
 
 
-def _fields(named: Mapping[str, Any]) -> list[Any]:
+def _fields(named: Mapping[str, object]) -> list[pa.Field]:
     import pyarrow as pa
 
     return [pa.field(name, arrow_type(annotation)) for name, annotation in named.items()]
 
 
-def _plain(answer: Any) -> Any:
+def _plain(answer: object) -> object:
     """Dataclasses as dicts, all the way down; `dataclasses.asdict` would copy every string."""
     if dataclasses.is_dataclass(answer):
         return {field.name: _plain(getattr(answer, field.name)) for field in dataclasses.fields(answer)}
     return [_plain(one) for one in answer] if isinstance(answer, tuple | list) else answer
 
 
-def _vectors(values: Any) -> Any:
+def _vectors(values: Numbers) -> pa.Array:
     """`[n, d]` as a column of lists of `d`, without a copy."""
     import pyarrow as pa
 
@@ -115,7 +134,7 @@ def _vectors(values: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
 
 
-def _joined(blocks: Sequence[Any]) -> Any:
+def _joined(blocks: Sequence[Numbers]) -> pa.Array:
     """Blocks `[some, d]` as one column. Its memory is Arrow's: blocks of several MB leave holes in Python's heap."""
     import pyarrow as pa
 
@@ -133,17 +152,18 @@ def _joined(blocks: Sequence[Any]) -> Any:
 class EmbedQuestion:
     """Vectors."""
 
-    def __init__(self, **settings: Any) -> None:
-        call = {name: settings.pop(name, None) for name in ("prompt", "prompt_name")}
-        self.long = settings.pop("long", "truncate")
-        self.precision = settings.pop("precision", "float32")
+    def __init__(self, settings: Settings) -> None:
+        given = dict(settings)
+        call = {name: given.pop(name, None) for name in ("prompt", "prompt_name")}
+        self.long = given.pop("long", "truncate")
+        self.precision = given.pop("precision", "float32")
         if self.precision in NEED_RANGES:
             raise InputError(
                 "{precision} needs the least and greatest values of all vectors, and a job never has all of them.",
                 "Use float32, binary or ubinary, and round later.",
                 precision=self.precision,
             )
-        self.embedder = tasks.Embedder(**settings)
+        self.embedder = tasks.Embedder(**given)
         self.cutting = self.embedder.cutting(**call, long=self.long)
         self.refuses = self.long == "error"
 
@@ -153,54 +173,36 @@ class EmbedQuestion:
     def check(self, items: list[str]) -> None:
         self.cutting.pieces(items, self.cuts())
 
-    def blocks(self, items: Iterator[str], cuts: Cuts) -> Iterator[Any]:
+    def blocks(self, items: Iterator[str], cuts: Cuts) -> Iterator[Numbers]:
         stream = self.embedder.vector_stream(dataclasses.replace(self.cutting, cuts=cuts))
         return (quantize(block, self.precision) for block in stream.vectors(items))
 
-    def fields(self) -> list[Any]:
+    def fields(self) -> list[pa.Field]:
         import pyarrow as pa
 
         return [pa.field("embedding", self._column(np.empty((0, self.embedder.dimension), np.float32)).type)]
 
-    def arrays(self, answers: Sequence[Any]) -> list[Any]:
+    def arrays(self, answers: Sequence[Numbers]) -> list[pa.Array]:
         empty = np.empty((0, self.embedder.dimension), np.float32)
         return [_joined(answers) if answers else self._column(empty)]
 
-    def _column(self, vectors: Any) -> Any:
+    def _column(self, vectors: Numbers) -> pa.Array:
         return _vectors(quantize(vectors, self.precision))
 
 
-class ValueQuestion:
+class ValueQuestion(Generic[Answer]):
     """A task whose answers become values one by one. `named` has the columns' annotations, `values` gives a row."""
 
-    make: ClassVar[Callable[..., Any]]
-
-    def __init__(self, **settings: Any) -> None:
-        self.settings = settings
-        self.task = type(self).make(**settings)
-        self.refuses = settings.get("long") == "error"
-
-    def named(self) -> dict[str, Any]:
+    def named(self) -> dict[str, object]:
         raise NotImplementedError
 
-    def values(self, answer: Any) -> tuple[Any, ...]:
+    def values(self, answer: Answer) -> tuple[object, ...]:
         raise NotImplementedError
 
-    def cuts(self) -> Cuts:
-        found: Cuts = self.task.cuts()
-        return found
-
-    def check(self, items: list[Any]) -> None:
-        list(self.task.tokenized(items, self.cuts()))
-
-    def blocks(self, items: Iterator[Any], cuts: Cuts) -> Iterator[Sequence[Any]]:
-        task: RowTask[Any, Any, Any, Any] = self.task
-        return ([answer] for answer in task.counted(items, cuts))
-
-    def fields(self) -> list[Any]:
+    def fields(self) -> list[pa.Field]:
         return _fields(self.named())
 
-    def arrays(self, answers: Sequence[Sequence[Any]]) -> list[Any]:
+    def arrays(self, answers: Sequence[Sequence[Answer]]) -> list[pa.Array]:
         import pyarrow as pa
 
         rows = [self.values(answer) for answer in chain.from_iterable(answers)]
@@ -211,80 +213,107 @@ class ValueQuestion:
         ]
 
 
-class ClassifyQuestion(ValueQuestion):
-    make = tasks.Classifier
+class Rows(Protocol[Item, Answer_co]):
+    """What a question asks of a `RowTask`."""
 
-    def named(self) -> dict[str, Any]:
-        single = {"label": str, "score": float}
+    def cuts(self) -> Cuts: ...
+
+    def tokenized(self, items: list[Item], cuts: Cuts) -> Iterable[object]: ...
+
+    def counted(self, items: Iterable[Item], cuts: Cuts) -> Iterator[Answer_co]: ...
+
+
+class RowQuestion(ValueQuestion[Answer], Generic[Item, Answer]):
+    """Such a task that judges rows."""
+
+    def __init__(self, rows: Rows[Item, Answer], *, refuses: bool) -> None:
+        self.rows, self.refuses = rows, refuses
+
+    def cuts(self) -> Cuts:
+        return self.rows.cuts()
+
+    def check(self, items: list[Item]) -> None:
+        list(self.rows.tokenized(items, self.cuts()))
+
+    def blocks(self, items: Iterator[Item], cuts: Cuts) -> Iterator[Sequence[Answer]]:
+        return ([answer] for answer in self.rows.counted(items, cuts))
+
+
+class ClassifyQuestion(RowQuestion[TextOrPair, Classification]):
+    def __init__(self, settings: Settings) -> None:
+        self.task = tasks.Classifier(**settings)
+        super().__init__(self.task, refuses=settings.get("long") == "error")
+
+    def named(self) -> dict[str, object]:
+        single: dict[str, object] = {"label": str, "score": float}
         return single if self.task.top_k == 1 else {**single, "labels": list[Prediction]}
 
-    def values(self, answer: Classification) -> tuple[Any, ...]:
+    def values(self, answer: Classification) -> tuple[object, ...]:
         best = answer.label, answer.score
         return best if self.task.top_k == 1 else (*best, [Prediction(*one) for one in answer.labels])
 
 
-class TagQuestion(ValueQuestion):
-    make = tasks.Tagger
+class TagQuestion(RowQuestion[str, list[Entity]]):
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(tasks.Tagger(**settings), refuses=settings.get("long") == "error")
 
-    def named(self) -> dict[str, Any]:
+    def named(self) -> dict[str, object]:
         return {"entities": list[Entity]}
 
-    def values(self, answer: list[Entity]) -> tuple[Any, ...]:
+    def values(self, answer: list[Entity]) -> tuple[object, ...]:
         return (answer,)
 
 
-class AnswerQuestion(ValueQuestion):
-    make = tasks.Answerer
+class AnswerQuestion(RowQuestion[Pair, AnswerResult]):
+    def __init__(self, settings: Settings) -> None:
+        self.task = tasks.Answerer(**settings)
+        super().__init__(self.task, refuses=True)  # a question that leaves no room for its context
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.refuses = True  # a question that leaves no room for its context
-
-    def named(self) -> dict[str, Any]:
-        verdict = {"answer": str, "score": float, "start": int, "end": int, "no_answer_score": float}
+    def named(self) -> dict[str, object]:
+        verdict: dict[str, object] = {"answer": str, "score": float, "start": int, "end": int, "no_answer_score": float}
         return verdict if self.task.rules.n_best == 1 else {**verdict, "candidates": list[FoundAnswer]}
 
-    def values(self, answer: AnswerResult) -> tuple[Any, ...]:
+    def values(self, answer: AnswerResult) -> tuple[object, ...]:
         best, none = answer.best, answer.no_answer_score
-        verdict: tuple[Any, ...] = (None, none, None, None, none)
+        verdict: tuple[object, ...] = (None, none, None, None, none)
         if best is not None:
             verdict = (best.text, best.score, best.start, best.end, none)
         return verdict if self.task.rules.n_best == 1 else (*verdict, answer.candidates)
 
 
-class RerankQuestion(ValueQuestion):
+class RerankQuestion(ValueQuestion[tuple[float, bool]]):
     """Every row is a query and a document, and gets the document's score; sorting is for whoever reads the answers."""
 
-    make = tasks.Reranker
+    def __init__(self, settings: Settings) -> None:
+        self.scorer = tasks.Reranker(**settings).scorer
+        self.refuses = settings.get("long") == "error"
 
-    def named(self) -> dict[str, Any]:
+    def named(self) -> dict[str, object]:
         return {"score": float}
 
-    def values(self, answer: tuple[float, bool]) -> tuple[Any, ...]:
+    def values(self, answer: tuple[float, bool]) -> tuple[object, ...]:
         return (answer[0],)
 
     def cuts(self) -> Cuts:
-        found: Cuts = self.task.scorer.cuts()
-        return found
+        return self.scorer.cuts()
 
-    def check(self, items: list[tuple[str, str]]) -> None:
-        self.task.scorer.check(items)
+    def check(self, items: list[Pair]) -> None:
+        self.scorer.check(items)
 
-    def blocks(self, items: Iterator[tuple[str, str]], cuts: Cuts) -> Iterator[Sequence[tuple[float, bool]]]:
-        return ([answer] for answer in self.task.scorer.counted(items, cuts))
+    def blocks(self, items: Iterator[Pair], cuts: Cuts) -> Iterator[Sequence[tuple[float, bool]]]:
+        return ([answer] for answer in self.scorer.counted(items, cuts))
 
 
-class FillQuestion(ValueQuestion):
-    make = tasks.MaskFiller
+class FillQuestion(ValueQuestion[Filled]):
+    refuses = True  # a text without [MASK]
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.refuses = True  # a text without [MASK]
+    def __init__(self, settings: Settings) -> None:
+        self.task = tasks.MaskFiller(**settings)
 
-    def named(self) -> dict[str, Any]:
+    def named(self) -> dict[str, object]:
         return {"filled": str, "masks": list[list[Candidate]], "fillings": list[Filling]}
 
-    def values(self, answer: Filled) -> tuple[Any, ...]:
+    def values(self, answer: Filled) -> tuple[object, ...]:
         return answer.text, answer.masks, answer.fillings
 
     def cuts(self) -> Cuts:
@@ -298,17 +327,19 @@ class FillQuestion(ValueQuestion):
         return ([answer] for answer in self.task.stream(items))
 
 
-class FeaturesQuestion(ValueQuestion):
+class FeaturesQuestion(RowQuestion[TextOrPair, Features]):
     """A column `tokens`: for each token its text, and its vector in each layer."""
 
-    make = tasks.FeatureExtractor
+    def __init__(self, settings: Settings) -> None:
+        self.task = tasks.FeatureExtractor(**settings)
+        super().__init__(self.task, refuses=settings.get("long") == "error")
 
-    def fields(self) -> list[Any]:
+    def fields(self) -> list[pa.Field]:
         import pyarrow as pa
 
         return [pa.field("tokens", self.arrays([])[0].type)]
 
-    def arrays(self, answers: Sequence[Sequence[Features]]) -> list[Any]:
+    def arrays(self, answers: Sequence[Sequence[Features]]) -> list[pa.Array]:
         import pyarrow as pa
 
         found = list(chain.from_iterable(answers))
@@ -330,10 +361,7 @@ class FeaturesQuestion(ValueQuestion):
         ends = np.cumsum([0, *(len(one.tokens) for one in found)], dtype=np.int32)
         return [pa.ListArray.from_arrays(pa.array(ends), of_tokens)]
 
-    def check(self, items: list[Any]) -> None:
-        list(self.task.tokenized(items, self.cuts()))
-
-    def blocks(self, items: Iterator[Any], cuts: Cuts) -> Iterator[Sequence[Features]]:
+    def blocks(self, items: Iterator[TextOrPair], cuts: Cuts) -> Iterator[Sequence[Features]]:
         return super().blocks((self.task.checked(item, "The text") for item in items), cuts)
 
 
@@ -398,7 +426,7 @@ def own_settings(task: str, settings: Settings) -> dict[str, Any]:
 
 
 def chosen_columns(
-    task: str, schema: Any, column: str | None, columns: Sequence[str] | None, source: str
+    task: str, schema: pa.Schema, column: str | None, columns: Sequence[str] | None, source: str
 ) -> tuple[str, ...]:
     """The columns that hold what is asked about: one of text, or the two of a pair."""
     paired = TASKS[task].paired
@@ -418,7 +446,7 @@ def chosen_columns(
     return names
 
 
-def _check_text(field: Any, source: str) -> None:
+def _check_text(field: pa.Field, source: str) -> None:
     import pyarrow as pa
 
     of_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)

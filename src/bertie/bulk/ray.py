@@ -13,8 +13,9 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from types import ModuleType
 from typing import Any
 
 from bertie.bulk.manifest import Done
@@ -104,7 +105,7 @@ class _RayWorker:
         except BertieError as error:
             self.stopped = error
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+    def __call__(self, batch: Mapping[str, Iterable[int]]) -> dict[str, list[str]]:
         import ray
 
         (piece,) = (int(number) for number in batch["piece"])
@@ -122,7 +123,7 @@ class _RayWorker:
         return {"report": [json.dumps({"piece": piece, "done": done, "reason": report.reason})]}
 
 
-def _connected(address: str) -> Any:
+def _connected(address: str) -> ModuleType:
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of this process, on the terminal; Ray's own logs stay
@@ -143,7 +144,7 @@ def _connected(address: str) -> Any:
     return ray
 
 
-def _room(ray: Any, needs: Mapping[str, float]) -> int:
+def _room(ray: ModuleType, needs: Mapping[str, float]) -> int:
     """How many workers the cluster has room for now; it may grow."""
     room = 0
     for node in ray.nodes():

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from bertie.bulk.inputs import InputFile, Piece, Reading, Span, arrow_batches, unreadable
 from bertie.bulk.stores import open_file
@@ -22,6 +22,12 @@ from bertie.data.rows import rows_of
 from bertie.data.source import from_stream
 from bertie.errors import DataError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from _typeshed import WriteableBuffer
+
+Values = Mapping[str, object]  # of a row, by column
+
 BATCH_ROWS = 4096
 _COLUMN_BYTES = 1 << 22
 _LINE = re.compile(r"^, line [0-9]+( to [0-9]+)?: ")  # of the part that was read; Batch.where() says it of the file
@@ -29,9 +35,9 @@ _LINE = re.compile(r"^, line [0-9]+( to [0-9]+)?: ")  # of the part that was rea
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of the input (`pyarrow.RecordBatch`), where they are, and what is wrong with some of them, by number."""
+    """Rows of the input, where they are, and what is wrong with some of them, by number."""
 
-    rows: Any
+    rows: pa.RecordBatch
     errors: Mapping[int, str]
     file: InputFile
     first: int  # the first row's number: in the file, from 0, or among the lines after `byte`
@@ -44,7 +50,7 @@ class Batch:
 
 
 def read_piece(
-    files: Sequence[InputFile], piece: Piece, schema: Any, reading: Reading, asked: Collection[str] = ()
+    files: Sequence[InputFile], piece: Piece, schema: pa.Schema, reading: Reading, asked: Collection[str] = ()
 ) -> Iterator[Batch]:
     """All rows of a piece, in order. `asked` are the columns that have to be text; in others, JSON may become text."""
     for span in piece.spans:
@@ -63,7 +69,7 @@ def read_piece(
 # -- parquet and Arrow -------------------------------------------------------------------------------------------------
 
 
-def _columns(file: InputFile, span: Span, schema: Any) -> Iterator[Batch]:
+def _columns(file: InputFile, span: Span, schema: pa.Schema) -> Iterator[Batch]:
     import pyarrow as pa
 
     at = 0
@@ -84,7 +90,7 @@ def _columns(file: InputFile, span: Span, schema: Any) -> Iterator[Batch]:
         )
 
 
-def _parquet(file: InputFile, span: Span) -> Iterator[tuple[int, Any]]:
+def _parquet(file: InputFile, span: Span) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(the first row's number, batch), from the row group on in which the span begins."""
     import pyarrow.parquet as pq
 
@@ -107,7 +113,7 @@ def _parquet(file: InputFile, span: Span) -> Iterator[tuple[int, Any]]:
                 return
 
 
-def _arrow(file: InputFile, span: Span) -> Iterator[tuple[int, Any]]:
+def _arrow(file: InputFile, span: Span) -> Iterator[tuple[int, pa.RecordBatch]]:
     at = 0
     for _, batch in arrow_batches(file):
         if batch is None:
@@ -119,7 +125,7 @@ def _arrow(file: InputFile, span: Span) -> Iterator[tuple[int, Any]]:
             return
 
 
-def _as_type(column: Any, wanted: Any) -> Any:
+def _as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -128,7 +134,7 @@ def _as_type(column: Any, wanted: Any) -> Any:
     return column if column.type == wanted else column.cast(wanted, safe=True)
 
 
-def _repaired(column: Any, field: Any, errors: dict[int, str]) -> Any:
+def _repaired(column: pa.Array, field: pa.Field, errors: dict[int, str]) -> pa.Array:
     """The column, with text that is not UTF-8 repaired and its rows noted."""
     import pyarrow as pa
 
@@ -151,7 +157,7 @@ def _repaired(column: Any, field: Any, errors: dict[int, str]) -> Any:
     return pa.array(texts, type=field.type)
 
 
-def _bytes_type(kind: Any) -> Any:
+def _bytes_type(kind: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
     return pa.large_binary() if pa.types.is_large_string(kind) else pa.binary()
@@ -175,7 +181,7 @@ class _Noted(BadRows):
         self.waiting.append(error)
 
 
-def _lines(file: InputFile, span: Span, schema: Any, reading: Reading, asked: Collection[str]) -> Iterator[Batch]:
+def _lines(file: InputFile, span: Span, schema: pa.Schema, reading: Reading, asked: Collection[str]) -> Iterator[Batch]:
     """Lines that begin inside the span. One that begins on its last byte goes on beyond it."""
     whole = span.start == 0 and span.stop == file.size
     with open_file(file.name) as raw:
@@ -193,37 +199,35 @@ def _lines(file: InputFile, span: Span, schema: Any, reading: Reading, asked: Co
             yield Batch(batch, errors, file, some[0][0], byte)
 
 
-def _with_bad(rows: Iterable[Row], bad: _Noted) -> Iterator[Row | DataError]:
-    """Rows, and in their places errors about lines that are none."""
+def _with_bad(rows: Iterable[Row], bad: _Noted) -> Iterator[tuple[Values, DataError | None]]:
+    """The values of rows, and in their places errors about lines that are none."""
     for row in rows:
         while bad.waiting:
-            yield bad.waiting.pop(0)
-        yield row
-    yield from bad.waiting
+            yield {}, bad.waiting.pop(0)
+        yield row.values, None
+    yield from (({}, error) for error in bad.waiting)
 
 
 def _batch(
-    rows: Sequence[Row | DataError], schema: Any, file: InputFile, asked: Collection[str]
-) -> tuple[Any, dict[int, str]]:
+    rows: Sequence[tuple[Values, DataError | None]], schema: pa.Schema, file: InputFile, asked: Collection[str]
+) -> tuple[pa.RecordBatch, dict[int, str]]:
     import pyarrow as pa
 
     errors: dict[int, str] = {}
-    values: list[Mapping[str, Any]] = []
     known = set(schema.names)
-    for number, row in enumerate(rows):
-        if isinstance(row, DataError):
-            errors[number] = _LINE.sub("", row.cause.removeprefix(file.name)).rstrip(".")
-            values.append({})
-            continue
-        values.append(row.values)
-        if row.values.keys() - known:
-            unknown = sorted(row.values.keys() - known)[0]
+    for number, (values, error) in enumerate(rows):
+        if error is not None:
+            errors[number] = _LINE.sub("", error.cause.removeprefix(file.name)).rstrip(".")
+        elif values.keys() - known:
+            unknown = sorted(values.keys() - known)[0]
             errors[number] = f"the column {unknown!r} is not among those of the first rows: {', '.join(schema.names)}"
-    arrays = [_array([row.get(field.name) for row in values], field, errors, field.name in asked) for field in schema]
+    arrays = [
+        _array([values.get(field.name) for values, _ in rows], field, errors, field.name in asked) for field in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema), errors
 
 
-def _array(values: list[Any], field: Any, errors: dict[int, str], asked: bool) -> Any:
+def _array(values: list[object], field: pa.Field, errors: dict[int, str], asked: bool) -> pa.Array:
     """A column; a value of another type is left out, and its row noted. Where text is kept, not asked about, any value
     is text: its JSON."""
     import pyarrow as pa
@@ -233,15 +237,16 @@ def _array(values: list[Any], field: Any, errors: dict[int, str], asked: bool) -
         return pa.array(values, type=field.type)
     except failures:
         pass
-    kept: list[Any] = []
+    kept: list[object] = []
     for number, value in enumerate(values):
-        if pa.types.is_string(field.type) and not asked and not isinstance(value, str | None):
-            value = json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) else None
+        if pa.types.is_string(field.type) and not asked and text is None and value is not None:
+            value = text = json.dumps(value, ensure_ascii=False)
         try:
             kept.append(pa.scalar(value, type=field.type).as_py())
         except UnicodeEncodeError:
             errors.setdefault(number, f"the column {field.name!r} is not UTF-8: it has a lone surrogate")
-            kept.append(value.encode("utf-8", "replace").decode() if isinstance(value, str) else None)
+            kept.append(None if text is None else text.encode("utf-8", "replace").decode())
         except failures:
             shown = f"{type(value).__name__} {str(value)[:40]}"
             errors.setdefault(number, f"the column {field.name!r} holds {shown}; in the first rows it is {field.type}")
@@ -272,32 +277,33 @@ class _Part(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), max(0, self._end - self._at))
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        place = memoryview(buffer).cast("B")
+        wanted = min(len(place), max(0, self._end - self._at))
         data = self._file.read(wanted) if wanted else b""
-        buffer[: len(data)] = data
+        place[: len(data)] = data
         self._at += len(data)
         return len(data)
 
 
-def texts_of(column: Any) -> list[object]:
+def texts_of(column: pa.Array) -> list[object]:
     """The values of a column of text; of a column of bytes, those that are UTF-8 as text."""
-    values: list[Any] = column.to_pylist()
+    values = column.to_pylist()
     return values if _is_text(column.type) else [_decoded(value) for value in values]
 
 
-def is_all_text(column: Any) -> bool:
+def is_all_text(column: pa.Array) -> bool:
     """Whether every row has a text, told without looking at each."""
     return _is_text(column.type) and not column.null_count
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _decoded(value: bytes | None) -> object:
+def _decoded(value: bytes | None) -> str | bytes | None:
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError:

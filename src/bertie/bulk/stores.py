@@ -13,11 +13,15 @@ import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from bertie.data.source import reason_of
 from bertie.errors import DataError, MissingExtra
 from bertie.files import NewFile, replace_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _PYARROW = ("s3", "gs", "gcs", "hdfs", "viewfs")  # pyarrow reads these itself; fsspec all others
@@ -61,20 +65,20 @@ def files_below(folder: str, *, recursive: bool) -> list[Found]:
     return [Found(name, size) for name, size in names]
 
 
-def look_up(name: str) -> Found | str:
-    """A file, or "folder", or "missing"."""
+def look_up(name: str) -> tuple[Found | None, bool]:
+    """A file; where there is none, None and whether there is a folder."""
     system, path = _opened(name)
     try:
         (info,) = system.get_file_info([path])
     except OSError as error:
         raise _unreachable(name, error) from error
     if info.is_file:
-        return Found(name, info.size)
+        return Found(name, info.size), False
     # A store has no folders, only names that have a slash in them.
-    return "folder" if info.type.name == "Directory" or files_below(name, recursive=True) else "missing"
+    return None, info.type.name == "Directory" or bool(files_below(name, recursive=True))
 
 
-def open_file(name: str) -> Any:
+def open_file(name: str) -> pa.NativeFile:
     """A file to read, at any place in it."""
     system, path = _opened(name)
     try:
@@ -87,7 +91,7 @@ def open_file(name: str) -> Any:
 
 def read_small(name: str) -> bytes | None:
     """All of a small file; None where there is none."""
-    if isinstance(look_up(name), str):
+    if look_up(name)[0] is None:
         return None
     with open_file(name) as file:
         content: bytes = file.read()
@@ -136,7 +140,7 @@ class NewObject:
         self.stream.close()
 
 
-def _opened(name: str) -> tuple[Any, str]:
+def _opened(name: str) -> tuple[pafs.FileSystem, str]:
     """A file system of pyarrow, and the name inside it."""
     address = _ADDRESS.match(name)
     if address is None:
@@ -153,7 +157,7 @@ def _opened(name: str) -> tuple[Any, str]:
 
 
 @lru_cache(maxsize=1)
-def _local() -> Any:
+def _local() -> pafs.FileSystem:
     try:
         import pyarrow.fs as pafs
     except ImportError:
@@ -162,14 +166,14 @@ def _local() -> Any:
 
 
 @lru_cache(maxsize=16)
-def _through_pyarrow(root: str) -> Any:
+def _through_pyarrow(root: str) -> pafs.FileSystem:
     """Kept, because S3 asks where a bucket is each time."""
     import pyarrow.fs as pafs
 
     return pafs.FileSystem.from_uri(root)[0]
 
 
-def _through_fsspec(name: str) -> tuple[Any, str]:
+def _through_fsspec(name: str) -> tuple[pafs.FileSystem, str]:
     import pyarrow.fs as pafs
 
     try:

@@ -18,11 +18,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from bertie.bulk.inputs import read_schema
 from bertie.bulk.manifest import FOOTER, Done, model_hash, part_name, read_job
-from bertie.bulk.questions import TASKS, Question
+from bertie.bulk.questions import TASKS, AnyQuestion, Block
 from bertie.bulk.reading import BATCH_ROWS, Batch, is_all_text, read_piece, texts_of
 from bertie.bulk.stores import joined, new_file
 from bertie.data.source import reason_of
@@ -30,6 +30,11 @@ from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import BertieError, CheckpointError, DataError
 from bertie.running.progress import Meter, metered
 from bertie.running.stream import map_ahead
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
 
 ROW_GROUP = 1 << 16
 _GROUP_BYTES = (
@@ -96,7 +101,7 @@ class Worker:
                 f"The model {model} on {socket.gethostname()} is not the one that the job began with.",
                 "Put the same files there, or name a folder that all machines share.",
             )
-        self.question: Question = TASKS[job.task].make(model=model, device=device, **job.settings)
+        self.question: AnyQuestion = TASKS[job.task].make({"model": model, "device": device, **job.settings})
         self.fields = [one.with_name(job.prefix + one.name) for one in self.question.fields()]
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk")
 
@@ -113,8 +118,10 @@ class Worker:
                 return self._start(number, tick)
             except JobStopped:
                 raise
+            except BertieError as error:
+                reason = f"{type(error).__name__}: {error.cause}"
             except Exception as error:
-                reason = f"{type(error).__name__}: {error.cause if isinstance(error, BertieError) else error}"
+                reason = f"{type(error).__name__}: {error}"
         return lambda: Report(number, None, reason)
 
     def close(self) -> None:
@@ -136,7 +143,7 @@ class Worker:
 
         return wait
 
-    def _written_schema(self) -> Any:
+    def _written_schema(self) -> pa.Schema:
         import pyarrow as pa
 
         return pa.schema([*self.schema, *self.fields, pa.field(self.job.prefix + ERROR, pa.string())])
@@ -157,7 +164,7 @@ class Worker:
                     waiting.append(asked)
                     yield from asked.items
 
-        def flush(answers: Sequence[Sequence[Any]]) -> None:
+        def flush(answers: Sequence[Block]) -> None:
             nonlocal errors, told
             asked = waiting.popleft()
             errors += len(asked.errors)
@@ -178,13 +185,14 @@ class Worker:
         """The items of a batch's rows, and what is wrong with the rows that have none."""
         given = [batch.rows.column(name) for name in self.job.columns]
         columns = [texts_of(column) for column in given]
-        rows: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        rows: list[object] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         if all(map(is_all_text, given)) and not batch.errors and not self._refuses(rows):
             return _Asked(batch, rows, None, {})
         errors = dict(batch.errors)
-        items, places = [], []
-        for place, row in enumerate(rows):
-            wrong = errors.get(place) or self._wrong(row)
+        items: list[object] = []
+        places: list[int] = []
+        for place, (row, *texts) in enumerate(zip(rows, *columns, strict=True)):
+            wrong = errors.get(place) or self._wrong(row, texts)
             if wrong is None:
                 items.append(row)
                 places.append(place)
@@ -194,7 +202,7 @@ class Worker:
                     raise JobStopped(_bad_row(errors[place]))
         return _Asked(batch, items, places, errors)
 
-    def _refuses(self, rows: list[Any]) -> bool:
+    def _refuses(self, rows: list[object]) -> bool:
         """Whether the task would refuse one of these rows."""
         if not self.question.refuses or not rows:
             return False
@@ -204,12 +212,11 @@ class Worker:
             return True
         return False
 
-    def _wrong(self, row: object) -> str | None:
-        """What is wrong with a row; None if it can be answered."""
-        for name, text in zip(self.job.columns, row if isinstance(row, tuple) else (row,), strict=True):
-            if not isinstance(text, str):
-                kind = "is empty" if text is None else "is not UTF-8" if isinstance(text, bytes) else "is not text"
-                return f"the column {name!r} {kind}"
+    def _wrong(self, row: object, texts: Sequence[object]) -> str | None:
+        """What is wrong with a row and its texts; None if it can be answered."""
+        for name, text in zip(self.job.columns, texts, strict=True):
+            if text is None or isinstance(text, bytes):
+                return f"the column {name!r} {'is empty' if text is None else 'is not UTF-8'}"
         if self.question.refuses:
             try:
                 self.question.check([row])
@@ -217,7 +224,7 @@ class Worker:
                 return error.cause.rstrip(".")
         return None
 
-    def _written(self, asked: _Asked, answers: Sequence[Sequence[Any]]) -> Any:
+    def _written(self, asked: _Asked, answers: Sequence[Block]) -> pa.RecordBatch:
         """The rows with the columns of their answers, empty where there is an error."""
         import pyarrow as pa
 
@@ -240,7 +247,7 @@ class _Asked:
     """A batch, its items, the rows they are of (None: all), and the errors of the other rows."""
 
     batch: Batch
-    items: list[Any]
+    items: list[object]
     places: list[int] | None
     errors: Mapping[int, str]
 
@@ -249,15 +256,15 @@ class _Asked:
 class _Held:
     """Answers that have come, in blocks."""
 
-    blocks: deque[Sequence[Any]] = field(default_factory=deque)
+    blocks: deque[Block] = field(default_factory=deque)
     count: int = 0
 
-    def add(self, block: Sequence[Any]) -> None:
+    def add(self, block: Block) -> None:
         self.blocks.append(block)
         self.count += len(block)
 
-    def take(self, wanted: int) -> list[Sequence[Any]]:
-        taken: list[Sequence[Any]] = []
+    def take(self, wanted: int) -> list[Block]:
+        taken: list[Block] = []
         self.count -= wanted
         while wanted:
             block = self.blocks.popleft()
@@ -272,12 +279,12 @@ class _Held:
 class _Part:
     """A parquet file that is written in another thread, a row group at a time, and there once it is kept."""
 
-    def __init__(self, name: str, schema: Any, writer: ThreadPoolExecutor) -> None:
+    def __init__(self, name: str, schema: pa.Schema, writer: ThreadPoolExecutor) -> None:
         import pyarrow.parquet as pq
 
         self._name, self._pool = name, writer
         self._pending: deque[Future[None]] = deque()
-        self._held: list[Any] = []
+        self._held: list[pa.RecordBatch] = []
         self._rows = self._held_rows = self._held_bytes = 0
         self._new = self._guarded(lambda: new_file(name))
         leaves = {path: is_vector for one in schema for path, is_vector in _leaves(one.type, one.name)}
@@ -289,7 +296,7 @@ class _Part:
             use_dictionary=[path for path, is_vector in leaves.items() if not is_vector],
         )
 
-    def write(self, batch: Any) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         """Give a batch to the writer; waits if that is behind."""
         self._pending.append(self._pool.submit(self._put, batch))
         while len(self._pending) > _QUEUED or (self._pending and self._pending[0].done()):
@@ -311,7 +318,7 @@ class _Part:
             future.cancel()
         self._pool.submit(self._drop).result()
 
-    def _put(self, batch: Any) -> None:
+    def _put(self, batch: pa.RecordBatch) -> None:
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
@@ -345,7 +352,7 @@ class _Part:
             self._parquet.close()
         self._new.discard()
 
-    def _guarded(self, write: Callable[[], Any]) -> Any:
+    def _guarded(self, write: Callable[[], T]) -> T:
         """A disk that is full is no fault of the piece."""
         try:
             return write()
@@ -358,7 +365,7 @@ class _Part:
             ) from error
 
 
-def _leaves(kind: Any, path: str) -> Iterator[tuple[str, bool]]:
+def _leaves(kind: pa.DataType, path: str) -> Iterator[tuple[str, bool]]:
     """Parquet's columns, by path: a struct's fields, a list's elements; and whether they are the numbers of vectors."""
     import pyarrow as pa
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from bertie.training.contract import Diverged as Diverged
     from bertie.training.contract import Interrupted as Interrupted
     from bertie.training.contract import Result as Result
+    from bertie.training.distillation import Weights as Weights
     from bertie.training.fine_tuning import finetune as finetune
+    from bertie.training.pretraining.pretrain import PRETRAINING as PRETRAINING
     from bertie.training.pretraining.pretrain import PretrainOptions as PretrainOptions
     from bertie.training.pretraining.pretrain import pretrain as pretrain
     from bertie.training.run.loop import train as train
@@ -27,10 +29,12 @@ _WHERE = {
     "Columns": "sources",
     "Diverged": "contract",
     "Interrupted": "contract",
+    "PRETRAINING": "pretraining.pretrain",
     "PretrainOptions": "pretraining.pretrain",
     "Result": "contract",
     "Settings": "settings",
     "TaskOptions": "task",
+    "Weights": "distillation",
     "finetune": "fine_tuning",
     "pretrain": "pretraining.pretrain",
     "train": "run.loop",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from bertie import training
 from bertie.cli.support.options import check_device, choice_option, with_options
 from bertie.errors import (
     BertieError,
@@ -20,10 +21,10 @@ from bertie.errors import (
     MissingExtra,
     TokenizerError,
 )
-from bertie.training.settings import OptimizerName, Precision, ScheduleName
+from bertie.training.settings import OptimizerName, Precision, ScheduleName, Settings
 
 if TYPE_CHECKING:
-    from bertie.training import Result, Settings
+    from bertie.training import Result, Weights
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -132,18 +133,14 @@ def distillation_options(function: F) -> F:
     )
 
 
-def distillation_of(values: dict[str, Any]) -> Any:
-    from bertie.training.distillation import Weights
-
+def distillation_of(values: dict[str, Any]) -> Weights:
     task, logits, hidden, attention = values.pop("distil")
-    return Weights(task=task, logits=logits, hidden=hidden, attention=attention)
+    return training.Weights(task=task, logits=logits, hidden=hidden, attention=attention)
 
 
 def settings_of(values: dict[str, Any], **more: Any) -> Settings:
     """The training settings among an invocation's values, taken out of them."""
     from dataclasses import fields
-
-    from bertie.training.settings import Settings
 
     own = {field.name: values.pop(field.name) for field in fields(Settings) if field.name in values}
     return Settings(**own, **more)
@@ -164,14 +161,13 @@ def finished(context: click.Context, work: Callable[[], Result]) -> int:
 
     Under torchrun every process does, and one speaks: mistakes in what was asked are the same for all of a host.
     """
-    from bertie.training import Interrupted
-
+    interrupted = training.Interrupted  # imports torch: not while an error is looked at
     first = os.environ.get("LOCAL_RANK", "0") == "0"
     try:
         if context.params.get("device") is not None:
             check_device(context.params["device"])
         result = work()
-    except Interrupted as error:
+    except interrupted as error:
         if is_main():
             line = command_line()
             again = line if not error.began or "--resume" in sys.argv else f"{line} --resume"

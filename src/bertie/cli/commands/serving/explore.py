@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import click
 
+import bertie
 from bertie.cli.commands.serving.serve import NEEDED
 from bertie.cli.support.options import Chosen, model_options
 from bertie.defaults import default_embedding_model, default_language_model
@@ -92,11 +93,10 @@ def _write(text: str | None, second: tuple[str, ...], chosen: Chosen, task: str 
     if text is None:
         raise InputError("A page in a file needs a text.", "Write it after `bertie explore`.")
     from bertie.explore.page.saved import write_page  # with torch, as above
-    from bertie.explore.session import open_session
 
     several = list(second) if len(second) > 1 or task == "choice" else None
     pair = second[0] if len(second) == 1 and several is None else several
-    session = open_session(text, pair, task=task, **chosen.settings)
+    session = bertie.explore.open_session(text, pair, task=task, **chosen.settings)
     size = write_page(session, output)
     click.echo(f"{output}: {size / 1e6:.2f} MB, opens in any browser.")
     return 0

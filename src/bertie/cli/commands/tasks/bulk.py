@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertie.cli.commands.tasks.features import layer_numbers
 from bertie.cli.support.options import (
     Chosen,
     columns_option,
@@ -103,8 +104,6 @@ def _task(name: str, summary: str, *options: Callable[[Any], Any], default: str 
 
 
 def _layers(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int] | None:
-    from bertie.cli.commands.tasks.features import layer_numbers
-
     return layer_numbers(value)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+import bertie
+from bertie import training
 from bertie.cli.support.options import columns_option, delimiter_option, encoding_option
 from bertie.cli.support.training_options import command_line
 
@@ -47,18 +49,15 @@ def command(**values: Any) -> None:
     machine. What is left is fitted to the original's states, without training; with --train it then learns from the
     original. DIR is a model like any other, with a report (compress.md).
     """
-    from bertie.compression.run import compress
-    from bertie.training import Columns, TaskOptions
-
     files = {name: _one_or_all(values.pop(name)) for name in ("data", "train", "vocab_from")}
-    columns = Columns(
+    columns = training.Columns(
         text=values.pop("column"), pair=values.pop("columns"), label=values.pop("label"), glue=values.pop("glue"),
         encoding=values.pop("encoding"), delimiter=values.pop("delimiter"),
     )  # fmt: skip
-    options = TaskOptions(
+    options = training.TaskOptions(
         columns=columns, **{name: values.pop(name) for name in ("skip_bad", "max_length", "best_metric")}
     )
-    result = compress(
+    result = bertie.compress(
         **values, **files, options=options, say=lambda line: click.echo(line, err=True), command=command_line()
     )
     click.echo(result.report)

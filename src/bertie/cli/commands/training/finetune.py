@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertie import training
 from bertie.cli.support.options import (
     DEFAULT_MODEL,
     columns_option,
@@ -174,13 +175,11 @@ def _folded(line: str) -> str:
 
 
 def _finetune(task: str, values: dict[str, Any]) -> Result:
-    from bertie.training import Columns, TaskOptions, finetune
-
     settings = settings_of(values)
     train, dev = list(values.pop("train")), list(values.pop("dev"))
     output, resume, device = values.pop("output"), values.pop("resume"), values.pop("device")
     model, dropout, attention_dropout = (values.pop(name) for name in ("model", "dropout", "attention_dropout"))
-    columns = Columns(
+    columns = training.Columns(
         text=values.pop("column", None), pair=values.pop("columns", None), label=values.pop("label", None),
         glue=values.pop("glue", None), format=values.pop("input_format", None),
         encoding=values.pop("encoding"), delimiter=values.pop("delimiter"),
@@ -188,8 +187,8 @@ def _finetune(task: str, values: dict[str, Any]) -> Result:
     teacher, distillation, temperature = values.pop("teacher"), distillation_of(values), values.pop("temperature")
     student_layers = values.pop("student_layers")
     weights = _weights(values.pop("class_weights", None))
-    options = TaskOptions(columns=columns, class_weights=weights, **values)
-    return finetune(
+    options = training.TaskOptions(columns=columns, class_weights=weights, **values)
+    return training.finetune(
         task, model=model, train=_one_or_all(train), dev=_one_or_all(dev), output=output, settings=settings,
         options=options, dropout=dropout, attention_dropout=attention_dropout, resume=resume, device=device,
         teacher=teacher, distillation=distillation, temperature=temperature, student_layers=student_layers,

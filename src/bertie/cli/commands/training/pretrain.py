@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertie import training
 from bertie.cli.support.options import choice_option, encoding_option
 from bertie.cli.support.training_help import SCREEN, SectionedCommand
 from bertie.cli.support.training_options import (
@@ -85,10 +86,8 @@ def command(context: click.Context, /, **values: Any) -> int:
 
 
 def _pretrain(values: dict[str, Any]) -> Result:
-    from bertie.training.pretraining.pretrain import PRETRAINING, PretrainOptions, pretrain
-
     for name in ("save_every", "evaluate_every"):
-        values[name] = getattr(PRETRAINING, name) if values[name] is None else values[name]
+        values[name] = getattr(training.PRETRAINING, name) if values[name] is None else values[name]
     settings = settings_of(values)
     corpus = [*values.pop("corpus"), *values.pop("more")]
     if not corpus:
@@ -96,8 +95,8 @@ def _pretrain(values: dict[str, Any]) -> Result:
     dev, output, resume = list(values.pop("dev")), values.pop("output"), values.pop("resume")
     model, device, teacher = values.pop("model"), values.pop("device"), values.pop("teacher")
     student_layers = values.pop("student_layers")
-    options = PretrainOptions(distillation=distillation_of(values), **values)
-    return pretrain(
+    options = training.PretrainOptions(distillation=distillation_of(values), **values)
+    return training.pretrain(
         corpus=corpus, dev=dev or None, output=output, model=model, teacher=teacher, settings=settings,
         student_layers=student_layers, options=options, resume=resume, device=device, command=command_line(),
     )  # fmt: skip
