@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -173,7 +174,10 @@ def test_interrupted_the_command_leaves_a_job_to_go_on_with(tmp_path: Path) -> N
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130, said
-    assert f"{parts(out)} of 60 pieces are done. Run the same command again to go on." in said
+    # The signal may come after a part is published and before it is counted.
+    told = re.search(r"(\d+) of 60 pieces are done\. Run the same command again to go on\.", said)
+    assert told is not None, said
+    assert parts(out) - int(told[1]) in (0, 1)
     assert 0 < parts(out) < 60
     assert bertie.bulk("embed", **asked).rows == 6000
     assert answers(out)["id"].to_pylist() == list(range(6000))
