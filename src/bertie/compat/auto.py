@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import bertie  # its names are imported when they are first used: a tokenizer needs no torch, a model no tokenizer
+from bertie.checkpoint.find_checkpoint import read_config
+from bertie.checkpoint.weight_files import check_model_type
 from bertie.config import BertConfig
 from bertie.config.checks import FETCHING
 from bertie.config.relatives import MODEL_TYPES
@@ -41,8 +43,6 @@ class AutoConfig(_Auto):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> BertConfig:
         """The configuration of a folder, a file or a hub name; further keywords change it."""
-        from bertie.checkpoint.weight_files import check_model_type
-
         options.pop("code_revision", None)
         values, changes = BertConfig.get_config_dict(pretrained_model_name_or_path, **options)
         check_model_type(values, pretrained_model_name_or_path, wanted=None)
@@ -76,8 +76,6 @@ class _AutoModel(_Auto, Generic[M]):
         if isinstance(config, BertConfig):
             made = cls._class(config.model_type)
         elif pretrained_model_name_or_path is not None and config is None:
-            from bertie.checkpoint.find_checkpoint import read_config
-
             fetching = {name: options[name] for name in FETCHING if options.get(name) is not None}
             with suppress(CheckpointError):  # what is wrong with it is said when it is loaded
                 made = cls._class(read_config(pretrained_model_name_or_path, **fetching).get("model_type"))
