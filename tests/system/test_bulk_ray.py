@@ -103,6 +103,7 @@ def run_and_kill(cluster: Any, folder: Path, what: list[str], *, pieces: int, pi
     assert bertie.bulk("embed", **asked).computed == 0
 
 
+@pytest.mark.slow  # two minutes on two cores, most of it Ray's own start
 def test_workers_nodes_and_drivers_are_killed_and_nothing_is_lost(cluster: Any, tmp_path: Path) -> None:
     run_and_kill(cluster, tmp_path, ["worker", "node", "driver"], pieces=16, piece_rows=500)
 
