@@ -22,6 +22,7 @@ def _pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "_PAUSE", 0.0)
 
 
+@pytest.mark.slow  # it runs a whole benchmark
 def test_a_quick_run_ends_in_ratios_and_names_the_peer_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
