@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, overload
 
 import numpy as np
 import torch
@@ -21,6 +21,20 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 64  # of a distance matrix, whose differences take `dimension` times its room
 
 
+@overload
+def similarity(  # type: ignore[overload-overlap]  # two texts, which an Iterable[str] includes, have one score
+    a: str,
+    b: str,
+    *,
+    model: ModelLike | Embedder | None = None,
+    function: str | None = None,
+    long: str = "truncate",
+    progress: bool | None = None,
+    **settings: Unpack[EmbedderSettings],
+) -> float: ...
+
+
+@overload
 def similarity(
     a: str | Iterable[str] | ArrayLike,
     b: str | Iterable[str] | ArrayLike | None = None,
@@ -30,11 +44,25 @@ def similarity(
     long: str = "truncate",
     progress: bool | None = None,
     **settings: Unpack[EmbedderSettings],
-) -> NDArray[np.float32]:
-    """Scores `[len(a), len(b)]` of texts, or of vectors that are ready; of `a` with itself when there is no `b`.
+) -> NDArray[np.float32]: ...
 
-    `function` is the one the model was trained for by default (cosine if it does not say). `settings` are those of
-    `Embedder`.
+
+def similarity(
+    a: str | Iterable[str] | ArrayLike,
+    b: str | Iterable[str] | ArrayLike | None = None,
+    *,
+    model: ModelLike | Embedder | None = None,
+    function: str | None = None,
+    long: str = "truncate",
+    progress: bool | None = None,
+    **settings: Unpack[EmbedderSettings],
+) -> float | NDArray[np.float32]:
+    """How alike texts are, or vectors that are ready: one number for two texts, and a matrix for lists.
+
+    Scores of lists are `[len(a), len(b)]`, of `a` with itself when there is no `b`; a text beside a list counts as a
+    list of one. `function` defaults to the one the model was trained for (cosine if it does not say). `long` says what
+    happens to texts longer than the model: "truncate", "windows" or "error". `progress` shows a bar; by default it is
+    there on a terminal and in notebooks. `settings` are those of `Embedder`.
     """
     check_function(function)
     if a is None:
@@ -59,7 +87,8 @@ def similarity(
     second = first if right is None else vectors(right)
     if not len(first) or not len(second):
         return np.zeros((len(first), len(second)), dtype=np.float32)
-    return score_matrix(first, second, function or "cosine")
+    scores = score_matrix(first, second, function or "cosine")
+    return float(scores[0, 0]) if isinstance(a, str) and isinstance(b, str) else scores
 
 
 def check_function(function: str | None) -> None:
