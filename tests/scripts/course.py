@@ -1,4 +1,4 @@
-"""The course in docs/course: what its pages embed, checked by tests/system/test_course.py, and written anew by `--write`.
+"""The course in docs/course: what its pages embed, for tests/system/test_course.py, and written anew by `--write`.
 
     python tests/scripts/course.py --write               # all lessons
     python tests/scripts/course.py --write 03 07         # some, by number
@@ -39,7 +39,7 @@ _BLOCK = re.compile(
     r"|^<!-- picture: (?P<picture>\w+) -->\n!\[(?P<alt>[^\]]*)\]\((?P<target>[^)]+)\)\n",
     re.MULTILINE | re.DOTALL,
 )
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 @dataclass(frozen=True)

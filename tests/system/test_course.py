@@ -58,7 +58,8 @@ def test_code_of_a_lesson_runs_and_prints_what_is_shown(path: Path) -> None:
             assert hasattr(names[block.body], "figure"), f"line {block.line}: {block.body} is no picture"
             continue
         shown = course.output_after(block, found)
-        assert course.same_output(shown.body if shown else "", printed), f"line {block.line} prints\n{printed}\n{AGAIN}, if that is right"
+        same = course.same_output(shown.body if shown else "", printed)
+        assert same, f"line {block.line} prints\n{printed}\n{AGAIN}, if that is right"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=_name)
