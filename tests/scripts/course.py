@@ -35,7 +35,7 @@ ENGLISH, CHINESE = COURSE / "en", COURSE / "zh"
 
 _SOURCE = r"<!-- source: (?P<file>\S+) (?P<name>[\w.]+)(?: \"(?P<first>[^\"]+)\" … \"(?P<last>[^\"]+)\")? -->\n"
 _BLOCK = re.compile(
-    rf"^(?:{_SOURCE})?```(?P<language>\w+)\n(?P<code>.*?)^```\n"
+    rf"^(?:{_SOURCE})?```(?P<language>\w*)\n(?P<code>.*?)^```\n"
     r"|^<!-- picture: (?P<picture>\w+) -->\n!\[(?P<alt>[^\]]*)\]\((?P<target>[^)]+)\)\n",
     re.MULTILINE | re.DOTALL,
 )
