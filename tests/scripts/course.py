@@ -7,7 +7,7 @@ A lesson is written in English (`en/NN-name.md`) and in Chinese (`zh/NN-name.md`
 
 - a Python block right after `<!-- source: FILE NAME -->` is that function, method or class as it stands in FILE; with
   two quoted texts after the name it is the lines from the first one with the first text to the next one with the
-  second. It is not run.
+  second. A comment above them names both. It is not run.
 - every other Python block is run, from top to bottom in one namespace. What it prints is the `text` block right after
   it; numbers with decimals may differ by one in the last place.
 - a picture right after `<!-- picture: NAME -->` is what the matplotlib axes NAME of that namespace show by then.
@@ -85,7 +85,8 @@ def source_of(block: Block) -> str:
         begin = next(n for n, line in enumerate(chosen) if block.found["first"] in line)
         stop = next(n for n, line in enumerate(chosen) if n >= begin and block.found["last"] in line)
         chosen = chosen[begin : stop + 1]
-    return textwrap.dedent("\n".join(chosen)) + "\n"
+    shown = textwrap.dedent("\n".join(chosen))
+    return f"# {block.found['file']}: {block.found['name']}\n{shown}\n"
 
 
 def run(path: Path) -> Iterator[tuple[Block, str, dict[str, Any]]]:

@@ -33,6 +33,8 @@ PAGES = [*LESSONS, *course.lessons(course.CHINESE), *INDEXES]
 LARGEST_PICTURE = 60_000  # bytes
 MOST_WORDS = 1800  # of prose: a quarter of an hour at 120 words a minute, a pace for reading code between them
 
+CHINESE_CHARACTER = "[\u4e00-\u9fff]"
+
 markdown = MarkdownIt("commonmark").enable("table")
 
 
@@ -88,6 +90,16 @@ def test_languages_are_equal_block_by_block(path: Path) -> None:
             for page in (path, translated)
         )
         assert mentioned == other_mentioned
+
+
+@pytest.mark.parametrize("path", [*course.lessons(course.CHINESE), INDEXES[1]], ids=_name)
+def test_chinese_prose_is_chinese_with_chinese_punctuation(path: Path) -> None:
+    for token in markdown.parse(path.read_text(encoding="utf-8")):
+        for part in token.children or ():
+            if part.type == "text":
+                assert not re.search(rf"{CHINESE_CHARACTER}[,.;:?!()]|[,.;:?!()]{CHINESE_CHARACTER}", part.content)
+                words = re.findall(r"[A-Za-z]{3,}", part.content)
+                assert len(words) <= 6 or re.search(CHINESE_CHARACTER, part.content), part.content
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=_name)
