@@ -85,7 +85,7 @@ def named_kind(config: Mapping[str, object]) -> str | None:
 
 
 def _named(config: Mapping[str, object]) -> type[BertPreTrainedModel] | None:
-    """The first class of ours that the configuration's `architectures` names."""
+    """The first of our classes that the configuration's `architectures` names."""
     named = config.get("architectures")
     model_type = config.get("model_type")
     for architecture in named if isinstance(named, list) else []:

@@ -402,7 +402,7 @@ class BertConfig:
         return self.to_json_string()
 
     def to_json_string(self, use_diff: bool = True) -> str:
-        """As a file has it; with `use_diff=False` every key is there. What JSON cannot hold is refused by name."""
+        """As a file has it; with `use_diff=False` every key is there. What JSON cannot hold is an error."""
         if callable(self.hidden_act):
             raise ConfigError(
                 f"config.hidden_act is the function {self.hidden_act!r}, which a file cannot hold.",

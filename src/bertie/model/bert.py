@@ -205,7 +205,7 @@ class BertAttention(hub_parts.AttentionNames):
         return self.output(context, hidden_states), maps
 
     def prune_heads(self, heads: Sequence[int]) -> None:
-        """Remove heads, by their original numbers; those already gone are passed over."""
+        """Remove heads, by their original numbers; those already removed are skipped."""
         kept = [slot for slot, head in enumerate(self.self.heads) if head not in set(heads)]
         width = self.self.attention_head_size
         columns = torch.cat([torch.arange(slot * width, (slot + 1) * width) for slot in kept] or [torch.arange(0)])
@@ -457,7 +457,7 @@ def apply_chunking_to_forward(forward: Any, chunk_size: int, chunk_dim: int, *in
     The last piece may be shorter than `chunk_size`.
     """
     if chunk_size < 0:
-        raise ConfigError("{chunk_size:is} it takes 0 (whole) or a length.", chunk_size=chunk_size)
+        raise ConfigError("{chunk_size:is} it must be 0 (whole) or a length.", chunk_size=chunk_size)
     if chunk_size == 0 or inputs[0].shape[chunk_dim] <= chunk_size:
         whole: Tensor = forward(*inputs)
         return whole

@@ -233,7 +233,7 @@ class BertEncoderDecoder(Answers[Seq2SeqOutput], EncoderDecoderIO, Kin, Generati
                 f"Set model.config.{missing} (with a BERT vocabulary: [CLS] to start, [PAD] to pad).",
             )
         if labels.dim() != 2:
-            raise InputError(f"labels has shape {list(labels.shape)}; it takes [batch, length].")
+            raise InputError(f"labels has shape {list(labels.shape)}; it must be [batch, length].")
         shifted = labels.roll(1, dims=-1)
         shifted[:, 0] = start
         return shifted.masked_fill(shifted == IGNORED, pad)
@@ -364,5 +364,5 @@ def _as_encoded(given: Any) -> BertModelOutput:
 
 def _checked(name: str, model: object, kind: type[Model], remedy: str) -> Model:
     if not isinstance(model, kind):
-        raise InputError(f"The {name} is of type {type(model).__name__}; it takes a {kind.__name__}.", remedy)
+        raise InputError(f"The {name} is of type {type(model).__name__}; it must be a {kind.__name__}.", remedy)
     return model

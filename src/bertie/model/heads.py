@@ -140,7 +140,7 @@ class LanguageModel(HeadModel):
             if given is not None:
                 inputs.is_tensor(name, given)
         if labels is not None and labels.shape != states.shape[:-1] and masked_positions is None:
-            raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(states.shape[:-1])}.")
+            raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(states.shape[:-1])}.")
         if masked_positions is not None:
             packed = states.dim() == 2
             if self.check_inputs:
@@ -296,7 +296,7 @@ class BertLMHeadModel(Answers[CausalLMOutput], LanguageModel, Generation):
         loss = None
         if labels is not None:
             if labels.shape != logits.shape[:-1]:
-                raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(logits.shape[:-1])}.")
+                raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(logits.shape[:-1])}.")
             following = _next_labels(labels, cu_seqlens)
             following = class_labels(
                 "labels", following, logits.shape[:-1], logits.shape[-1], check_values=self.check_inputs

@@ -1,4 +1,4 @@
-"""What code written for sentence-transformers calls on an embedder: `encode` and its kin, with their arguments.
+"""What code written for sentence-transformers calls on an embedder: `encode` and the methods beside it.
 
 Source: sentence-transformers 5.7, `SentenceTransformer.encode`. The vectors are the embedder's own (tasks/embed.py),
 which says how texts become rows and rows become vectors.
@@ -83,7 +83,7 @@ class SentenceTransformerMethods(TextTask[Vectors]):
         if unused:
             raise InputError(f"encode() has no argument {', '.join(unused)}.", "Leave it out.")
         if batch_size < 1:
-            raise InputError("{batch_size}; it takes a whole number of at least 1.", batch_size=batch_size)
+            raise InputError("{batch_size}; it must be a whole number of at least 1.", batch_size=batch_size)
         check_precision(precision or "float32")
         if device is not None and torch.device(device) != self.loaded.device:
             return self.on(device).encode(

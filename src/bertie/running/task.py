@@ -240,7 +240,7 @@ class RowTask(Task[Text, Answer], Generic[Text, Context, Judged, Answer]):
             yield from self.counted(items, cuts)
 
     def counted(self, items: Iterable[Text], cuts: Cuts) -> Iterator[Answer]:
-        """As `stream`, for whoever keeps the account of long texts himself."""
+        """As `stream`, for callers that count long texts themselves."""
         for context, judged in answered(self.loaded, items, lambda some: list(self.tokenized(some, cuts)), self.start):
             yield self.decode(context, judged)
 

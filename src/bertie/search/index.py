@@ -4,7 +4,7 @@
     for hit in index.search("how do birds find their way?", k=5):
         print(hit.score, hit.text)
 
-Building commits chunk by chunk (files.py). Killed and started again with the same rows, it goes on where it was;
+Building commits chunk by chunk (files.py). Killed and started again with the same rows, it continues where it stopped;
 whether they are the same rows is checked by a hash over all that were indexed.
 """
 
@@ -101,7 +101,7 @@ class Index:
         if manifest.is_unfinished and not manifest.num_finished and not partial:
             raise DataError(
                 f"{place} is not finished: it holds {manifest.count} rows, and more were on the way.",
-                "Run the same indexing again, which goes on where it was; or open it with {partial=True}.",
+                "Run the same indexing again, which continues where it stopped; or open it with {partial=True}.",
             )
 
         def open_embedder() -> Embedder:
@@ -230,7 +230,7 @@ class Index:
         progress: bool | None,
         chunk_rows: int,
     ) -> None:
-        """Rows number `begin` and on; those that the index holds already are passed over once they prove the same."""
+        """Rows number `begin` and on; those that the index holds already are skipped once they prove the same."""
         whole_number("chunk_rows", chunk_rows)
         remove_strays(self.folder, self.manifest)
         held = self.manifest

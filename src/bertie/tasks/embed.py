@@ -203,7 +203,7 @@ class Embedder(SentenceTransformerMethods):
         return _quantized(self.vector_stream(self.cutting()), items, "float32", None)
 
     def each_checked(self, items: Iterable[object]) -> Iterator[str]:
-        # Texts come by the million, so a place is put into words only where one is wrong.
+        # There may be millions of texts, so the place of one is written out only if it is wrong.
         for number, item in enumerate(items):
             yield item if isinstance(item, str) else self.checked(item, f"Text {number}")
 
@@ -230,7 +230,7 @@ class Embedder(SentenceTransformerMethods):
             deque(with_bar(filled(), "embedding", len(texts), progress), maxlen=0)
         return array
 
-    # -- the three steps, for whoever makes batches of his own (the server): texts → rows → sums → vectors -------------
+    # -- the three steps, for callers that make their own batches (the server): texts → rows → sums → vectors ----------
 
     def cutting(
         self,
@@ -259,7 +259,7 @@ class Embedder(SentenceTransformerMethods):
 
     @torch.inference_mode()
     def finished(self, pooled: Tensor, pieces: Pieces, *, raw: bool = False, truncate_dim: int | None = None) -> Tensor:
-        """`[texts, dimension]` out of what `pooled` gave for all rows of these texts, wherever that lies.
+        """`[texts, dimension]` from what `pooled` gave for all rows of these texts, on any device.
 
         `raw` leaves out the checkpoint's own normalising; `truncate_dim` cuts shorter than the embedder does.
         """

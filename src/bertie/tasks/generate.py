@@ -72,7 +72,7 @@ class TextGenerator(TextTask[Generated]):
         whole_number("num_beams", num_beams)
         whole_number("num_return_sequences", num_return_sequences)
         if seed is not None and not is_whole(seed, -(2**63), 2**64 - 1):  # what torch takes
-            raise InputError("{seed:is} it takes a whole number from -2^63 to 2^64 - 1.", seed=seed)
+            raise InputError("{seed:is} it must be a whole number from -2^63 to 2^64 - 1.", seed=seed)
         self.max_new_tokens, self.count = max_new_tokens, num_return_sequences
         self.copies = max(num_beams, num_return_sequences)
         self.draws_alone = do_sample and seed is not None

@@ -25,7 +25,7 @@ from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Reading, Row, 
 from bertie.running.task import RowTask, RunSettings, TextTask, described, function_of, is_collection
 from bertie.tasks.classify import averaged, best_first
 
-Readings: TypeAlias = list[Reading]  # one to a label
+Readings: TypeAlias = list[Reading]  # one per label
 
 HYPOTHESIS = "This example is {}."
 

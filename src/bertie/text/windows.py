@@ -109,7 +109,7 @@ def split_document(
 
     `stride` is the number of tokens two neighbouring windows share, as on the hub; Google's `doc_stride` is the step
     from one window to the next instead. Where a long question leaves little room, windows share half of it at most. A
-    question that leaves none is an error: nothing is cut off in silence. With `keep_words` windows begin and end
+    question that leaves none is an error: nothing is cut off silently. With `keep_words` windows begin and end
     between words wherever a word is not longer than the window itself.
     """
     questions = None if question is None else [question]

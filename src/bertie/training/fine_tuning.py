@@ -72,7 +72,7 @@ def finetune(
     `train` and `dev` are a file, several, or rows. The four most used settings have arguments of their own; the others
     are in `settings`, and what concerns the task and its data is in `options`. With a `teacher`, a larger model trained
     for the same task, `model` learns from its answers too, as `distillation` weighs them. Instead of a `model`,
-    `student_layers` begins with so many of the teacher's own layers.
+    `student_layers` starts from this many of the teacher's own layers.
     """
     found = find_task(task)
     given: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size, "seed": seed}

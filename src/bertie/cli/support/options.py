@@ -80,7 +80,7 @@ def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F
         Chosen,
         choose,
         click.option("-m", "--model", metavar="MODEL", help=f"Folder or hub name of the model. {shown}"),
-        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]"),
+        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda if available]"),
         choice_option(
             "--dtype",
             *_DTYPES,
@@ -181,7 +181,7 @@ def choice_option(
 
 
 def single_option(*names: str, shown: str, metavar: str, required: bool = False) -> Callable[[F], F]:
-    """An option for one file. Given twice it is refused: the first would be dropped without a word."""
+    """An option for one file. Given twice it is refused: the first would be dropped silently."""
 
     def one(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
         if len(value) > 1:

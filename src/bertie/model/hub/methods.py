@@ -109,7 +109,7 @@ class HubModel(Kin):
     # -- counting ----------------------------------------------------------------------------------------------------
 
     def get_memory_footprint(self, return_buffers: bool = True) -> int:
-        """Bytes of all parameters and, unless told otherwise, buffers."""
+        """Bytes of all parameters and, by default, buffers."""
         tensors = [*self.parameters(), *(self.buffers() if return_buffers else ())]
         return sum(tensor.nelement() * tensor.element_size() for tensor in tensors)
 

@@ -51,7 +51,7 @@ def hub_class(is_fast: bool) -> type | None:
 
 @cache
 def both(ours: type, theirs: type) -> type:
-    """A class that says it is both. It is asked for its bases and its name only; calling it makes one of ours."""
+    """A class that says it is both. It is asked for its bases and its name only; calling it makes our tokenizer."""
     names = {name: getattr(ours, name) for name in ("from_pretrained", "__module__", "__doc__")}
     names["__new__"] = lambda cls, *args, **settings: ours(*args, **settings)
     return type(ours.__name__, (ours, theirs), names)
@@ -371,7 +371,7 @@ class HubInterface(ChatTemplates):
                     pad_to_multiple_of=pad_to_multiple_of,
                 )
 
-    # -- refused by name --
+    # -- not supported: rejected with an error that says so --
 
     def push_to_hub(self, *args: object, **settings: object) -> NoReturn:
         raise TokenizerError("push_to_hub is not supported.", "Save, then upload the folder with huggingface_hub.")

@@ -62,7 +62,7 @@ def train_vocabulary(
     At most `vocab_size` tokens, special ones included; fewer when the text has no more pairs that occur
     `min_frequency` times. `num_unused` tokens [unused0] … are kept free for later. The `limit_alphabet` most frequent
     characters can be spelled, others become [UNK]. An iterable is read once and kept in a temporary file meanwhile.
-    `encoding` is that of files; `skip_bad` passes over lines that are not in it.
+    `encoding` is that of files; `skip_bad` skips lines that are not in it.
     The text is gone through twice, for its letters (`processes` share that) and for its words; then pieces are merged.
     """
     if isinstance(source, str):

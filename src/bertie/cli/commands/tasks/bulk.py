@@ -69,7 +69,7 @@ def _job_options(function: Callable[..., object]) -> Callable[..., object]:
             "--workers",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Processes on this machine, or at most on Ray. [default: one, or one to a GPU; on Ray what fits]",
+            help="Processes on this machine, or at most on Ray. [default: one, or one per GPU; on Ray as many as fit]",
         ),
         click.option(
             "--ray", metavar="ADDRESS", help="Use a Ray cluster: auto on one of its machines, or its address."

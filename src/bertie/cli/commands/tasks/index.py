@@ -76,7 +76,7 @@ def command(
 ) -> None:
     """Embed the texts of the files CORPUS into a folder that `bertie search` answers from.
 
-    Stopped and started again with the same arguments, it goes on where it was.
+    Stopped and started again with the same arguments, it continues where it stopped.
     """
     rows = joined_rows(open_files(corpus, input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter))
     started = time.perf_counter()

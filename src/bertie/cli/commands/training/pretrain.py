@@ -66,7 +66,7 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 @click.option("--whole-words", is_flag=True, help="Mask all pieces of a word, or none.")
 @choice_option(
     "--masking", "static", "dynamic", metavar="KIND",
-    shown="static: once; dynamic: anew in every epoch. [default: static with --nsp, else dynamic]",
+    shown="static: once; dynamic: again in every epoch. [default: static with --nsp, else dynamic]",
 )  # fmt: skip
 @number("--dupe-factor", default=10, shown="--nsp: times through the text to make pairs.")
 @number("--short-seq-prob", metavar="X", default=0.1, shown="--nsp: share of short pairs.")
