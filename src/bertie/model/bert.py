@@ -156,9 +156,11 @@ class BertSelfAttention(hub_parts.SelfAttentionNames):
         return x.transpose(1, 2) if x.dim() == 4 else x
 
     def join_heads(self, context: Tensor) -> Tensor:
+        """`[batch, heads, length, size]` → `[batch, length, heads × size]`."""
         return (context.transpose(1, 2) if context.dim() == 4 else context).flatten(-2)
 
     def relative_positions(self) -> RelativePositions | None:
+        """The distance table of relative positions; None for absolute ones."""
         if self.position_embedding_type == "absolute":
             return None
         return RelativePositions(
@@ -274,6 +276,7 @@ class BertLayer(hub_parts.LayerNames):
         return fed, maps, cross_maps
 
     def feed_forward_chunk(self, hidden_states: Tensor) -> Tensor:
+        """The feed-forward network on some of the tokens."""
         fed: Tensor = self.output(self.intermediate(hidden_states), hidden_states)
         return fed
 

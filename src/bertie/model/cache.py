@@ -109,9 +109,11 @@ class KeyValueCache:
     # The names that code written for the hub's library uses.
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        """How many positions the cache holds."""
         return self.length
 
     def get_max_cache_shape(self) -> int:
+        """None: the cache grows as needed."""
         return -1  # it grows
 
     reorder_cache = reorder

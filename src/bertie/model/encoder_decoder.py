@@ -131,10 +131,12 @@ class BertEncoderDecoder(Answers[Seq2SeqOutput], EncoderDecoderIO, Kin, Generati
 
     @property
     def device(self) -> torch.device:
+        """Where the encoder's parameters are."""
         return self.decoder.device
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of the encoder's parameters."""
         return self.decoder.dtype
 
     def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None = None, **more: Any) -> BertModelOutput:
@@ -272,10 +274,12 @@ class BertEncoderDecoder(Answers[Seq2SeqOutput], EncoderDecoderIO, Kin, Generati
         self.decoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
 
     def gradient_checkpointing_disable(self) -> None:
+        """Keep all states for the backward pass again, on both sides."""
         self.encoder.gradient_checkpointing_disable()
         self.decoder.gradient_checkpointing_disable()
 
     def resize_token_embeddings(self, num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> None:
+        """Resize the vocabulary of the decoder."""
         raise InputError(
             "A BertEncoderDecoder has two vocabularies.",
             "Resize one of them: model.encoder.resize_token_embeddings(…) or model.decoder.…",

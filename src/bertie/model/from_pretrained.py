@@ -308,9 +308,7 @@ def _two_configs(checkpoint: Checkpoint) -> dict[str, BertConfig]:
     for side in ("encoder", "decoder"):
         values = checkpoint.config.get(side)
         if not isinstance(values, Mapping):
-            raise ConfigError(
-                f"{checkpoint.config_file}: {side!r} is {values!r:.80}, not a BERT's configuration."
-            )
+            raise ConfigError(f"{checkpoint.config_file}: {side!r} is {values!r:.80}, not a BERT's configuration.")
         check_model_type(values, f"{checkpoint.config_file} ({side})")
         configs[side] = BertConfig.from_dict(values)
     said = {name: checkpoint.config[name] for name in OF_BOTH if checkpoint.config.get(name) is not None}

@@ -68,6 +68,8 @@ class BertLMPredictionHead(nn.Module):
 
 
 class BertOnlyMLMHead(nn.Module):
+    """The head that predicts masked words, under the name that checkpoints use (`cls.predictions`)."""
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.predictions = BertLMPredictionHead(config)
@@ -90,6 +92,8 @@ class BertOnlyNSPHead(nn.Module):
 
 
 class BertPreTrainingHeads(nn.Module):
+    """Both heads of pretraining: masked words (`predictions`) and next sentences (`seq_relationship`)."""
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.predictions = BertLMPredictionHead(config)
@@ -122,6 +126,7 @@ class LanguageModel(HeadModel):
         return self._predictions.decoder
 
     def set_output_embeddings(self, decoder: nn.Linear) -> None:
+        """Replace the output layer over the vocabulary."""
         self._predictions.decoder = decoder
         self._predictions.bias = decoder.bias
 
@@ -258,6 +263,7 @@ class BertLMHeadModel(Answers[CausalLMOutput], LanguageModel, Generation):
 
     @classmethod
     def can_generate(cls) -> bool:
+        """True: this class can write texts."""
         return True
 
     def forward(

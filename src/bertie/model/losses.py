@@ -115,9 +115,7 @@ def yes_or_no_loss(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tenso
     """One question to a token, 1 for yes: the mean over the tokens that the mask does not hide."""
     is_tensor("labels", labels)
     if labels.shape != logits.shape:
-        raise InputError(
-            f"labels has shape {list(labels.shape)}; it must be {list(logits.shape)}: 1 is yes, 0 no."
-        )
+        raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(logits.shape)}: 1 is yes, 0 no.")
     losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
     kept = torch.ones_like(losses) if mask is None else (mask == 1).to(losses.dtype)
     return (losses * kept).sum() / kept.sum().clamp(min=1)

@@ -73,10 +73,12 @@ class BertPreTrainedModel(PretrainedIO):
 
     @property
     def device(self) -> torch.device:
+        """Where the parameters are."""
         return next(self.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of the parameters."""
         return next(self.parameters()).dtype
 
     # -- checks and kernels ------------------------------------------------------------------------------------------
@@ -144,6 +146,7 @@ class BertPreTrainedModel(PretrainedIO):
             self.gradient_checkpointing_enable()
 
     def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings, `[vocab, hidden]`."""
         return self.base_model.embeddings.word_embeddings
 
     def set_input_embeddings(self, embeddings: nn.Embedding) -> None:
@@ -159,9 +162,11 @@ class BertPreTrainedModel(PretrainedIO):
         return None
 
     def get_position_embeddings(self) -> nn.Embedding:
+        """The position embeddings, `[positions, hidden]`."""
         return self.base_model.embeddings.position_embeddings
 
     def set_output_embeddings(self, decoder: nn.Linear) -> None:
+        """Replace the output layer of a model that predicts words."""
         raise ConfigError(f"{type(self).__name__} has no output embeddings.", "Only language-model heads have them.")
 
     def tie_weights(self) -> None:
@@ -288,6 +293,7 @@ class BertPreTrainedModel(PretrainedIO):
             self.enable_input_require_grads()
 
     def gradient_checkpointing_disable(self) -> None:
+        """Keep all states for the backward pass again."""
         self._set_checkpointing(None)
         if getattr(self, "_hf_peft_config_loaded", False):
             self.disable_input_require_grads()
@@ -305,6 +311,7 @@ class BertPreTrainedModel(PretrainedIO):
 
     @property
     def is_gradient_checkpointing(self) -> bool:
+        """Whether layers are computed again in the backward pass."""
         return any(
             getattr(module, "checkpointing", None) is not None or getattr(module, "gradient_checkpointing", False)
             for module in self.modules()

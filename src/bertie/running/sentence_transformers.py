@@ -139,13 +139,16 @@ class SentenceTransformerMethods(TextTask[Vectors]):
 
     @property
     def document_prompt_name(self) -> str:
+        """The prompt that `encode_document` uses."""
         return next((name for name in _DOCUMENT_PROMPTS if self.prompts.get(name)), "document")
 
     @property
     def max_seq_length(self) -> int:
+        """How many tokens of a text are read, as `max_length`."""
         return self.max_length
 
     def get_embedding_dimension(self) -> int:
+        """The length of a vector, as `dimension`."""
         return self.dimension
 
     get_sentence_embedding_dimension = get_embedding_dimension

@@ -45,6 +45,11 @@ class TextGenerator(TextTask[Generated]):
     `temperature`, `top_k`, `top_p` and a `seed`). A prompt that leaves no room for `max_new_tokens` loses its
     beginning. A checkpoint that is not a decoder (`config.is_decoder`) predicts masked words, not next ones, and is
     refused; `force=True` runs it as a decoder all the same.
+
+    - `min_new_tokens`: no end of text before this many new tokens.
+    - `num_return_sequences`: how many texts to give for a prompt; the others are the answer's `alternatives`.
+    - `repetition_penalty`: above 1, tokens that have occurred become less likely.
+    - `length_penalty`, `early_stopping`: of beams; above 0, the penalty favours longer texts.
     """
 
     name: ClassVar[str] = "generate"

@@ -33,8 +33,15 @@ def similarity(
 ) -> NDArray[np.float32]:
     """Scores `[len(a), len(b)]` of texts, or of vectors that are ready; of `a` with itself when there is no `b`.
 
-    `function` is the one the model was trained for by default (cosine if it does not say). `settings` are those of
-    `Embedder`.
+    - `a`, `b`: a text, several texts, or vectors `[n, d]`.
+    - `model`: a folder, a hub name, an `Embedder` or a model object; by default all-MiniLM-L6-v2.
+    - `function`: "cosine", "dot", "euclidean" or "manhattan"; by default the one the model was trained for, or cosine.
+    - `long`: what happens to texts that are too long, as in `embed`.
+    - `progress`: True shows a progress bar, False hides it.
+    - `settings`: those of `Embedder`: `tokenizer`, `device`, `dtype`, `pooling`, `normalize`, `truncate_dim`, …
+
+    >>> similarity([[1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]).tolist()
+    [[1.0, 0.0]]
     """
     check_function(function)
     if a is None:
@@ -68,7 +75,7 @@ def check_function(function: str | None) -> None:
 
 
 def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
-    """Scores `[n, m]` of vectors `[n, d]` and `[m, d]`.
+    """Scores `[n, m]` of vectors `a` `[n, d]` and `b` `[m, d]`, by `function` (as in `similarity`).
 
     >>> score_matrix([[1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]).tolist()
     [[1.0, 0.0]]
@@ -86,7 +93,7 @@ def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArra
 
 
 def score_pairs(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
-    """Scores `[n]` of the vectors of two lists of one length, pair by pair."""
+    """Scores `[n]` of the vectors `a` and `b`, two lists of one length, pair by pair, by `function`."""
     left, right = _compared(a, b, function)
     if len(left) != len(right):
         raise InputError(f"Pairs need lists of one length; these have {len(left)} and {len(right)} vectors.")

@@ -53,6 +53,7 @@ class GenerationConfig:
         raise AttributeError(f"GenerationConfig has no {name!r}.")
 
     def to_dict(self) -> Values:
+        """The settings that differ from the defaults, as plain values."""
         return dict(self.__dict__)
 
     def to_diff_dict(self) -> Values:
@@ -60,6 +61,7 @@ class GenerationConfig:
         return {name: value for name, value in self.__dict__.items() if value is not None}
 
     def update(self, **settings: object) -> None:
+        """Set several attributes."""
         self.__dict__.update(settings)
 
     def __eq__(self, other: object) -> bool:
@@ -74,6 +76,7 @@ class GenerationConfig:
         return cls(**{**read_json_object(Path(folder) / "generation_config.json"), **settings})
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write `generation_config.json`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         written = json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
         (Path(folder) / "generation_config.json").write_text(written, encoding="utf-8")

@@ -121,8 +121,17 @@ def pretrain(
 ) -> Result:
     """Pretrain a model on text files: a blank line between documents, one sentence or paragraph per line.
 
-    With a `teacher` (a larger model with the same vocabulary) the new one learns from its predictions too; then its
-    vocabulary is the teacher's, and with `student_layers` it starts from this many of the teacher's layers.
+    - `corpus`, `dev`: one file or several; `.gz` and `.xz` too.
+    - `output`: the folder for the model and its report.
+    - `model`: a checkpoint to continue from, with its vocabulary.
+    - `teacher`: a larger model with the same vocabulary, from whose predictions the new model learns too;
+      `student_layers` starts from this many of its layers.
+    - `size`: of a new model: "tiny", "mini" (default), "small", "medium", "base" or "large".
+    - `settings`, `options`: `Settings` of the training, `PretrainOptions` of the data and the model.
+    - `resume`: continue the run in `output`.
+    - `device`: by default a GPU if PyTorch finds one.
+    - `show`: whether to print progress; by default on a terminal.
+    - `command`: what the report shows as the command that was run.
     """
     made, chosen = settings or PRETRAINING, options or PretrainOptions()
     if size is not None or chosen.size != PretrainOptions.size:
