@@ -110,7 +110,7 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
         click.option(
             "--column", metavar="NAME", help="Column of the file that holds the text. [default: found by its name]"
         ),
-        click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them."),
+        click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be read, and count them."),
     )
 
 
@@ -168,7 +168,7 @@ def output_options(function: F) -> F:
 
 def long_option(default: str) -> Callable[[F], F]:
     """--long: what happens to a text that is longer than the model takes."""
-    shown = "Texts longer than the model: read the beginning, all in overlapping windows, or refuse them."
+    shown = "For texts longer than the model's limit: read the beginning, all of it in windows, or stop with an error."
     return choice_option("--long", "truncate", "windows", "error", default=default, shown=shown)
 
 

@@ -31,7 +31,7 @@ States = tuple[Tensor, ...] | None
 Criterion = Callable[[Tensor, tuple[Tensor, ...] | None], object]  # tokens and scores so far → which rows have ended
 MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 _DEFAULT_NEW_TOKENS = 20
-# What goes along to the model and has a row for every prompt, so that copies of a prompt need copies of it.
+# What is passed on to the model and has a row for every prompt, so that copies of a prompt need copies of it.
 _ROW_FOR_EVERY_PROMPT = ("encoder_hidden_states", "encoder_attention_mask")
 # Keywords of transformers' generate() that change nothing here.
 _IGNORED = ("synced_gpus", "return_dict", "custom_generate", "trust_remote_code", "use_model_defaults")

@@ -31,7 +31,7 @@ def read_vocabulary(path: str | Path) -> dict[str, int]:
     byte-order mark at the start is no part of the first token.
     """
     text = read_text(path)
-    lines = text.split("\n")  # universal newlines are done already; U+2028 and its kin are no line ends here
+    lines = text.split("\n")  # universal newlines are done already; U+2028 and the like are no line ends here
     if lines[-1] == "":
         lines.pop()
     if not lines:

@@ -1,4 +1,4 @@
-"""`bertie serve`: models behind HTTP: OpenAI's and other servers' routes, and a page to try."""
+"""`bertie serve`: serve models over HTTP, with OpenAI's and other servers' routes."""
 
 from __future__ import annotations
 

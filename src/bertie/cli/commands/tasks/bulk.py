@@ -1,4 +1,4 @@
-"""`bertie bulk`: such answers for every row of many files, on one machine or a Ray cluster."""
+"""`bertie bulk`: the same answers for every row of many files, on one machine or a Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bertie pretrain`: a new BERT from raw text, or more of it for an old one."""
+"""`bertie pretrain`: make a BERT from raw text, or train one further."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
     shown="What a line is: sentences, paragraphs, or auto: it is looked at. Blank lines are between documents.",
 )  # fmt: skip
 @encoding_option
-@click.option("--skip-bad", is_flag=True, help="Pass over lines that cannot be read, and count them.")
+@click.option("--skip-bad", is_flag=True, help="Skip lines that cannot be read, and count them.")
 @number("--processes", shown="That prepare the text. [default: one for each core, 8 at most, from 20 MB on]")
 @number("--mask-probability", metavar="X", default=0.15, shown="Share of words to predict.")
 @number("--max-predictions", shown="To a sequence. [default: no limit]")
