@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import torch
 
 import bertie
 import bertie.text
 import bertie.training
-from bertie.cli.main import cli
+from system.command_lines import unknown_options
 from system.explore_browser import SENTENCES, saved
 
 ROOT = Path(__file__).parents[2]
@@ -82,16 +81,7 @@ def test_the_tables_have_such_lines() -> None:
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_tables_exists_with_its_options(line: str) -> None:
-    words = line.split()[1:]
-    command: click.Command = cli
-    while isinstance(command, click.Group) and words:
-        found = command.get_command(click.Context(command), words[0])
-        if found is None:
-            break
-        command, words = found, words[1:]
-    assert command is not cli, line
-    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    assert {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)} <= known
+    assert unknown_options(line) == set()
 
 
 def test_the_tests_that_the_page_names_exist() -> None:
