@@ -16,6 +16,9 @@ WORDS = re.compile(rf"[{CHINESE}]+|[^\W{CHINESE}]+")
 
 
 class SearchChinesePairs(SearchChinese):
+    # Latin words are stemmed as English. Sphinx 9.0 makes the stemmer's name in JavaScript from this one, and has no
+    # ChineseStemmer.
+    language_name = "English"
     js_splitter_code = """
 var splitQuery = (query) => {
   const runs = query.match(/[CHINESE]+|(?:(?![CHINESE])[\\p{Letter}\\p{Number}_])+/gu) || [];
