@@ -161,7 +161,10 @@ import doctest, importlib, json, sys
 names = sys.argv[1:]
 print(json.dumps({n: list(doctest.testmod(importlib.import_module(n))) for n in names}))
 """
-    names = ["bertie", "bertie.config.bert", "bertie.model.bert", "bertie.model.encoder_decoder", "bertie.ops.packing"]
+    names = [
+        "bertie", "bertie.config.bert", "bertie.model.bert", "bertie.model.encoder_decoder", "bertie.ops.packing",
+        "bertie.tasks.similarity", "bertie.text.windows",
+    ]  # fmt: skip
     result = subprocess.run(
         [sys.executable, "-c", code, *names], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
