@@ -1,4 +1,4 @@
-"""How alike texts or vectors are: cosine, dot product, or the negative of a distance, all larger for more alike."""
+"""How similar texts or vectors are: cosine, dot product, or the negative of a distance; larger is more similar."""
 
 from __future__ import annotations
 
