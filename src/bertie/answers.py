@@ -190,6 +190,7 @@ class NextSentence:
 
     @property
     def follows(self) -> bool:
+        """Whether the second text is more likely to follow than not."""
         return self.probability > 0.5
 
     def __float__(self) -> float:

@@ -174,7 +174,7 @@ def _parquet(file: IO[bytes]) -> Iterator[Any]:
 
 def _arrow(pa: ModuleType, source: Opened, file: IO[bytes]) -> Iterator[Any]:
     if source.head.startswith(b"FEA1"):
-        raise DataError(f"{source.name}: feather of version 1, which is no longer read.", "Write it anew with pyarrow.")
+        raise DataError(f"{source.name}: feather of version 1, which is no longer read.", "Convert it with pyarrow.")
     if source.head.startswith(b"ARROW1"):
         with pa.ipc.open_file(file) as reader:
             for index in range(reader.num_record_batches):

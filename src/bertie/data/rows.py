@@ -3,8 +3,8 @@
 All but json are streamed: memory does not grow with the file. The format is told by the extension (before `.gz`, `.xz`
 or `.bz2`), or by the caller; what comes through a pipe is looked at, and is plain text unless it plainly is not.
 
-- txt: a text to a line, blank lines included, so that answers stay beside their texts.
-- jsonl: an object to a line, or a string.    - json: a list of those.
+- txt: one text per line, blank lines included, so that answers stay beside their texts.
+- jsonl: one object per line, or a string.    - json: a list of those.
 - csv: RFC 4180, with a header.    - tsv: IANA text/tab-separated-values, with a header; quotes are ordinary characters.
 """
 

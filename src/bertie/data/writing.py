@@ -375,7 +375,7 @@ def _txt_line(values: Mapping[str, object], columns: Sequence[str]) -> str:
     name = "text" if "text" in values else next(iter(values), "text")
     if len(values) > 1 and name != "text":
         raise DataError(
-            f"A txt file holds one text to a line, and the row has {', '.join(values)}.", "Write jsonl, csv or tsv."
+            f"A txt file holds one text per line, and the row has {', '.join(values)}.", "Write jsonl, csv or tsv."
         )
     return _one_line(_cell(values.get(name))) + "\n"
 

@@ -29,7 +29,7 @@ class Meter:
         """Either has grown, or is about to."""
 
     def read(self, tokens: int) -> None:
-        """The model is about to read so many tokens for whoever is waiting in this thread."""
+        """The model is about to read this many tokens for whoever is waiting in this thread."""
         self.update()
         self.tokens += tokens
 

@@ -250,7 +250,7 @@ class RowTask(Task[Text, Answer], Generic[Text, Context, Judged, Answer]):
             yield from self.counted(items, cuts)
 
     def counted(self, items: Iterable[Text], cuts: Cuts) -> Iterator[Answer]:
-        """As `stream`, for whoever keeps the account of long texts himself."""
+        """As `stream`, for callers that count long texts themselves."""
         for context, judged in answered(self.loaded, items, lambda some: list(self.tokenized(some, cuts)), self.start):
             yield self.decode(context, judged)
 
@@ -357,6 +357,16 @@ def function_of(
     return cast("TaskFunction[Item, Answer, P]", call)
 
 
+# What help() says of the parameters that all tasks have.
+_EVERY_TASK = {
+    "texts": "one text, which gives one answer; a list, which gives a list; or an iterator, which gives an iterator.",
+    "prompts": "one text, which gives one answer; a list, which gives a list; or an iterator, which gives an iterator.",
+    "model": "a folder, a hub name, or a model object with its `tokenizer`. Tasks that have a default model use it.",
+    "tokenizer": "replaces the one beside the model's files; a model object needs one.",
+    "device": '"cpu", "cuda", "cuda:1" …; by default a GPU if PyTorch finds one.',
+    "dtype": '"float32", "bfloat16", "float16", "int8" (CPU) or "fp8" (GPU); float32 by default.',
+    "progress": "True shows a progress bar, False hides it; by default it appears when a call takes long.",
+}
 _EITHER, _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
@@ -378,5 +388,7 @@ def described_as(
         settings += [inspect.Parameter(name, _NAMED, default=None, annotation=hint) for name, hint in hints.items()]
     signature = inspect.Signature(sorted([*own, *settings], key=lambda one: one.kind))
     call.__dict__["__signature__"] = signature
-    call.__doc__ = make.__doc__
+    call.__doc__ = f"{inspect.getdoc(make)}\n\n" + "".join(
+        f"- `{name}`: {said}\n" for name, said in _EVERY_TASK.items() if name in signature.parameters
+    )
     return signature

@@ -169,7 +169,7 @@ class MaskFiller(TextTask[Filled]):
         return FillPlan(ids, places, alone + together, masks * choices, fillings, text, spans)
 
     def _room(self, tokens: int) -> int:
-        """The row of a text of so many tokens."""
+        """The row of a text of this many tokens."""
         return min(tokens + self.loaded.tokenizer.num_special_tokens_to_add(), self.loaded.max_length)
 
     # -- the model -----------------------------------------------------------------------------------------------------

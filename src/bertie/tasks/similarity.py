@@ -1,4 +1,4 @@
-"""How alike texts or vectors are: cosine, dot product, or the negative of a distance, all larger for more alike."""
+"""How similar texts or vectors are: cosine, dot product, or the negative of a distance; larger is more similar."""
 
 from __future__ import annotations
 
@@ -60,9 +60,17 @@ def similarity(
     """How alike texts are, or vectors that are ready: one number for two texts, and a matrix for lists.
 
     Scores of lists are `[len(a), len(b)]`, of `a` with itself when there is no `b`; a text beside a list counts as a
-    list of one. `function` defaults to the one the model was trained for (cosine if it does not say). `long` says what
-    happens to texts longer than the model: "truncate", "windows" or "error". `progress` shows a bar; by default it is
-    there on a terminal and in notebooks. `settings` are those of `Embedder`.
+    list of one.
+
+    - `a`, `b`: a text, several texts, or vectors `[n, d]`.
+    - `model`: a folder, a hub name, an `Embedder` or a model object; by default all-MiniLM-L6-v2.
+    - `function`: "cosine", "dot", "euclidean" or "manhattan"; by default the one the model was trained for, or cosine.
+    - `long`: what happens to texts that are too long, as in `embed`.
+    - `progress`: True shows a progress bar, False hides it; by default it is shown on a terminal and in notebooks.
+    - `settings`: those of `Embedder`: `tokenizer`, `device`, `dtype`, `pooling`, `normalize`, `truncate_dim`, …
+
+    >>> similarity([[1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]).tolist()
+    [[1.0, 0.0]]
     """
     check_function(function)
     if a is None:
@@ -97,7 +105,7 @@ def check_function(function: str | None) -> None:
 
 
 def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
-    """Scores `[n, m]` of vectors `[n, d]` and `[m, d]`.
+    """Scores `[n, m]` of vectors `a` `[n, d]` and `b` `[m, d]`, by `function` (as in `similarity`).
 
     >>> score_matrix([[1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]).tolist()
     [[1.0, 0.0]]
@@ -115,7 +123,7 @@ def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArra
 
 
 def score_pairs(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
-    """Scores `[n]` of the vectors of two lists of one length, pair by pair."""
+    """Scores `[n]` of the vectors `a` and `b`, two lists of one length, pair by pair, by `function`."""
     left, right = _compared(a, b, function)
     if len(left) != len(right):
         raise InputError(f"Pairs need lists of one length; these have {len(left)} and {len(right)} vectors.")

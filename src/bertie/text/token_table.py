@@ -307,6 +307,7 @@ class TokenTable:
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """Added tokens, by id."""
         decoder: dict[int, AddedToken] = self._backend.get_added_tokens_decoder()
         return decoder
 
@@ -351,6 +352,7 @@ class TokenTable:
 
     @property
     def do_lower_case(self) -> bool:
+        """Whether text becomes lower case."""
         return bool(getattr(self._backend.normalizer, "lowercase", False))
 
     def _required_pad_id(self) -> int:
@@ -383,6 +385,7 @@ class TokenTable:
 
     @property
     def additional_special_tokens_ids(self) -> list[int] | None:
+        """Ids of the additional special tokens."""
         tokens = self.additional_special_tokens
         return None if tokens is None else self.convert_tokens_to_ids(tokens)
 
@@ -408,6 +411,7 @@ class TokenTable:
 
     @property
     def all_special_tokens_extended(self) -> list[SpecialToken]:
+        """All special tokens, as strings or `AddedToken`s."""
         by_text: dict[str, SpecialToken] = {}
         for token in (*self._roles.values(), *(self._additional or ())):
             if token:
@@ -416,10 +420,12 @@ class TokenTable:
 
     @property
     def all_special_tokens(self) -> list[str]:
+        """All special tokens, as strings."""
         return [str(token) for token in self.all_special_tokens_extended]
 
     @property
     def all_special_ids(self) -> list[int]:
+        """Ids of all special tokens."""
         return self.convert_tokens_to_ids(self.all_special_tokens)
 
     def add_special_tokens(

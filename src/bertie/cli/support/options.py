@@ -82,7 +82,7 @@ def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F
         Chosen,
         choose,
         click.option("-m", "--model", metavar="MODEL", help=f"Folder or hub name of the model. {shown}"),
-        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]"),
+        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda if available]"),
         choice_option(
             "--dtype",
             *_DTYPES,
@@ -105,7 +105,7 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
         click.option(
             "--column", metavar="NAME", help="Column of the file that holds the text. [default: found by its name]"
         ),
-        click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them."),
+        click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be read, and count them."),
     )
 
 
@@ -176,7 +176,7 @@ def output_options(function: F) -> F:
 
 def long_option(default: str) -> Callable[[F], F]:
     """--long: what happens to a text that is longer than the model takes."""
-    shown = "Texts longer than the model: read the beginning, all in overlapping windows, or refuse them."
+    shown = "For texts longer than the model's limit: read the beginning, all of it in windows, or stop with an error."
     return choice_option("--long", "truncate", "windows", "error", default=default, shown=shown)
 
 
@@ -189,7 +189,7 @@ def choice_option(
 
 
 def single_option(*names: str, shown: str, metavar: str, required: bool = False) -> Callable[[F], F]:
-    """An option for one file. Given twice it is refused: the first would be dropped without a word."""
+    """An option for one file. Given twice it is refused: the first would be dropped silently."""
 
     def one(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
         if len(value) > 1:

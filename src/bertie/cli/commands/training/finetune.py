@@ -108,7 +108,7 @@ def _data_options(task: str) -> list[Callable[[Any], Any]]:
         click.option("--input-format", metavar="FORMAT", help="Format of the files. [default: by their endings]"),
         encoding_option,
         delimiter_option,
-        click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be used, and count them."),
+        click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be used, and count them."),
         number("--max-length", shown=f"Longest text in tokens. [default: {_LENGTHS.get(task, _OWN_LENGTH)}]"),
         click.option("--metric", "best_metric", metavar="NAME", help=_metric_help(task)),
         number("--dev-share", metavar="X", default=0.0, shown="Share of the training data to hold out for dev."),

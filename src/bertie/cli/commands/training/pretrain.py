@@ -1,4 +1,4 @@
-"""`bertie pretrain`: a new BERT from raw text, or more of it for an old one."""
+"""`bertie pretrain`: make a BERT from raw text, or train one further."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
     shown="What a line is: sentences, paragraphs, or auto: it is looked at. Blank lines are between documents.",
 )  # fmt: skip
 @encoding_option
-@click.option("--skip-bad", is_flag=True, help="Pass over lines that cannot be read, and count them.")
+@click.option("--skip-bad", is_flag=True, help="Skip lines that cannot be read, and count them.")
 @number("--processes", shown="That prepare the text. [default: one for each core, 8 at most, from 20 MB on]")
 @number("--mask-probability", metavar="X", default=0.15, shown="Share of words to predict.")
 @number("--max-predictions", shown="To a sequence. [default: no limit]")
 @click.option("--whole-words", is_flag=True, help="Mask all pieces of a word, or none.")
 @choice_option(
     "--masking", "static", "dynamic", metavar="KIND",
-    shown="static: once; dynamic: anew in every epoch. [default: static with --nsp, else dynamic]",
+    shown="static: once; dynamic: again in every epoch. [default: static with --nsp, else dynamic]",
 )  # fmt: skip
 @number("--dupe-factor", default=10, shown="--nsp: times through the text to make pairs.")
 @number("--short-seq-prob", metavar="X", default=0.1, shown="--nsp: share of short pairs.")
