@@ -10,6 +10,8 @@ The matrix arithmetic is small (at 60 tokens a text, 2 % of a layer's). What cou
 and the context is written once, and how many instructions a score costs: scores stay as the dot product gives them,
 and scaling, shifting and going from e to 2 are one multiply-add before an exponential that is one instruction. 96
 registers to a thread let five programs share a multiprocessor and hide each other's loads.
+
+A bias by distance (MPNet's) is a row of a table for a head, a kilobyte that stays in the nearest cache.
 """
 
 from __future__ import annotations
@@ -24,12 +26,19 @@ from bertie.engine.gpu.kernel_functions import dropout_numbers, exp2, softmax_po
 from bertie.engine.gpu.triton_launch import INTERPRETED, launch, next_power_of_2
 
 
+@triton.jit
+def _bias_of(bias, head, away, FAR: tl.constexpr):
+    """What is added to the scores of keys that are so many places after their queries."""
+    return tl.load(bias + head * (2 * FAR + 1) + FAR + tl.minimum(tl.maximum(away, -FAR), FAR))
+
+
 @triton.jit(do_not_specialize=["dropped"])
 def attention_kernel(
     qkv,  # [tokens, 3·N·H]
     out,  # [tokens, N·H]
     programs,  # [programs, 4] int32
     starts,  # [tokens] int32
+    bias,  # [N, 2·FAR + 1] fp32, in units of a score before it is scaled; read where FAR is not 0
     out_scale,  # [1] fp32: what a stored 1 means; read for fp8 alone
     seed,  # [1] int32; read where something is dropped
     width,  # N·H
@@ -39,6 +48,7 @@ def attention_kernel(
     HEAD: tl.constexpr,  # H
     LANES: tl.constexpr,  # H filled up to a power of two
     ROWS: tl.constexpr, KEYS: tl.constexpr, TO_FP8: tl.constexpr, HARDWARE: tl.constexpr, DROPS: tl.constexpr,
+    FAR: tl.constexpr,  # how many places away the bias still changes; 0: there is none
 ):  # fmt: skip
     program = programs + 4 * tl.program_id(1)
     first, end = tl.load(program), tl.load(program + 1)
@@ -57,6 +67,7 @@ def attention_kernel(
     keys = qkv + first_key.to(tl.int64) * (3 * width) + width + head * HEAD
     keys = keys + key[:, None] * (3 * width) + lane[None, :]
     places = out + first.to(tl.int64) * width + head * HEAD + row[:, None] * width + lane[None, :]
+    away = (first_key + key)[None, :] - (first + row)[:, None]  # of a key from its query
     unit = 1.0
     if TO_FP8:
         unit = 1.0 / tl.load(out_scale)
@@ -69,6 +80,8 @@ def attention_kernel(
         mine = tl.load(starts + first + row, mask=first + row < end, other=-1)
         theirs = tl.load(starts + first_key + key, mask=there, other=-2)
         scores = tl.dot(q, tl.trans(k))
+        if FAR > 0:
+            scores += _bias_of(bias, head, away, FAR)
         scores = tl.where(mine[:, None] == theirs[None, :], scores, -1e30)  # finite: so are rows past the end
         top = tl.max(scores, 1) * scale
         weights = exp2(scores * scale - top[:, None], HARDWARE)
@@ -87,6 +100,8 @@ def attention_kernel(
             k = tl.load(at, mask=there[:, None] & in_head, other=0.0)
             v = tl.load(at + width, mask=there[:, None] & in_head, other=0.0)
             scores = tl.dot(q, tl.trans(k)) + tl.where(there, 0.0, -1e30)[None, :]
+            if FAR > 0:
+                scores += _bias_of(bias, head, away + block, FAR)
             new_top = tl.maximum(top, tl.max(scores, 1) * scale)
             weights = exp2(scores * scale - new_top[:, None], HARDWARE)
             shrink = exp2(top - new_top, HARDWARE)
@@ -107,6 +122,7 @@ def attention(
     heads: int,
     plan: Schedule,
     *,
+    bias: Tensor | None = None,
     fp8_scale: Tensor | None = None,
     out: Tensor | None = None,
     dropout: float = 0.0,
@@ -114,7 +130,8 @@ def attention(
 ) -> Tensor:
     """`[tokens, 3·N·H]` → `[tokens, N·H]`, in qkv's dtype, or in fp8 in units of `fp8_scale`.
 
-    With `dropout` weights are dropped by the `seed`, one int32 on the device; of texts of at most 32,768 tokens.
+    `bias` `[N, 2·far + 1]` in fp32 is added to scores before they are scaled, by how far a key is from its query. With
+    `dropout` weights are dropped by the `seed`, one int32 on the device; of texts of at most 32,768 tokens.
     """
     tokens, width = qkv.shape[0], qkv.shape[1] // 3
     head = width // heads
@@ -126,12 +143,12 @@ def attention(
         attention_kernel,
         (heads, len(plan.programs)),
         (
-            qkv, out, plan.programs, plan.starts, fp8_scale, seed, width, softmax_power(head),
+            qkv, out, plan.programs, plan.starts, bias, fp8_scale, seed, width, softmax_power(head),
             *dropout_numbers(dropout),
         ),
         {
             "HEAD": head, "LANES": lanes, "ROWS": plan.tile, "KEYS": plan.tile, "TO_FP8": fp8_scale is not None,
-            "HARDWARE": not INTERPRETED, "DROPS": dropout > 0,
+            "HARDWARE": not INTERPRETED, "DROPS": dropout > 0, "FAR": 0 if bias is None else bias.shape[1] // 2,
         },
         num_warps=4,
         num_stages=1,

@@ -28,6 +28,8 @@ from bertie.engine.gpu.small_batch_product import MOST_TOKENS, small_batch_linea
 from bertie.engine.runner import embedding_tables
 from bertie.model.activations import gelu_erf, gelu_tanh
 from bertie.model.bert import BertEmbeddings, BertLayer, BertModel
+from bertie.ops.packing import Packing
+from bertie.ops.relative import bias_by_distance
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -125,15 +127,27 @@ class Norm:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The three tables and their norm."""
+    """The three tables and their norm, and the product after it where they are narrower than the layers."""
 
     tables: tuple[Tensor, Tensor, Tensor]  # words, positions, segments
     norm: Norm
     padding: int | None = None  # the position table's row for padding
+    project: Product | None = None
 
     @classmethod
     def of(cls, module: BertEmbeddings) -> Embeddings:
-        return cls(embedding_tables(module), Norm.of(module.LayerNorm), module.position_embeddings.padding_idx)
+        project = None if module.project is None else _product(module.project)
+        padding = module.position_embeddings.padding_idx
+        return cls(embedding_tables(module), Norm.of(module.LayerNorm), padding, project)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return (self.norm.gamma if self.project is None else self.project.bias).shape[0]
+
+    def positions(self, ids: Tensor, packing: Packing) -> Tensor | None:
+        """`[tokens]` where the position table has a row for padding, or None: a token's place in its text."""
+        return None if self.padding is None else packing.positions(ids, self.padding)
 
     def __call__(
         self,
@@ -145,10 +159,12 @@ class Embeddings:
         next_scale: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Ids `[tokens]` → `[tokens, D]`, and its fp8 form for a first product that reads that."""
-        norm = self.norm
-        return embed(
-            ids, type_ids, positions, plan.starts, self.tables, norm.gamma, norm.beta, norm.eps, fp8_scale=next_scale
-        )
+        norm, given = self.norm, (ids, type_ids, positions, plan.starts, self.tables)
+        if self.project is None:
+            return embed(*given, norm.gamma, norm.beta, norm.eps, fp8_scale=next_scale)
+        narrow, _ = embed(*given, norm.gamma, norm.beta, norm.eps)
+        x = self.project(narrow)
+        return x, None if next_scale is None else _rounded(x, next_scale)
 
 
 @dataclass(frozen=True)
@@ -163,9 +179,10 @@ class Layer:
     activation: Activation
     down: Product
     output_norm: Norm
+    bias: Tensor | None = None  # of attention, by distance: [N, 2·far + 1] in units of a score before it is scaled
 
     @classmethod
-    def of(cls, layer: BertLayer) -> Layer:
+    def of(cls, layer: BertLayer, bias: Tensor | None = None) -> Layer:
         """The reference layer's weights; queries, keys and values become one product."""
         inside = layer.attention.self
         three = (inside.query, inside.key, inside.value)
@@ -180,6 +197,7 @@ class Layer:
             activation=layer.intermediate.intermediate_act_fn,
             down=_product(layer.output.dense),
             output_norm=Norm.of(layer.output.LayerNorm),
+            bias=None if bias is None else bias[inside.heads].contiguous(),
         )
 
     def __call__(
@@ -189,7 +207,7 @@ class Layer:
         context, wide = x[:, :0], x[:, :0]  # what pruning may have left of them
         if self.heads:
             qkv = self.qkv(x if x8 is None else x8)
-            context = attention(qkv, self.heads, plan, fp8_scale=self.out.input_scale)
+            context = attention(qkv, self.heads, plan, bias=self.bias, fp8_scale=self.out.input_scale)
         y, y8 = self.attention_norm(*self.out.to_be_added(context), x, fp8_scale=self.up.input_scale)
         if len(self.up.weight):
             wide = self.up.then(self.activation, y if y8 is None else y8, fp8_scale=self.down.input_scale)
@@ -205,7 +223,10 @@ class Encoder:
 
     @classmethod
     def of(cls, base: BertModel) -> Encoder:
-        return cls(Embeddings.of(base.embeddings), tuple(map(Layer.of, base.encoder.layer)))
+        table, bias = base.encoder.relative_attention_bias, None
+        if table is not None:
+            bias = bias_by_distance(table).float() * base.config.attention_head_size**0.5
+        return cls(Embeddings.of(base.embeddings), tuple(Layer.of(layer, bias) for layer in base.encoder.layer))
 
     def __call__(
         self,
