@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tempfile
 from collections.abc import Iterator
@@ -220,6 +221,18 @@ def test_generated_tokens_are_theirs(name: str, tmp_path: Path) -> None:
             model.generate(ids, attention_mask=torch.ones_like(ids), num_beams=3, **options) for model in (ours, theirs)
         )
         assert found.tolist() == best.tolist()
+
+
+@pytest.mark.parametrize("kind", MODEL_TYPES[1:])
+def test_every_class_that_the_hub_has_is_here(kind: str) -> None:
+    name = kind.replace("-", "_")
+    theirs = importlib.import_module(f"transformers.models.{name}.modeling_{name}").__all__
+    models = {one for one in theirs if one.endswith("Model") or "For" in one}
+    assert {one for one in models if not one.endswith("PreTrainedModel")} == {*family.class_names(kind)}
+    for one in models:
+        assert issubclass(getattr(bertie, one), bertie.BertPreTrainedModel)
+    generating = {one for one in models if getattr(transformers, one).can_generate()}
+    assert generating == {one for one in models if getattr(bertie, one).can_generate()}
 
 
 def test_new_models_have_the_hubs_parameters() -> None:
