@@ -135,11 +135,24 @@ def named_gradients(model: Any, *, ours: bool) -> Iterator[tuple[str, Tensor | N
         yield renamed(name, in_files), parameter.grad
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES, ids=[name for _, name in CASES])
+@pytest.mark.parametrize("name", [name for _, name in CASES])
 @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate],
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(size=SIZES)
-def test_outputs_losses_gradients_and_files_are_theirs(kind: str, name: str, size: dict[str, Any]) -> None:
+def test_outputs_losses_gradients_and_files_are_theirs(name: str, size: dict[str, Any]) -> None:
+    check_everything(name, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for _, name in CASES])
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(size=SIZES)
+def test_many_sizes_have_their_outputs_losses_gradients_and_files(name: str, size: dict[str, Any]) -> None:
+    check_everything(name, size)
+
+
+def check_everything(name: str, size: dict[str, Any]) -> None:
+    """Outputs, losses, gradients, tuples, and the files of both sides."""
     with tempfile.TemporaryDirectory() as folder:
         theirs, ours = pair(name, size, Path(folder))
         given = batch(name, theirs, size["seed"])

@@ -186,14 +186,25 @@ def test_rounding_one_input_after_the_other_beats_rounding_each_to_its_nearest()
     assert float((found - weights).abs().max()) <= 0.5 * float(weights.abs().max())
 
 
+@pytest.mark.parametrize("padding", [0, 1, 7])
+def test_positions_are_counted_without_padding(padding: int) -> None:
+    from bertie.engine.gpu.embed_norm_gelu import count_positions
+
+    lengths = [1, 70, 3, 64, 200]
+    ids = torch.randint(0, 9, (sum(lengths),), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    packing = Packing.of(lengths, device=DEVICE)
+    starts = torch.repeat_interleave(torch.tensor(packing.starts), torch.tensor(lengths)).int().to(DEVICE)
+    assert torch.equal(count_positions(ids, starts, padding).long(), packing.positions(ids, padding))
+
+
 @pytest.mark.parametrize("tile", [16, 64])
 def test_a_bias_by_distance_is_added_to_the_scores(tile: int, dtype: torch.dtype) -> None:
-    from bertie.engine.gpu.attention import attention
+    from bertie.engine.gpu.attention import attention, bias_tiles
     from bertie.engine.gpu.attention_schedule import schedule
 
-    lengths, head, far = [1, 5, 17, 64, 70], 8, 20
+    lengths, head, far = [1, 5, 17, 64, 200], 8, 20
     qkv, bias = random(sum(lengths), 3 * 2 * head, dtype=dtype), random(2, 2 * far + 1, dtype=torch.float32, seed=1)
-    got = attention(qkv, 2, schedule(lengths, DEVICE, tile), bias=bias)
+    got = attention(qkv, 2, schedule(lengths, DEVICE, tile), bias=bias_tiles(bias, dtype))
     wanted = []
     for text in qkv.float().split(lengths):
         q, k, v = (part.view(-1, 2, head).transpose(0, 1) for part in text.chunk(3, dim=1))

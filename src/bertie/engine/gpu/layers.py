@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertie.engine.gpu.attention import attention
-from bertie.engine.gpu.attention_schedule import Schedule
-from bertie.engine.gpu.embed_norm_gelu import add_norm, embed, gelu
+from bertie.engine.gpu.attention import attention, bias_tiles
+from bertie.engine.gpu.attention_schedule import Schedule, to_device
+from bertie.engine.gpu.embed_norm_gelu import add_norm, count_positions, embed, gelu
 from bertie.engine.gpu.fp8_up_product import fp8_linear_gelu
 from bertie.engine.gpu.small_batch_product import MOST_TOKENS, small_batch_linear
 from bertie.engine.runner import embedding_tables
@@ -131,7 +132,7 @@ class Embeddings:
 
     tables: tuple[Tensor, Tensor, Tensor]  # words, positions, segments
     norm: Norm
-    padding: int | None = None  # the position table's row for padding
+    padding: int | None = None  # the position table's row for padding; those after it are of texts
     project: Product | None = None
 
     @classmethod
@@ -145,9 +146,22 @@ class Embeddings:
         """D."""
         return (self.norm.gamma if self.project is None else self.project.bias).shape[0]
 
+    @property
+    def first_position(self) -> int:
+        """The position of a text's first token."""
+        return 0 if self.padding is None else self.padding + 1
+
     def positions(self, ids: Tensor, packing: Packing) -> Tensor | None:
-        """`[tokens]` where the position table has a row for padding, or None: a token's place in its text."""
-        return None if self.padding is None else packing.positions(ids, self.padding)
+        """`[tokens]`, or None: a token's place in its text, after the first position.
+
+        It is that for texts without padding inside them, which is known of ids in the host's memory without a wait.
+        """
+        if self.padding is None or (not ids.is_cuda and not bool((ids == self.padding).any())):
+            return None
+        if not ids.is_cuda:
+            return packing.positions(ids, self.padding)
+        starts = np.repeat(np.asarray(packing.starts, dtype=np.int32), packing.lengths)
+        return count_positions(ids, to_device(starts, ids.device), self.padding)
 
     def __call__(
         self,
@@ -161,8 +175,8 @@ class Embeddings:
         """Ids `[tokens]` → `[tokens, D]`, and its fp8 form for a first product that reads that."""
         norm, given = self.norm, (ids, type_ids, positions, plan.starts, self.tables)
         if self.project is None:
-            return embed(*given, norm.gamma, norm.beta, norm.eps, fp8_scale=next_scale)
-        narrow, _ = embed(*given, norm.gamma, norm.beta, norm.eps)
+            return embed(*given, norm.gamma, norm.beta, norm.eps, first=self.first_position, fp8_scale=next_scale)
+        narrow, _ = embed(*given, norm.gamma, norm.beta, norm.eps, first=self.first_position)
         x = self.project(narrow)
         return x, None if next_scale is None else _rounded(x, next_scale)
 
@@ -179,7 +193,7 @@ class Layer:
     activation: Activation
     down: Product
     output_norm: Norm
-    bias: Tensor | None = None  # of attention, by distance: [N, 2·far + 1] in units of a score before it is scaled
+    bias: Tensor | None = None  # of attention, by distance, as it is added before scores are scaled
 
     @classmethod
     def of(cls, layer: BertLayer, bias: Tensor | None = None) -> Layer:
@@ -197,7 +211,7 @@ class Layer:
             activation=layer.intermediate.intermediate_act_fn,
             down=_product(layer.output.dense),
             output_norm=Norm.of(layer.output.LayerNorm),
-            bias=None if bias is None else bias[inside.heads].contiguous(),
+            bias=bias if bias is None or len(inside.heads) == len(bias) else bias[inside.heads],
         )
 
     def __call__(
@@ -225,7 +239,8 @@ class Encoder:
     def of(cls, base: BertModel) -> Encoder:
         table, bias = base.encoder.relative_attention_bias, None
         if table is not None:
-            bias = bias_by_distance(table).float() * base.config.attention_head_size**0.5
+            unscaled = bias_by_distance(table).float() * base.config.attention_head_size**0.5
+            bias = bias_tiles(unscaled, table.weight.dtype)
         return cls(Embeddings.of(base.embeddings), tuple(Layer.of(layer, bias) for layer in base.encoder.layer))
 
     def __call__(

@@ -47,7 +47,10 @@ class GpuRunner(Runner):
         self.encoder, self.device, self.choice = encoder, device, choice
         self.dtype, self.width = encoder.embeddings.tables[0].dtype, encoder.embeddings.width
         self.token_budget = 32768
-        self.graphs = GraphLadder(self._last_state, device) if graphs and device.type == "cuda" else None
+        self.graphs: GraphLadder | None = None
+        if graphs and device.type == "cuda":
+            first = encoder.embeddings.first_position
+            self.graphs = GraphLadder(self._last_state, device, first_position=first)
 
     @classmethod
     def of(cls, base: BertModel, options: Options) -> GpuRunner:
