@@ -20,7 +20,8 @@ from torch import Tensor
 from bertie.errors import InputError
 from bertie.explore.result import Column, Floats, Result, heat_html, heat_map, long_table
 from bertie.explore.switches import check_head, encoder_of
-from bertie.ops.attention import AttentionPlan, attention_probabilities
+from bertie.ops.attention import AttentionPlan, attention_probabilities, with_shared_bias
+from bertie.ops.relative import SharedBias
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +93,8 @@ class NeuronView(Result):
     """The score of one query and one key, number by number: `product` adds up to q·k.
 
     score = (Σ product + relative_query + relative_key) · scale, and the weight is its share in the query's softmax. The
-    relative parts are what the query and the key make of their distance; 0 for absolute positions.
+    relative parts are what the query and the key make of their distance; 0 for absolute positions. A bias by distance
+    that all layers share (MPNet's) is the query's part.
     """
 
     layer: int
@@ -145,7 +147,14 @@ def probabilities(session: Session, layer: int, row: int, heads: Sequence[int] |
     q, k = part.split_heads(part.query(state)), part.split_heads(part.key(state))
     slots = None if heads is None else tuple(part.heads.index(head) for head in heads)
     plan = AttentionPlan(causal=session.config.is_decoder, maps=True if slots is None else slots)
-    return attention_probabilities(q, k, plan, relative=part.relative_positions())[0].float()
+    relative = part.relative_positions() or _shared(session, state, part.heads)
+    return attention_probabilities(q, k, plan, relative=relative)[0].float()
+
+
+def _shared(session: Session, state: Tensor, heads: Sequence[int]) -> SharedBias | None:
+    """What all layers add to the scores of these heads, by distance, where a model has that (MPNet)."""
+    shared = with_shared_bias(AttentionPlan(), session.bert.encoder.relative_attention_bias, state).shared
+    return shared and shared.of_heads(heads)
 
 
 def attention_map(session: Session, layer: int, head: int, row: int) -> AttentionMap:
@@ -238,6 +247,8 @@ def neuron_view(session: Session, layer: int, head: int, query: int, key: int, r
         by_key = float(relative.scores(q, k)[0, 0, query, key]) - by_query
     one, other = q[0, 0, query], k[0, 0, key]
     product, scale = one * other, 1 / math.sqrt(len(one))
+    if (shared := _shared(session, state, [head])) is not None:
+        by_query = float(shared.scores(q, k)[0, 0, query, key]) / scale
     return NeuronView(
         layer=layer,
         head=head,
