@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import bertie
-from bertie.explore import open_session
+from bertie.explore import Switches, importance, open_session
 from bertie.explore.page.saved import page_of, write_page
 from bertie.serve.run import Running
 from system.explore_browser import (
@@ -261,6 +261,15 @@ def test_importance_reads_the_users_file_and_names_bad_rows(browser: Any, server
         assert [error for error in watch.errors if "422" not in error] == []
 
 
+def test_words_that_the_model_does_not_know_are_counted(browser: Any, server: Running) -> None:
+    with watched_page(browser) as (page, watch):
+        open_page(page, server, text="the ☃☃ [MASK] fox", task="fill")
+        assert "[UNK]" in page.inner_text("#unknown")
+        chosen = page.inner_text("#explore-tokens [aria-pressed=true]")
+        assert chosen == "[MASK]"  # what is looked for is chosen first
+        watch.assert_clean(server.url)
+
+
 def test_a_text_that_is_too_long_is_cut_with_a_notice(browser: Any, server: Running) -> None:
     with watched_page(browser) as (page, watch):
         open_page(page, server, text="[MASK] " + "the quick brown fox " * 400, task="fill")
@@ -375,11 +384,42 @@ def test_a_page_in_a_file_needs_nobody(browser: Any, folder: Path, tmp_path: Pat
             show(page, view)
             assert page.locator("#view .error").count() == 0
         assert answer(page)
-        page.click("#view-patching")
-        page.wait_for_selector("#view .error")
-        assert "bertie explore" in page.inner_text("#view .error")
+        for view, option in (("patching", "--patch"), ("importance", "--importance")):
+            page.click(f"#view-{view}")
+            page.wait_for_selector("#view .error")
+            assert option in page.inner_text("#view .error")
+            assert "bertie explore" in page.inner_text("#view .error")
+        show(page, "switchboard")
+        assert "one part off at a time" in page.inner_text("#view .notice")
+        page.click("[data-switch='h2.1']")
+        page.wait_for_selector(".answers[data-off='1']")
+        shown = page.inner_text(".answers > div:nth-child(2) .bars").split("\n")
+        without = open_session(ENGLISH, model=model).switch(Switches(heads={(2, 1)})).answer()
+        assert shown[0] == without.top[0][0]
+        assert float(shown[1]) == pytest.approx(without.top[0][1], abs=6e-4)
+        page.click("[data-switch='f0']")
+        page.wait_for_selector("#view .error")  # of two at once the file knows nothing
         assert watch.errors == []
         assert watch.requests == [f"file://{file}"]
+
+
+def test_a_page_in_a_file_keeps_what_was_computed_for_it(browser: Any, folder: Path, tmp_path: Path) -> None:
+    session = open_session(ENGLISH, model=saved(folder / "kept", "BertForMaskedLM"))
+    other = open_session(ENGLISH.replace("fox", "dog"), model=session.reading.loaded)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(SENTENCES[:2]), encoding="utf-8")
+    found = importance(texts, model=session.reading.loaded, task="fill", progress=False)
+    file = tmp_path / "page.html"
+    write_page(session, file, other=other, importance=found)
+    with watched_page(browser) as (page, watch):
+        page.goto(f"file://{file}")
+        page.wait_for_selector("#view[data-ready='attention']")
+        show(page, "patching")
+        assert page.locator("#view .heat tbody tr").count() == 4
+        assert other.texts[0] in page.inner_text("#view")
+        show(page, "importance")
+        assert page.locator("#view .heat tbody td").count() == 12
+        assert watch.errors == []
 
 
 def test_a_notebook_shows_the_page_in_a_frame(browser: Any, folder: Path, tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ class RowRequest(Subject, kw_only=True):
     row: Number = 0
 
 
+class LensRequest(RowRequest, kw_only=True):
+    first: Number = 0
+
+
 class ThumbnailsRequest(RowRequest, kw_only=True):
     size: Annotated[int, Meta(ge=1, le=128)] = 32
 
@@ -251,12 +255,12 @@ async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
 async def explore_job(call: Call, body: JobRequest) -> JobState:
     """How far a long computation is; its result, once, when it is done."""
     runners = [model.get("explore", ExploreRunner) for model in call.service.models.all]
-    found = (runner.jobs.find(body.job) for runner in runners if runner is not None)
-    job = next((one for one in found if one is not None), None)
-    if job is None:
+    found = ((runner.jobs, runner.jobs.find(body.job)) for runner in runners if runner is not None)
+    jobs, job = next(((jobs, job) for jobs, job in found if job is not None), (None, None))
+    if jobs is None or job is None:
         raise Refusal(404, "NotFound", "There is no such computation.", remedy="Start it again.")
     if body.cancel:
-        job.stopped = True
+        jobs.stop(job)
     if job.error is not None:
         raise job.error if is_told(job.error) else InferenceFailed(str(job.error))
     if job.stopped:
@@ -311,7 +315,7 @@ ROUTES: list[AnyRoute] = [
     ),
     _route("switch", _query("switch"), "The answer with parts of the model off.", SwitchRequest, _OFF),
     _route("walk", _query("walk"), "A token's way through the model.", WalkRequest, {**_ABOUT, "place": 1}),
-    _route("lens", _query("lens"), "What the model would say after each layer.", RowRequest, _ABOUT),
+    _route("lens", _query("lens"), "What the model would say after each layer.", LensRequest, _ABOUT),
     _route("drift", _query("drift"), "How far states are from their first and last.", RowRequest, _ABOUT),
     _route(
         "match",
