@@ -1,6 +1,6 @@
 """How quick the explore page is in a real browser, beside bertviz's model_view: bert-base, random weights.
 
-    python -m benchmarks.explore_page [--rounds 5] [--lengths 64,512] [--threads 2] [--save]
+    python -m benchmarks.explore_page [--rounds 5] [--lengths 64,512] [--threads 2] [--only page|files] [--save]
 
 A server runs in a process of its own, as `bertie explore` starts it; Chromium is driven by Playwright, and times are
 taken inside the page, from the event to the frame after the picture is there:
@@ -121,6 +121,17 @@ def memory(pid: int) -> tuple[float, float]:
             line.split(":")[0]: int(line.split()[1]) / 1024 for line in file if line.startswith(("VmRSS", "RssAn"))
         }
     return found["RssAnon"], found["VmRSS"]
+
+
+@contextmanager
+def browsing(driver: Any) -> Iterator[tuple[Any, set[int]]]:
+    """Chromium, and the processes that there were before it."""
+    before = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+    browser = driver.chromium.launch(executable_path=shutil.which("chromium"), headless=True, args=SWITCHES)
+    try:
+        yield browser, before
+    finally:
+        browser.close()
 
 
 def measure_page(page: Any, url: str, tokens: int, rounds: int, forward: Any) -> dict[str, Any]:
@@ -256,9 +267,11 @@ def main() -> None:
     parser.add_argument("--lengths", default="64,512")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-bertviz", action="store_true")
+    parser.add_argument("--only", choices=("page", "files"), action="append", help="[default: both]")
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     lengths = [int(length) for length in options.lengths.split(",")]
+    parts = options.only or ["page", "files"]
 
     import torch
     from playwright.sync_api import sync_playwright
@@ -266,7 +279,6 @@ def main() -> None:
     from bertie.explore import open_session
 
     torch.set_num_threads(options.threads)
-    chromium = shutil.which("chromium")
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         model = base_model(Path(name))
@@ -279,25 +291,28 @@ def main() -> None:
             return 1e3 * (time.perf_counter() - begin)
 
         forward(text_of(64, 0))
-        with sync_playwright() as driver, server(model, options.threads) as (url, pid):
-            for tokens in lengths:
-                before = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
-                browser = driver.chromium.launch(executable_path=chromium, headless=True, args=SWITCHES)
-                page = browser.new_page(viewport={"width": 1400, "height": 1000})
-                page.set_default_timeout(120_000)
-                found = measure_page(page, url, tokens, options.rounds, forward)
-                found["tab_mb"] = renderers(before)
-                own, whole = memory(pid)
-                found |= {"server_private_mb": round(own, 1), "server_resident_mb": round(whole - weights, 1)}
-                page.close()
-                report(tokens, found)
-                files = measure_files(browser, model, tokens, with_bertviz=not options.no_bertviz)
-                browser.close()
-                report(tokens, files)
-                results[str(tokens)] = found | files
+        for tokens in lengths:
+            found: dict[str, Any] = {}
+            with sync_playwright() as driver:
+                if "page" in parts:
+                    with server(model, options.threads) as (url, pid), browsing(driver) as (browser, before):
+                        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+                        page.set_default_timeout(120_000)
+                        found = measure_page(page, url, tokens, options.rounds, forward)
+                        found["tab_mb"] = renderers(before)
+                        own, whole = memory(pid)
+                        found |= {"server_private_mb": round(own, 1), "server_resident_mb": round(whole - weights, 1)}
+                        report(tokens, found)
+                if "files" in parts:
+                    with browsing(driver) as (browser, _):
+                        files = measure_files(browser, model, tokens, with_bertviz=not options.no_bertviz)
+                    report(tokens, files)
+                    found |= files
+            results[str(tokens)] = found
     print(json.dumps(results))
     if options.save:
-        save_result("explore_page", "python -m benchmarks.explore_page", results)
+        name = "explore_page" if len(parts) == 2 else f"explore_page_{parts[0]}"
+        save_result(name, " ".join(["python -m benchmarks.explore_page", *sys.argv[1:]]), results)
 
 
 def report(tokens: int, found: dict[str, Any]) -> None:

@@ -253,6 +253,10 @@ def test_importance_reads_the_users_file_and_names_bad_rows(browser: Any, server
         assert "bad.jsonl" in said
         assert "13" in said or "14" in said
         assert "/tmp" not in said
+        page.check("#skip-bad")
+        page.click("#measure")
+        page.wait_for_selector("#view [data-examples='12'] .heat")
+        assert "2" in page.inner_text("#view [data-examples] .hint >> nth=0")
         page.set_input_files("#file", str(good))
         page.click("#measure")
         page.wait_for_selector("#least")

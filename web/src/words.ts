@@ -287,6 +287,7 @@ const WORDS = {
 
   // Explore: importance
   importance: ["Importance", "重要性"],
+  skipBad: ["leave out rows that cannot be read (skip_bad)", "跳过无法读取的行（skip_bad）"],
   importanceLead: ["What your own file needs: how much the loss would change without each part of the model.", "你的数据需要什么：缺了模型的某个部分，损失会变化多少。"],
   file: ["Your file", "你的文件"],
   fileHint: ["jsonl, csv or tsv with the columns that fine-tuning takes", "jsonl、csv 或 tsv，列与微调时相同"],

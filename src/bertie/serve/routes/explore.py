@@ -6,6 +6,7 @@ after the server was restarted. Maps are bytes (`explore/page/queries.py`).
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -101,6 +102,7 @@ class ImportanceRequest(Subject, kw_only=True):
     content: str
     method: Literal["gradient", "leave_one_out"] = "gradient"
     of: Literal["heads", "layers", "feed_forward"] = "heads"
+    skip_bad: bool = False
 
 
 class ModelRequest(Request, kw_only=True):
@@ -224,6 +226,11 @@ async def explore_patching(call: Call, body: PatchingRequest) -> JobStarted:
     return _start(call, body, work)
 
 
+def _in_json(name: str, value: object, *, judged: bool) -> str:
+    said = name if value is ... else f'"{name}": {json.dumps(value, default=str)}'
+    return f"{said};" if judged else said
+
+
 async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
     """The file comes along as text and is read as one of its name would be."""
     name = Path(body.name.replace("\\", "/")).name
@@ -243,10 +250,12 @@ async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
                     task=session.task,
                     method=body.method,
                     of=body.of,
+                    skip_bad=body.skip_bad,
                     progress=lambda done, total: report(done, total, None),
                 )
             except BertieError as error:  # in the words of the one who sent the file
-                raise Refusal(422, "Validation", error.cause.replace(f"{folder}/", ""), remedy=error.remedy) from None
+                cause, remedy = error.said(_in_json)
+                raise Refusal(422, "Validation", cause.replace(f"{folder}/", ""), remedy=remedy) from None
         return queries.measured(found)
 
     return _start(call, body, work)
