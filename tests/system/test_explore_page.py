@@ -32,6 +32,7 @@ from system.explore_browser import (
     show,
     watched_page,
 )
+from system.test_serve_page import INJECTIONS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
@@ -184,6 +185,11 @@ def test_arrow_keys_walk_a_token_through_the_source(browser: Any, server: Runnin
             page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
         assert "Layer 1" in page.inner_text(".box .tools")
+        show(page, "walk")  # by mouse, after which arrow keys are not the tabs'
+        step = int(page.get_attribute(".box", "data-step"))
+        page.keyboard.press("ArrowLeft")
+        assert int(page.get_attribute(".box", "data-step")) == step - 1
+        page.keyboard.press("ArrowRight")
         assert page.inner_text(".step-title").startswith("Key")
         watch.assert_clean(server.url)
 
@@ -306,6 +312,28 @@ def test_nothing_that_is_typed_in_is_run(browser: Any, server: Running) -> None:
         for view in VIEWS:
             show(page, view)
         assert page.evaluate("document.querySelectorAll('main img, main script, main iframe').length") == 0
+        watch.assert_clean(server.url)
+
+
+@pytest.mark.slow
+def test_thirty_injections_are_only_text(browser: Any, server: Running) -> None:
+    """Each as the text, as the second text, as the other text of patching, and out of a link."""
+    with watched_page(browser) as (page, watch):
+        page.expose_function("pwned", lambda *given: watch.pwned.append(given))
+        for view in ("attention", "switchboard", "walk", "lens", "patching"):
+            for number, text in enumerate(INJECTIONS):
+                if view == "attention" or number % 5 == 0:
+                    page.goto(
+                        link(server, model="words", task="fill", text=f"{text} [MASK]", otherText=text, view=view)
+                    )
+                    page.reload()
+                    page.wait_for_selector(f"#view[data-ready='{view}']")
+        for text in INJECTIONS[::5]:
+            page.goto(link(server, model="vectors", text=text, second=text, view="attribution"))
+            page.reload()
+            page.wait_for_selector("#view[data-ready='attribution']")
+        assert page.evaluate("document.querySelectorAll('main img, main script, main iframe').length") == 0
+        watch.errors = [error for error in watch.errors if "422" not in error]  # texts of another length
         watch.assert_clean(server.url)
 
 

@@ -283,7 +283,10 @@ export class ExplorePage implements Stage {
     for (const name of VIEWS) {
       const missing = !this.has(name);
       const tab = make("button", { type: "button", role: "tab", id: `view-${name}`, "aria-controls": "view", class: missing ? "missing" : "", "data-view": name }, t(name));
-      tab.addEventListener("click", () => this.show(name));
+      tab.addEventListener("click", (event) => {
+        this.show(name);
+        if (event.detail) tab.blur(); // by mouse: arrow keys are the view's from now on, not the tabs'
+      });
       tabs.append(tab);
     }
     onTabKeys(tabs, (tab) => tab.click());
