@@ -270,6 +270,7 @@ async def explore_job(call: Call, body: JobRequest) -> JobState:
         raise Refusal(404, "NotFound", "There is no such computation.", remedy="Start it again.")
     if body.cancel:
         jobs.stop(job)
+        return JobState(job.done, job.total)
     if job.error is not None:
         raise job.error if is_told(job.error) else InferenceFailed(str(job.error))
     if job.stopped:
