@@ -19,11 +19,12 @@ from __future__ import annotations
 import argparse
 import lzma
 import os
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,16 @@ import pyarrow.parquet as pq
 from benchmarks.machine import describe, save_result
 from benchmarks.texts import data_folder, paragraphs
 from bertie.bulk import prepare, run
-from bertie.bulk.manifest import write_job
-from bertie.bulk.work import Worker
 from bertie.defaults import default_embedding_model
 from bertie.tasks import Embedder
 
 PACKAGES = ("torch", "ray", "pyarrow", "sentence-transformers")
 _PIECES = 12  # to a worker and round, on Ray
+_WARM = 2048  # texts
 
 
 def all_paragraphs(count: int) -> list[str]:
-    """As many paragraphs as there are in the books, in their order, and from the beginning again if that is too few."""
+    """The paragraphs of the books, in their order; where these are too few, others made of two halves of them."""
     books = sorted((data_folder() / "text" / "books").glob("books-*.txt.xz"))
     if not books or count <= 100_000:
         return list(islice(cycle(paragraphs(min(count, 20_000)).texts), count))
@@ -54,7 +54,14 @@ def all_paragraphs(count: int) -> list[str]:
                 yield from (line.strip() for line in text if len(line) > 20)
 
     found = list(islice(lines(), count))
-    return list(islice(cycle(found), count))
+
+    def recombined() -> Iterator[str]:
+        halves = [(text[: len(text) // 2], text[len(text) // 2 :]) for text in found]
+        for step in range(1, len(halves)):
+            for number, (begin, _) in enumerate(halves):
+                yield begin + halves[(number + step) % len(halves)][1]
+
+    return list(islice(chain(found, recombined()), count))
 
 
 def written(folder: Path, texts: Sequence[str], *, rows: int = 1 << 20) -> Path:
@@ -65,13 +72,14 @@ def written(folder: Path, texts: Sequence[str], *, rows: int = 1 << 20) -> Path:
     return folder
 
 
-def in_process(folder: Path, texts: list[str], rounds: int, device: str | None, dtype: str | None) -> dict[str, Any]:
+def in_process(
+    folder: Path, texts: list[str], rounds: int, model: str, device: str | None, dtype: str | None
+) -> dict[str, Any]:
     """Rows a second of `Embedder` and of a job, in turn."""
-    model = default_embedding_model()
     settings = {} if dtype is None else {"dtype": dtype}
     source = written(folder / "texts", texts)
     embedder = Embedder(model, device=device, **settings)
-    embedder.embed(texts[:2048])
+    embedder.embed(texts[:_WARM])
     ours: list[float] = []
     theirs: list[float] = []
     work: list[float] = []  # processor time of a job's round to that of Embedder's: what a busy machine does not change
@@ -81,21 +89,12 @@ def in_process(folder: Path, texts: list[str], rounds: int, device: str | None, 
         own_work = time.process_time() - worked
         theirs.append(len(texts) / (time.perf_counter() - started))
         prepared = prepare("embed", source, folder / f"out{number}", model, **settings)
-        write_job(prepared.output, prepared.job)
-        worker = Worker(prepared.output, device=device)  # the model is the one that the embedder has
         started, worked = time.perf_counter(), time.process_time()
-        waiting: Callable[[], Any] | None = None
-        for piece in prepared.left:
-            report = worker.start(piece)
-            if waiting is not None:
-                waiting()
-            waiting = report
-        if waiting is not None:
-            waiting()
-        ours.append(len(texts) / (time.perf_counter() - started))
+        report = run(prepared, device=device)  # the model is the one that the embedder has
+        ours.append(report.rows / (time.perf_counter() - started))
         work.append(own_work / (time.process_time() - worked))
-        worker.close()
         print(f"  round {number + 1}: Embedder {theirs[-1]:,.0f} rows/s, job {ours[-1]:,.0f} rows/s", flush=True)
+        shutil.rmtree(folder / f"out{number}")
     ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
     return {
         "what": "job / Embedder",
@@ -181,6 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=4096, help="of the comparison with Embedder")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", default=None, help="of the comparison with Embedder; all-MiniLM-L6-v2 by default")
     parser.add_argument("--device", default=None, help="cpu or cuda")
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--piece-rows", type=int, default=128, help="on Ray")
@@ -194,7 +194,8 @@ def main() -> None:
         folder = Path(name)
         texts = all_paragraphs(arguments.rows)
         print(f"{len(texts):,} paragraphs, {len(set(texts)):,} of them different")
-        rows = [in_process(folder, texts, arguments.rounds, arguments.device, arguments.dtype)]
+        model = arguments.model or default_embedding_model()
+        rows = [in_process(folder, texts, arguments.rounds, model, arguments.device, arguments.dtype)]
         if not on_gpu and not arguments.no_ray:
             rows += on_ray(folder, arguments.rounds, arguments.piece_rows)
     if arguments.save:
