@@ -134,7 +134,7 @@ def test_the_command_plans_runs_goes_on_and_says_how_it_ended(
     assert "The job goes on: 2 of 3 pieces are done." in run(*line)[2]
     code, _, said = run(*line, "--truncate-dim", "8")
     assert code == 2
-    assert "holds another job: its settings are the defaults" in said
+    assert "holds another job: truncate_dim was the default, and now it is 8" in said
 
 
 def test_bad_rows_and_damaged_files_have_their_exit_codes(
@@ -149,7 +149,7 @@ def test_bad_rows_and_damaged_files_have_their_exit_codes(
     code, out, _ = run("embed", str(rows), str(tmp_path / "strict"), "-m", asked["model"], "--json")
     assert (code, json.loads(out)["errors"]) == (0, 1)
     code, _, said = run("embed", str(rows), str(tmp_path / "noted"), "-m", asked["model"])
-    assert "1 rows could not be answered" in said
+    assert "1 row could not be answered: see the column 'error'" in said
     damaged = tmp_path / "in" / "2.parquet"
     with pq.ParquetFile(damaged) as file:
         size = file.metadata.row_group(0).total_byte_size

@@ -71,11 +71,18 @@ def run_on_ray(
 
 def _report(said: dict[str, Any], meter: Progress) -> Report:
     if "stopped" in said:
-        raise JobStopped(DataError(*said["stopped"]))
+        settings = {name: ... if value is None else value for name, value in said["settings"].items()}
+        raise JobStopped(DataError(*said["stopped"], **settings))
     done = None if said["done"] is None else Done(**said["done"])
     if done is not None:
         meter.tick(done.rows, done.tokens)
     return Report(said["piece"], done, said["reason"])
+
+
+def _said(error: BertieError) -> str:
+    """The error as JSON, with places for its settings: the command line spells them in its own way."""
+    settings = {name: None if value is ... else value for name, value in error.settings.items()}
+    return json.dumps({"stopped": error.sentences, "settings": settings}, default=str)
 
 
 class _Starts:
@@ -109,18 +116,16 @@ class _RayWorker:
         import ray
 
         (piece,) = (int(number) for number in batch["piece"])
-        if self.stopped is None and ray.get(self.starts.begin.remote(piece)) > TRIES:
+        if self.stopped is not None:
+            return {"report": [_said(self.stopped)]}
+        if ray.get(self.starts.begin.remote(piece)) > TRIES:
             report = Report(piece, None, f"it ended its worker {TRIES} times")
         else:
             try:
-                if self.stopped is not None:
-                    raise JobStopped(self.stopped)
                 report = self.worker.run(piece)
             except JobStopped as stopped:
-                error = stopped.error
-                return {"report": [json.dumps({"stopped": [error.cause, error.remedy]})]}
-        done = None if report.done is None else asdict(report.done)
-        return {"report": [json.dumps({"piece": piece, "done": done, "reason": report.reason})]}
+                return {"report": [_said(stopped.error)]}
+        return {"report": [json.dumps(asdict(report))]}
 
 
 def _connected(address: str) -> ModuleType:

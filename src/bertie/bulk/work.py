@@ -24,8 +24,7 @@ from bertie.bulk.inputs import read_schema
 from bertie.bulk.manifest import FOOTER, Done, model_hash, part_name, read_job
 from bertie.bulk.questions import TASKS, AnyQuestion, Block
 from bertie.bulk.reading import BATCH_ROWS, Batch, is_all_text, read_piece, texts_of
-from bertie.bulk.stores import joined, new_file
-from bertie.data.source import reason_of
+from bertie.bulk.stores import joined, new_file, unwritable
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import BertieError, CheckpointError, DataError
 from bertie.running.progress import Meter, metered
@@ -37,9 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROW_GROUP = 1 << 16
-_GROUP_BYTES = (
-    48 << 20
-)  # or less than so many rows, where their vectors are wide: a row group is held until it is whole
+_GROUP_BYTES = 128 << 20  # or fewer rows, where vectors are wide: a row group is held in memory until it is whole
 TRIES = 3
 ERROR = "error"
 _QUEUED = 4  # batches on their way to the file
@@ -357,12 +354,7 @@ class _Part:
         try:
             return write()
         except OSError as error:
-            raise JobStopped(
-                DataError(
-                    f"{self._name}: cannot be written: {reason_of(error)}.",
-                    "Make room, or check who may write there; then run the same job again: it goes on.",
-                )
-            ) from error
+            raise JobStopped(unwritable(self._name, error)) from error
 
 
 def _leaves(kind: pa.DataType, path: str) -> Iterator[tuple[str, bool]]:
