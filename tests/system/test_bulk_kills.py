@@ -22,7 +22,7 @@ import bertie
 from bertie.cli.main import main
 from bulk_jobs import answers, jsonl_file, parquet_files, some_texts
 from sentence_models import tiny_sentence_model
-from system.bulk_kills import Driver, begun, parts, wait_for
+from system.bulk_kills import ForkedDriver, begun, parts, wait_for
 
 
 def prepared(folder: Path, rows: int, piece_rows: int) -> dict[str, Any]:
@@ -33,22 +33,22 @@ def prepared(folder: Path, rows: int, piece_rows: int) -> dict[str, Any]:
 
 def kill_driver(folder: Path, kills: int) -> None:
     pieces = 40 * kills  # so many that a fast machine is not done before the last kill
-    asked = prepared(folder, 100 * pieces, 100)
+    asked = prepared(folder, 20 * pieces, 20)
     log, chance = folder / "log", random.Random(0)
     done = 0
     for number in range(kills):
-        driver = Driver(asked, log)
+        driver = ForkedDriver(asked, log)
         before = len(begun(log))
         # Sometimes while it starts, mostly at work.
         if number % 5:
             wait_for(lambda before=before: len(begun(log)) > before, "a piece", driver)  # type: ignore[misc]
-        time.sleep(chance.uniform(0, 0.1))
+        time.sleep(chance.uniform(0, 0.05))
         driver.kill()
         assert parts(folder / "out") >= done
         done = parts(folder / "out")
         assert done < pieces, "the job was over before all kills were done"
-    report = Driver(asked, log).finished()
-    assert report["rows"] == 100 * pieces
+    report = ForkedDriver(asked, log).finished()
+    assert report["rows"] == 20 * pieces
     assert report["computed"] == pieces - done
     assert len(begun(log)) <= pieces + kills  # one worker, so one piece at most is lost to a kill
     bertie.bulk("embed", **asked | {"output": str(folder / "whole")})
