@@ -104,6 +104,16 @@ def test_a_piece_that_kills_its_process_three_times_is_set_aside(tmp_path: Path)
     assert answers(tmp_path / "out").equals(answers(tmp_path / "whole"))
 
 
+def test_a_script_that_every_process_would_run_again_is_told_so(tmp_path: Path) -> None:
+    asked = prepared(tmp_path, 400, 100)
+    (tmp_path / "script.py").write_text(f"import bertie\nbertie.bulk('embed', **{asked!r}, workers=2)\n")
+    found = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=300)
+    assert found.returncode == 1
+    assert "ended before they could begin, 3 one after the other (exit code 1)" in found.stderr
+    assert 'under `if __name__ == "__main__":`' in found.stderr
+    assert bertie.bulk("embed", **asked).rows == 400
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command line has its own
