@@ -3,7 +3,7 @@
 What goes through Ray are the numbers of pieces and reports about them: a worker reads its rows and writes its file by
 itself, so nothing is copied through Ray's object store, and what counts is on the disk before Ray knows of it. A worker
 is an actor of Ray Data's pool, which holds a model. Ray starts a piece again whose worker died, without end; so every
-start is counted (`_Starts`), and a piece that three workers died over is set aside.
+start is counted (`_counter`), and a piece that three workers died over is set aside.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import socket
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import ModuleType
@@ -47,7 +46,7 @@ def run_on_ray(
     most = max(fit, min(len(pieces), workers or len(pieces)))
     if meter.price is not None:
         meter.price *= fit
-    starts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Starts).remote()
+    starts = _counter(ray)
     asked = ray.data.from_items([{"piece": number} for number in pieces], override_num_blocks=len(pieces))
     done = asked.map_batches(
         _RayWorker,
@@ -85,15 +84,18 @@ def _said(error: BertieError) -> str:
     return json.dumps({"stopped": error.sentences, "settings": settings}, default=str)
 
 
-class _Starts:
-    """How often each piece was started, in this run."""
+def _counter(ray: ModuleType) -> Any:
+    """An actor that counts how often each piece was started, in this run."""
 
-    def __init__(self) -> None:
-        self.counts: Counter[int] = Counter()
+    class Starts:  # inside a function it travels by value: its process imports neither Bertie nor PyTorch
+        def __init__(self) -> None:
+            self.counts: dict[int, int] = {}
 
-    def begin(self, piece: int) -> int:
-        self.counts[piece] += 1
-        return self.counts[piece]
+        def begin(self, piece: int) -> int:
+            self.counts[piece] = self.counts.get(piece, 0) + 1
+            return self.counts[piece]
+
+    return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Starts).remote()
 
 
 class _RayWorker:

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from bertie.bulk.inputs import read_schema
 from bertie.bulk.manifest import FOOTER, Done, model_hash, part_name, read_job
@@ -39,7 +39,8 @@ ROW_GROUP = 1 << 16
 _GROUP_BYTES = 128 << 20  # or fewer rows, where vectors are wide: a row group is held in memory until it is whole
 TRIES = 3
 ERROR = "error"
-_QUEUED = 4  # batches on their way to the file
+# Batches on their way to the file. A GPU computes a hundred thousand rows while a row group is written and synced.
+_QUEUED, _QUEUED_BY_GPU = 4, 64
 _READ_AHEAD = 2
 _DEFAULT_MODELS: dict[str, Callable[[], str]] = {
     "embed": default_embedding_model,
@@ -101,6 +102,7 @@ class Worker:
         self.question: AnyQuestion = TASKS[job.task].make({"model": model, "device": device, **job.settings})
         self.fields = [one.with_name(job.prefix + one.name) for one in self.question.fields()]
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk")
+        self._queued = _QUEUED_BY_GPU if (device or "").startswith("cuda") else _QUEUED
 
     def run(self, number: int, tick: Tick = lambda rows, tokens: None) -> Report:
         """A piece, from its rows to its file. What fails three times is set aside."""
@@ -125,7 +127,7 @@ class Worker:
         self._writer.shutdown(wait=True, cancel_futures=True)
 
     def _start(self, number: int, tick: Tick) -> Callable[[], Report]:
-        part = _Part(joined(self.output, part_name(number)), self._written_schema(), self._writer)
+        part = _Part(joined(self.output, part_name(number)), self._written_schema(), self._writer, self._queued)
         try:
             counts = self._answer(number, part, tick)
         except BaseException:
@@ -276,18 +278,19 @@ class _Held:
 class _Part:
     """A parquet file that is written in another thread, a row group at a time, and there once it is kept."""
 
-    def __init__(self, name: str, schema: pa.Schema, writer: ThreadPoolExecutor) -> None:
+    def __init__(self, name: str, schema: pa.Schema, writer: ThreadPoolExecutor, queued: int) -> None:
         import pyarrow.parquet as pq
 
-        self._name, self._pool = name, writer
+        self._name, self._pool, self._queued = name, writer, queued
         self._pending: deque[Future[None]] = deque()
         self._held: list[pa.RecordBatch] = []
         self._rows = self._held_rows = self._held_bytes = 0
         self._new = self._guarded(lambda: new_file(name))
         leaves = {path: is_vector for one in schema for path, is_vector in _leaves(one.type, one.name)}
+        self._sink = _sink(self._new.stream)
         # Vectors are noise to a compressor.
         self._parquet = pq.ParquetWriter(
-            self._new.stream,
+            self._sink,
             schema,
             compression={path: "NONE" if is_vector else "ZSTD" for path, is_vector in leaves.items()},
             use_dictionary=[path for path, is_vector in leaves.items() if not is_vector],
@@ -296,7 +299,7 @@ class _Part:
     def write(self, batch: pa.RecordBatch) -> None:
         """Give a batch to the writer; waits if that is behind."""
         self._pending.append(self._pool.submit(self._put, batch))
-        while len(self._pending) > _QUEUED or (self._pending and self._pending[0].done()):
+        while len(self._pending) > self._queued or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
 
     def keep(self, about: str) -> Callable[[], tuple[int, int]]:
@@ -336,7 +339,8 @@ class _Part:
             self._flush()
             self._parquet.add_key_value_metadata({FOOTER: about})
             self._guarded(self._parquet.close)
-            size = self._new.stream.tell()
+            size: int = self._sink.tell()
+            self._guarded(self._sink.close)
             self._guarded(self._new.keep)
         except BaseException:
             self._drop()
@@ -347,6 +351,8 @@ class _Part:
         self._held = []
         with suppress(OSError, ValueError):
             self._parquet.close()
+        with suppress(OSError, ValueError):
+            self._sink.close()
         self._new.discard()
 
     def _guarded(self, write: Callable[[], T]) -> T:
@@ -355,6 +361,14 @@ class _Part:
             return write()
         except OSError as error:
             raise JobStopped(unwritable(self._name, error)) from error
+
+
+def _sink(stream: IO[bytes]) -> pa.NativeFile:
+    """The same open file for pyarrow alone: through Python's, each page is copied while no other thread may run."""
+    import pyarrow as pa
+
+    again = f"/proc/self/fd/{stream.fileno()}"
+    return pa.OSFile(again, "wb") if os.path.exists(again) else pa.PythonFile(stream, "w")
 
 
 def _leaves(kind: pa.DataType, path: str) -> Iterator[tuple[str, bool]]:
