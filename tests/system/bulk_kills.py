@@ -88,7 +88,7 @@ def wait_for(found: Callable[[], bool], what: str, driver: Driver | ForkedDriver
         assert time.monotonic() < end, f"waited {PATIENCE:.0f} s for {what}"
         if driver is not None and driver.over():
             return
-        time.sleep(0.02)
+        time.sleep(0.005)
 
 
 def begun(*logs: Path) -> list[tuple[int, int]]:

@@ -32,7 +32,7 @@ def prepared(folder: Path, rows: int, piece_rows: int) -> dict[str, Any]:
 
 
 def kill_driver(folder: Path, kills: int) -> None:
-    pieces = 40 * kills  # so many that a fast machine is not done before the last kill
+    pieces = 60 + 12 * kills  # so many that a fast machine is not done before the last kill
     asked = prepared(folder, 20 * pieces, 20)
     log, chance = folder / "log", random.Random(0)
     done = 0
@@ -42,7 +42,7 @@ def kill_driver(folder: Path, kills: int) -> None:
         # Sometimes while it starts, mostly at work.
         if number % 5:
             wait_for(lambda before=before: len(begun(log)) > before, "a piece", driver)  # type: ignore[misc]
-        time.sleep(chance.uniform(0, 0.05))
+        time.sleep(chance.uniform(0, 0.02))
         driver.kill()
         assert parts(folder / "out") >= done
         done = parts(folder / "out")
