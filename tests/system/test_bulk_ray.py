@@ -82,7 +82,6 @@ def kill_a_worker(cluster: Any, seen: int) -> None:
 def kill_a_node(cluster: Any) -> None:
     node = random.Random(0).choice(sorted(cluster.worker_nodes, key=id))
     cluster.remove_node(node, allow_graceful=False)  # SIGKILL to its raylet; its workers end with it
-    add_node(cluster)
 
 
 def run_and_kill(cluster: Any, folder: Path, what: list[str], *, pieces: int, piece_rows: int) -> None:
@@ -99,6 +98,7 @@ def run_and_kill(cluster: Any, folder: Path, what: list[str], *, pieces: int, pi
             lost += 1
         elif victim == "node":
             kill_a_node(cluster)
+            add_node(cluster)
             lost += 1
         else:
             driver.kill()
@@ -116,7 +116,7 @@ def run_and_kill(cluster: Any, folder: Path, what: list[str], *, pieces: int, pi
 
 
 def test_a_driver_a_worker_and_a_node_are_killed_and_nothing_is_lost(cluster: Any, tmp_path: Path) -> None:
-    """The short form: a driver is killed; in the run after it a worker and a node are."""
+    """The short form: a driver is killed; in the run after it a worker and a node are, and the node does not return."""
     asked, out = prepared(tmp_path, 16, 500, cluster.address), tmp_path / "out"
     driver = Driver(asked, tmp_path / "log")
     wait_for(lambda: parts(out) > 0, "a part", driver)
@@ -136,6 +136,7 @@ def test_a_driver_a_worker_and_a_node_are_killed_and_nothing_is_lost(cluster: An
             killed.result()
     finally:
         ray.shutdown()
+        add_node(cluster)
     assert (report.rows, dict(report.set_aside)) == (16 * 500, {})
     assert answers(out).equals(answers(tmp_path / "whole"))  # every row once, in order, bit for bit
     twice = len(begun(*logs(cluster))) - 16

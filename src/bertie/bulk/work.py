@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -114,13 +115,11 @@ class Worker:
         for attempt in range(TRIES):
             logger.info("piece %d begins in process %d%s", number, os.getpid(), f", again: {reason}" if attempt else "")
             try:
-                return self._start(number, tick)
+                return partial(_ended, number, self._start(number, tick))
             except JobStopped:
                 raise
-            except BertieError as error:
-                reason = f"{type(error).__name__}: {error.cause}"
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
+                reason = _reason(error)
         return lambda: Report(number, None, reason)
 
     def close(self) -> None:
@@ -167,7 +166,7 @@ class Worker:
             nonlocal errors, told
             asked = waiting.popleft()
             errors += len(asked.errors)
-            part.write(self._written(asked, answers))
+            part.write(partial(self._written, asked, answers))
             tick(asked.batch.rows.num_rows, meter.tokens - told)
             told = meter.tokens
 
@@ -296,9 +295,9 @@ class _Part:
             use_dictionary=[path for path, is_vector in leaves.items() if not is_vector],
         )
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Give a batch to the writer; waits if that is behind."""
-        self._pending.append(self._pool.submit(self._put, batch))
+    def write(self, make: Callable[[], pa.RecordBatch]) -> None:
+        """Have the other thread make a batch and write it; waits if that is behind."""
+        self._pending.append(self._pool.submit(self._put, make))
         while len(self._pending) > self._queued or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
 
@@ -318,7 +317,8 @@ class _Part:
             future.cancel()
         self._pool.submit(self._drop).result()
 
-    def _put(self, batch: pa.RecordBatch) -> None:
+    def _put(self, make: Callable[[], pa.RecordBatch]) -> None:
+        batch = make()
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
@@ -384,6 +384,20 @@ def _leaves(kind: pa.DataType, path: str) -> Iterator[tuple[str, bool]]:
         yield from _leaves(kind.value_type, f"{path}.list.element")
     else:
         yield path, False
+
+
+def _ended(number: int, wait: Callable[[], Report]) -> Report:
+    """A piece whose answers could not be written is set aside too; a disk that is full stops the job."""
+    try:
+        return wait()
+    except JobStopped:
+        raise
+    except Exception as error:
+        return Report(number, None, _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {getattr(error, 'cause', error)}"
 
 
 def _bad_row(cause: str) -> DataError:

@@ -283,6 +283,27 @@ def test_a_disk_too_full_for_the_account_still_says_which_part_it_met_first(
     check_whole(tmp_path / "out", wanted)
 
 
+def test_answers_that_cannot_be_written_set_their_piece_aside(
+    model: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Any
+) -> None:
+    actual, tables = pq.ParquetWriter.write_table, 0
+
+    def fails(self: Any, *arguments: Any, **more: Any) -> Any:
+        nonlocal tables
+        tables += 1
+        if tables == 2:
+            raise pa.ArrowInvalid("out of range")
+        return actual(self, *arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pq.ParquetWriter, "write_table", fails)
+        report = bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90)
+    assert list(report.set_aside.values()) == ["ArrowInvalid: out of range"]
+    assert report.pieces_done == 4
+    assert bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90).computed == 1
+    check_whole(tmp_path / "out", wanted)
+
+
 def test_a_file_damaged_since_the_job_began_sets_its_pieces_aside(model: str, texts: Path, tmp_path: Path) -> None:
     prepared = prepare("embed", texts, tmp_path / "out", model, piece_rows=90)
     damaged = texts / "2.parquet"
