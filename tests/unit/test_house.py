@@ -25,7 +25,8 @@ TASKS = RUNNING | {"running"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "arguments": {"errors"},
-    "answers": {"errors"},
+    "display": set(),
+    "answers": {"errors", "display"},
     "files": {"errors"},
     "json_values": set(),
     "library": set(),

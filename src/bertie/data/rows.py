@@ -97,6 +97,19 @@ def read_rows(
     return read_source(path, read, skip_bad=skip_bad)
 
 
+def estimated_rows(path: PathLike) -> int:
+    """About how many rows a file has, for a progress bar: its lines, or what a parquet file says; 0 is unknown."""
+    suffix = Path(path).suffix.lower()
+    found = _EXTENSIONS.get(suffix)
+    if not is_regular(path) or found in (None, "json", "arrow"):
+        return 0
+    if found == "parquet":
+        return arrow.parquet_rows(path)
+    with open(path, "rb") as file:
+        lines = sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b""))
+    return lines - (found in ("csv", "tsv"))
+
+
 def joined_rows(readers: Sequence[RowReader]) -> RowReader:
     """The rows of several files as those of one, in order. Each row still knows its file and line."""
 

@@ -31,6 +31,7 @@ import torch
 
 from bertie.data import Reader, RowReader, as_rows, choose_pair, pairs, read_rows, texts
 from bertie.data.lists import Table, is_table, listed, text_columns
+from bertie.data.rows import estimated_rows
 from bertie.errors import DataError, InputError
 from bertie.model import BertPreTrainedModel
 from bertie.running.open import ModelLike, OpenModel, open_model
@@ -146,19 +147,28 @@ class Task(Generic[Item, Answer]):
     def answered(self, given: object, progress: bool | None) -> Answer | list[Answer] | Iterator[Answer]:
         shape, items = self.shaped(given)
         answers = map(self.alone, items) if shape == "one" else self.stream(items)
-        total = None if shape == "stream" else length_hint(items)
-        answers = with_bar(answers, self.name, total, self.progress if progress is None else progress)
+        show = wants_bar(self.progress if progress is None else progress)
+        total = expected(given if shape == "stream" else items) if show else None
+        answers = with_bar(answers, self.name, total, show)
         if shape == "stream":
             return answers
         found = list(answers)
         return found[0] if shape == "one" else found
 
 
+def wants_bar(show: bool | None) -> bool:
+    """Whether a bar is shown: by default, on a terminal and in notebooks."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules if show is None else show
+
+
+def expected(given: object) -> int | None:
+    """How many items there are, or about how many, where that can be told."""
+    return (estimated_rows(given) if isinstance(given, PathLike) else length_hint(given)) or None
+
+
 def with_bar(items: Iterable[T], what: str, total: int | None, show: bool | None) -> Iterator[T]:
-    """The same items, with a progress bar where one is wanted: by default, where standard error is a terminal."""
-    if sys.stderr.isatty() if show is None else show:
-        return with_progress(items, what, total)
-    return iter(items)
+    """The same items, with a progress bar where one is wanted."""
+    return with_progress(items, what, total) if wants_bar(show) else iter(items)
 
 
 class TextTask(Task[str, Answer]):

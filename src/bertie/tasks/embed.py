@@ -34,7 +34,7 @@ from bertie.running.rows import Cuts, Cutting, cut_ids
 from bertie.running.sentence_folder import SentenceSettings, read_sentence_settings
 from bertie.running.sentence_transformers import SentenceTransformerMethods
 from bertie.running.stream import Vectors, VectorStream
-from bertie.running.task import Streamed, with_bar
+from bertie.running.task import Streamed, expected, wants_bar, with_bar
 from bertie.tasks.similarity import score_matrix, score_pairs
 from bertie.text import BertTokenizer
 
@@ -203,7 +203,9 @@ class Embedder(SentenceTransformerMethods):
                 "Give many texts at once, or use another {precision=}. Or give {ranges=} (calibration_ranges).",
             )
         if shape == "stream":
-            return with_bar(_quantized(vectors, items, precision, ranges), "embedding", None, progress)
+            show = wants_bar(progress)
+            total = expected(texts) if show else None
+            return with_bar(_quantized(vectors, items, precision, ranges), "embedding", total, show)
         if shape == "list":
             return quantize(self.all_vectors(list(items), vectors, progress), precision, ranges=ranges)
         with vectors.cutting.cuts.told():

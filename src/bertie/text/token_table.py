@@ -210,6 +210,11 @@ class TokenTable:
             text = self._decode_raw(ids, skip_special_tokens)
         return self._clean_up(text, clean_up_tokenization_spaces)
 
+    @property
+    def writes_words(self) -> bool:
+        """Whether a token decodes to its word without the space before it, as WordPiece's do."""
+        return isinstance(self._backend.decoder, decoders.WordPiece)
+
     def decode_variants(
         self, ids: list[int], place: int, variants: Iterable[list[int]], *, skip_special_tokens: bool = False
     ) -> list[str]:
@@ -219,7 +224,7 @@ class TokenTable:
         start = raw(before)
         # A WordPiece decoder looks at a token by itself, but for the first one, which gets no space before it.
         anchor = next(([one] for one in reversed(before) if raw([one])), None) if start else None
-        if anchor is None or not isinstance(self._backend.decoder, decoders.WordPiece):
+        if anchor is None or not self.writes_words:
             decode = partial(self.decode, skip_special_tokens=skip_special_tokens)
             return [decode([*before, *variant, *after]) for variant in variants]
         skipped = len(raw(anchor))

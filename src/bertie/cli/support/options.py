@@ -6,6 +6,7 @@ it runs) and `out` (how answers are written).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -15,6 +16,7 @@ import click
 
 from bertie.cli.support.show import FORMATS, Out
 from bertie.cli.support.texts import Given
+from bertie.data.source import check_readable
 from bertie.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -96,14 +98,7 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
         Given,
         Given,
         click.argument("texts", nargs=-1, metavar=texts),
-        click.option(
-            "-f",
-            "--file",
-            "files",
-            multiple=True,
-            metavar="FILE",
-            help=f"Read {what} from a file; - is standard input. May be repeated.",
-        ),
+        files_option("-f", "--file", "files", shown=f"Read {what} from a file; - is standard input. May be repeated."),
         input_format_option,
         encoding_option,
         delimiter_option,
@@ -112,6 +107,18 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
         ),
         click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be read, and count them."),
     )
+
+
+def files_option(*names: str, shown: str, required: bool = False) -> Callable[[F], F]:
+    """An option for files that are read. One that is not there is refused before torch is imported."""
+
+    def there(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+        for file in value:
+            if not os.path.isdir(file):
+                check_readable(file)
+        return value
+
+    return click.option(*names, multiple=True, callback=there, metavar="FILE", help=shown, required=required)
 
 
 def input_format_option(function: F) -> F:
@@ -150,7 +157,7 @@ def delimiter_option(function: F) -> F:
 
 
 def output_options(function: F) -> F:
-    """--format, --output as `out`."""
+    """--format, --json, --output as `out`."""
     group = _bundled(
         "out",
         Out,
@@ -161,6 +168,7 @@ def output_options(function: F) -> F:
             type=click.Choice(FORMATS),
             help="How answers are written. [default: text on a terminal, jsonl in a pipe, a file's by its ending]",
         ),
+        click.option("--json", "as_json", is_flag=True, help="The same as --format json: one list of all answers."),
         single_option("-o", "--output", metavar="FILE", shown="Write to a file instead of standard output."),
     )
     return group(function)

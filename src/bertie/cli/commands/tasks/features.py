@@ -15,7 +15,7 @@ EXAMPLES = """\b
 Examples:
   bertie features "Who? ||| Ada." --format jsonl
   bertie features -f texts.txt --layers -1,-2 -o out.jsonl
-  bertie features -m ./my-bert -f texts.txt -o out.jsonl
+  bertie features -m ./my-bert -f texts.txt -o my-features.jsonl
 """
 
 

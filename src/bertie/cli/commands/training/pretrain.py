@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertie import training
-from bertie.cli.support.options import choice_option, encoding_option
+from bertie.cli.support.options import choice_option, encoding_option, files_option
 from bertie.cli.support.training_help import SCREEN, SectionedCommand
 from bertie.cli.support.training_options import (
     command_line,
@@ -37,8 +37,8 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 
 @click.command("pretrain", cls=SectionedCommand, epilog=EXAMPLES, context_settings=SCREEN)
 @click.argument("more", nargs=-1, metavar="[FILE]...")
-@click.option("--corpus", metavar="FILE", multiple=True, help="Text to learn from (.gz, .xz too). Needed; may be many.")
-@click.option("--dev", metavar="FILE", multiple=True, help="Text to judge by. [default: a share of the corpus]")
+@files_option("--corpus", shown="Text to learn from (.gz, .xz too). Needed; may be many.")
+@files_option("--dev", shown="Text to judge by. [default: a share of the corpus]")
 @number("--dev-share", metavar="X", default=0.01, shown="That share; at most 2000 sequences.")
 @click.option("-m", "--model", metavar="MODEL", help="Go on from this checkpoint. [default: a new model]")
 @choice_option(
