@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROW_GROUP = 1 << 16
-_GROUP_BYTES = (
-    48 << 20
-)  # or less than so many rows, where their vectors are wide: a row group is held until it is whole
+_GROUP_BYTES = 48 << 20  # or fewer rows, where their vectors are wide: a row group is held until it is whole
 TRIES = 3
 ERROR = "error"
 _QUEUED = 4  # batches on their way to the file
