@@ -265,12 +265,12 @@ def _added_output(weigh: Weigh) -> Hook:
 def from_layer(bert: BertModel, states: Callable[[], Tensor], layer: int) -> Iterator[None]:
     """While this lasts, a run begins after `layer` layers, with `states()[layer]`, `[S, D]` of the row that is run.
 
-    The layers below give what they gave: a run that differs above alone need not begin with the embeddings.
+    The layers below give what they gave: a run that differs above alone need not begin with the embeddings. They stay
+    where they are, for other threads look at them, and pass on what they are given.
     """
     if layer == 0:
         yield
         return
-    whole = bert.encoder.layer
 
     def begin(module: nn.Module, given: tuple[object, ...], output: Tensor) -> Tensor:
         found = states()[layer]
@@ -278,12 +278,19 @@ def from_layer(bert: BertModel, states: Callable[[], Tensor], layer: int) -> Ite
 
     with held(bert):
         handle = bert.embeddings.register_forward_hook(begin)
-        bert.encoder.layer = nn.ModuleList(list(whole)[layer:])  # type: ignore[assignment]
+        below = bert.encoder.layer[:layer]
+        for part in below:
+            vars(part)["forward"] = _pass_on
         try:
             yield
         finally:
             handle.remove()
-            bert.encoder.layer = whole
+            for part in below:
+                del vars(part)["forward"]
+
+
+def _pass_on(hidden_states: Tensor, *given: object, **options: object) -> tuple[Tensor, None, None]:
+    return hidden_states, None, None
 
 
 # -- means -------------------------------------------------------------------------------------------------------------
