@@ -152,7 +152,7 @@ def _as_input(file: Found, format: str | None) -> InputFile:  # noqa: A002
             f"{file.name}: its format cannot be told from its name.", f"Say it with {{format=}}: {', '.join(FORMATS)}."
         )
     if told not in FORMATS:
-        raise DataError(f"{file.name}: {told} cannot be read in pieces.", "Write it as jsonl: an object to a line.")
+        raise DataError(f"{file.name}: {told} cannot be read in pieces.", "Write it as jsonl: one object per line.")
     return InputFile(file.name, file.size, told)
 
 

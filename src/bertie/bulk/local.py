@@ -1,4 +1,4 @@
-"""A job on this machine: in this process, or in several, one to a GPU or as many as were asked for.
+"""A job on this machine: in this process, or in several, one per GPU or as many as were asked for.
 
 A process that dies over a piece (a crash, the system's memory killer) is replaced; a piece that three processes died
 over is set aside. Processes end with the one that started them, however that ends.

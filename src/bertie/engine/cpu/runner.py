@@ -71,7 +71,7 @@ class CpuRunner(Runner):
         self._warned, self._lock = False, threading.Lock()
         embeddings = model.embeddings
         norm = embeddings.LayerNorm
-        # C reads these three where they are; everything else is copied and laid out anew.
+        # C reads these three where they are; everything else is copied into another layout.
         self._tables = [table.float().contiguous() for table in embedding_tables(embeddings)]
         self._padding = config.position_padding
         self._zeros = torch.zeros(self.width)
