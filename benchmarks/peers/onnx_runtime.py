@@ -28,7 +28,7 @@ class OnnxRuntime:
     def prepare(self, folder: Path, workdir: Path, threads: int) -> str:
         logging.disable(logging.WARNING)
         self.threads = threads
-        self.paths = {}
+        self.paths: dict[str, Path] = {}
         missing = ""
         for variant in self.variants:
             try:

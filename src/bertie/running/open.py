@@ -92,11 +92,8 @@ class OpenModel:
         base = getattr(self.model, "base_model", None)
         self.is_fast = isinstance(base, FastBert)
         if not self.budget:
-            self.budget = (
-                base.runner.token_budget
-                if isinstance(base, FastBert)
-                else _BUDGETS.get(self.device.type, _BUDGETS["cpu"])
-            )
+            own = _BUDGETS.get(self.device.type, _BUDGETS["cpu"])
+            self.budget = base.runner.token_budget if self.is_fast else own
 
     @property
     def device(self) -> torch.device:
