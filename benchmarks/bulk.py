@@ -176,11 +176,11 @@ def on_ray(folder: Path, rounds: int, piece_rows: int) -> list[dict[str, Any]]:
     one, two, theirs = [], [], []
     for number in range(rounds):
         one.append(our_rate(folder, source, 1, piece_rows, f"one{number}"))
+        print(f"  round {number + 1}: one actor {one[-1]:,.1f} rows/s", flush=True)
         two.append(our_rate(folder, source, 2, piece_rows, f"two{number}"))
+        print(f"  round {number + 1}: two actors {two[-1]:,.1f} rows/s", flush=True)
         theirs.append(their_rate(source, 2, piece_rows, len(texts)))
-        print(
-            f"  round {number + 1}: one {one[-1]:,.0f}, two {two[-1]:,.0f}, theirs {theirs[-1]:,.0f} rows/s", flush=True
-        )
+        print(f"  round {number + 1}: two of theirs {theirs[-1]:,.1f} rows/s", flush=True)
     ray.shutdown()
     return [
         {"what": "two Ray actors / one", "ratio": statistics.median(b / a for a, b in zip(one, two, strict=True))},

@@ -141,14 +141,22 @@ def _connected(address: str) -> ModuleType:
     if ray.is_initialized():
         return ray
     try:
+        _check_open(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"{socket.gethostname()} finds no Ray cluster at {address!r}: {reason}",
             "Start one (ray start --head), run this on one of its machines with {ray=auto}, or name its address.",
         ) from error
     return ray
+
+
+def _check_open(address: str) -> None:
+    """Raise where nobody listens: Ray itself would try for a minute and a half."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _room(ray: ModuleType, needs: Mapping[str, float]) -> int:

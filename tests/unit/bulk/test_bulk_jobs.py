@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -438,6 +439,16 @@ def test_without_ray_a_cluster_is_refused_with_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'bertie\[ray\]'"):
         bertie.bulk("embed", texts, tmp_path / "out", model, ray="auto")
+
+
+def test_a_cluster_that_does_not_answer_is_said_at_once(model: str, texts: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'bertie[ray]'")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(DataError, match=rf"finds no Ray cluster at '{address}': .*Connection refused") as caught:
+            bertie.bulk("embed", texts, tmp_path / "out", model, ray=address)
+    assert "ray start --head" in str(caught.value.remedy)
 
 
 def test_a_model_that_changed_on_the_way_is_refused(model: str, texts: Path, tmp_path: Path) -> None:

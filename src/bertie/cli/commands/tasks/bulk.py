@@ -222,14 +222,14 @@ def _say_begin(prepared: Prepared) -> None:
     if not left:
         click.echo("Nothing is left to do: the job was finished before.", err=True)
     elif not prepared.is_new:
-        click.echo(f"The job goes on: {pieces - left:,} of {_many(pieces, 'piece')} are done.", err=True)
+        click.echo(f"The job goes on: {pieces - left:,} of {pieces:,} pieces are done.", err=True)
     else:
         counts = _many(len(prepared.job.files), "file"), _many(prepared.job.rows, "row"), _many(pieces, "piece")
         click.echo("{}, about {}, {}.".format(*counts), err=True)
 
 
 def _say_stopped(report: BulkReport) -> None:
-    done = f"{report.pieces_done:,} of {_many(report.pieces, 'piece')} are done"
+    done = f"{report.pieces_done:,} of {report.pieces:,} pieces are done"
     click.echo(f"\n{done}. Run the same command again to go on.", err=True)
 
 
