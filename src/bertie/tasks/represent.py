@@ -9,7 +9,7 @@ What a checkpoint can give is told by its files:
     sparse    BGE-M3 (`sparse_linear.pt`: a weight for each token of the text), or SPLADE, which is a masked-word model:
               the words that its head would put anywhere in the text, max over the tokens of log(1 + relu(logit))
     multi     BGE-M3 (`colbert_linear.pt`) and ColBERT (`linear.weight`): each token's state, projected, of length 1;
-              ColBERT reads queries otherwise than documents (colbert.py), and has no dense form
+              ColBERT reads queries otherwise than documents (running/colbert.py), and has no dense form
 
 Sources: Chen et al. 2024 (BGE-M3, https://arxiv.org/abs/2402.03216), Formal et al. 2021 (SPLADE v2,
 https://arxiv.org/abs/2109.10086), Khattab & Zaharia 2020 (ColBERT, https://arxiv.org/abs/2004.12832).
@@ -37,11 +37,11 @@ from bertie.errors import CheckpointError, InputError, WeightsMismatch
 from bertie.family import kind_of
 from bertie.loading import model_class
 from bertie.model import BertForMaskedLM, BertForPreTraining
+from bertie.running.colbert import METADATA, Colbert, read_colbert
 from bertie.running.open import open_model
 from bertie.running.pooling import Pieces, pool
 from bertie.running.rows import Cuts, Row, truncated_rows
 from bertie.running.task import RowTask, TextTask, function_of
-from bertie.tasks.colbert import METADATA, Colbert, read_colbert
 from bertie.tasks.embed import Embedder
 
 KINDS = ("dense", "sparse", "multi")
