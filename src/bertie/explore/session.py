@@ -3,7 +3,7 @@
     session = bertie.explore("The capital of France is [MASK].")
     session.attention(2, 1)                                  how much each token looks at each other in a head
     session.ablate(Switches(heads={(2, 1)}))                 the answer before and after
-    session.attribute()                                      which tokens the answer hangs on
+    session.attribute()                                      which tokens the answer depends on
     session.lens()                                           what the model would say after each layer
 
 A session runs the model once for the states between its layers, keeps those, and computes views from them when they are
@@ -71,10 +71,12 @@ def open_session(
     dtype: torch.dtype | str | None = None,
     warn: bool = True,
 ) -> Session:
-    """Open a text, or a text and a second one, with a model: by name, by path, or as an object with its tokenizer.
+    """Open `text`, or a text and a `second` one, with a `model`: a name, a path, or an object with its `tokenizer`.
+
+    `device` and `dtype` are those of the tasks.
 
     `task` is how it is read: "fill", "next", "classify", "tag", "answer" (the question, then the context), "choice"
-    (the question, then a list of choices) or "embed" (with a second text: how alike they are). By default it is what
+    (the question, then a list of choices) or "embed" (with a second text: how similar they are). By default it is what
     the checkpoint was made for. Without a model it is bertie-mini, or for "embed" all-MiniLM-L6-v2. A text that is
     longer than the model is cut at the end of a word, with a warning unless `warn` is False; `truncated` says so too.
     """
@@ -119,6 +121,7 @@ class Session:
 
     @property
     def task(self) -> str:
+        """How the text is read."""
         return self.reading.task
 
     @property
@@ -138,18 +141,22 @@ class Session:
 
     @property
     def model(self) -> BertPreTrainedModel:
+        """The model."""
         return self.reading.loaded.model
 
     @property
     def tokenizer(self) -> BertTokenizer:
+        """The model's tokenizer."""
         return self.reading.loaded.tokenizer
 
     @property
     def device(self) -> torch.device:
+        """Where the model is."""
         return self.reading.loaded.device
 
     @property
     def config(self) -> BertConfig:
+        """The model's configuration."""
         return self.model.config
 
     @cached_property
@@ -158,10 +165,12 @@ class Session:
 
     @property
     def num_layers(self) -> int:
+        """How many layers the model has."""
         return self.config.num_hidden_layers
 
     @property
     def num_heads(self) -> int:
+        """How many heads a layer had before pruning."""
         return self.config.num_attention_heads
 
     @property
@@ -367,7 +376,7 @@ class Session:
         baseline: Baseline = "pad",
         progress: Progress = None,
     ) -> Attribution:
-        """Which tokens the answer, or another `target`, hangs on.
+        """Which tokens the answer, or another `target`, depends on.
 
         Integrated gradients take as many `steps` as their scores need to add up to within 1 % (50 to 800), or those
         that are given. `progress` is a bar, or a function that is given (done, of how many) and may raise to stop.

@@ -60,7 +60,7 @@ class Switches:
                 found = frozenset((int(a), int(b)) for a, b in given) if pairs else frozenset(map(int, given))
             except (TypeError, ValueError):
                 wanted = "(layer, number) pairs" if pairs else "layer numbers"
-                raise InputError(f"{{{name}:is}} it takes {wanted}.", **{name: given}) from None
+                raise InputError(f"{{{name}:is}} it must be {wanted}.", **{name: given}) from None
             object.__setattr__(self, name, found)
 
     def __or__(self, other: Switches) -> Switches:
@@ -81,6 +81,7 @@ class Switches:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Switches:
+        """The inverse of `to_json`."""
         unknown = sorted(set(given) - set(_PARTS))
         if unknown:
             raise InputError(f"There is no part {unknown[0]!r} to switch off.", f"There are: {', '.join(_PARTS)}.")
@@ -172,7 +173,7 @@ def encoder_of(model: BertPreTrainedModel) -> BertModel:
 
 @contextmanager
 def switched(model: BertPreTrainedModel, off: Switches, means: Means | None = None) -> Iterator[None]:
-    """While this lasts, the model answers without these parts, or, with `means`, with their means in their place."""
+    """While this lasts, `model` answers without the parts that are `off`, or with their `means` in their place."""
     bert = encoder_of(model)
     off.check(bert)
     config, weight = bert.config, bert.embeddings.word_embeddings.weight

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, Protocol, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from bertie.answers import Ranked
+from bertie.answers import Ranked, Representation
 from bertie.arguments import one_of, whole_number
 from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.config import read_json_object
@@ -97,9 +97,12 @@ class Reranker:
         if vectors == "multi" or (vectors is None and is_colbert(model)):
             if not is_named(model):
                 raise InputError("{vectors} needs the checkpoint's files.", "Give its folder.", vectors="multi")
-            made = Representer(model, vectors="multi", long="error" if long == "error" else "truncate", device=device,
-                               dtype=dtype)  # fmt: skip
-            self.scorer: PairScorer = _MaxSim(made)
+            cut = "error" if long == "error" else "truncate"
+            queries, texts = (
+                Representer(model, vectors="multi", query=query, long=cut, device=device, dtype=dtype)
+                for query in (True, False)
+            )
+            self.scorer: PairScorer = _MaxSim(queries, texts)
             return
         if embeds(model):
             for name, value in (("function", function), ("relevant", relevant)):
@@ -266,27 +269,32 @@ class _Cosine:
 class _MaxSim:
     """Every token of the query against every token of the document."""
 
-    representer: Representer
+    queries: Representer
+    documents: Representer
 
     def scored(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
-        (asked,) = self.representer([query], progress=False)
-        for found in self.representer(iter(documents), progress=False):
-            assert asked.multi is not None  # it was asked for
-            assert found.multi is not None
-            yield max_sim(asked.multi, found.multi), found.truncated
+        (asked,) = self.queries([query], progress=False)
+        for found in self.documents(iter(documents), progress=False):
+            yield self._score(asked, found)
 
     def counted(self, items: Iterable[tuple[str, str]], cuts: Cuts) -> Iterator[tuple[float, bool]]:
-        both = self.representer.counted(chain.from_iterable(items), cuts)
-        for asked, found in zip(both, both, strict=True):
-            assert asked.multi is not None  # it was asked for
-            assert found.multi is not None
-            yield max_sim(asked.multi, found.multi), found.truncated
+        first, second = tee(items)
+        asked = self.queries.counted((query for query, _ in first), cuts)
+        found = self.documents.counted((document for _, document in second), cuts)
+        return map(self._score, asked, found)
 
     def cuts(self) -> Cuts:
-        return self.representer.cuts()
+        return self.documents.cuts()
 
     def check(self, items: list[tuple[str, str]]) -> None:
-        list(self.representer.tokenized(list(chain.from_iterable(items)), self.cuts()))
+        for representer, texts in zip((self.queries, self.documents), zip(*items, strict=True), strict=True):
+            list(representer.tokenized(list(texts), representer.cuts()))
+
+    @staticmethod
+    def _score(asked: Representation, found: Representation) -> tuple[float, bool]:
+        assert asked.multi is not None  # it was asked for
+        assert found.multi is not None
+        return max_sim(asked.multi, found.multi), found.truncated
 
 
 class RerankSettings(TypedDict, total=False):

@@ -264,8 +264,8 @@ def test_switches_are_values() -> None:
 @pytest.mark.parametrize(
     ("make", "cause"),
     [
-        (lambda: Switches(heads=[3]), "heads is \\[3\\]; it takes \\(layer, number\\) pairs"),  # type: ignore[list-item]
-        (lambda: Switches(layers=["x"]), "layers is \\['x'\\]; it takes layer numbers"),  # type: ignore[list-item]
+        (lambda: Switches(heads=[3]), "heads is \\[3\\]; it must be \\(layer, number\\) pairs"),  # type: ignore[list-item]
+        (lambda: Switches(layers=["x"]), "layers is \\['x'\\]; it must be layer numbers"),  # type: ignore[list-item]
         (lambda: Switches.from_json({"haeds": []}), "no part 'haeds' to switch off"),
         (lambda: session_of("fill").ablate(Switches(layers={9})), "no layer 9 to switch off"),
         (lambda: session_of("fill").ablate(Switches(heads={(0, 9)})), "Layer 0 has no head 9"),

@@ -1,6 +1,6 @@
 """/explore/…: what the page asks about one text, and what it asks to be computed over a longer time.
 
-Every body names the text again: the server keeps the sessions used last, and opens others anew, so that a page goes on
+Every body names the text again: the server keeps the sessions used last, and opens others again, so that a page goes on
 after the server was restarted. Maps are bytes (`explore/page/queries.py`).
 """
 
