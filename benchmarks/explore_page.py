@@ -12,7 +12,9 @@ taken inside the page, from the event to the frame after the picture is there:
 * memory: what the tab's process has to itself, and the server's over the size of the weights: private memory, which is
   what the bar is for, and resident memory, which also counts the pages of libraries that all processes share;
 * one forward pass of the reference on the same text, timed beside each round: on a busy machine the ratio to it says
-  more than the milliseconds.
+  more than the milliseconds;
+* *server_cpu*: milliseconds that all of the server's threads computed meanwhile, which a busy machine changes little;
+  two free cores take about half of it.
 
 bertviz gets the same text and maps from the same model: the bytes of its HTML beside those of our page in one file, and
 the time from opening either file in the same browser until every head is drawn. Its page asks cdnjs for d3, jquery and
@@ -98,8 +100,10 @@ def text_of(tokens: int, turn: int) -> str:
 def server(model: Path, threads: int) -> Iterator[tuple[str, int]]:
     """`bertie explore` on a free port: its address and process."""
     command = [sys.executable, "-m", "bertie", "explore", "-m", str(model), "--no-browser"]
+    # Threads that wait for one another sleep, so that what they compute can be told from waiting.
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(command, stdout=out, env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+        process = subprocess.Popen(command, stdout=out, env=environment)
         try:
             until = time.monotonic() + 300
             while time.monotonic() < until and process.poll() is None:
@@ -134,31 +138,47 @@ def browsing(driver: Any) -> Iterator[tuple[Any, set[int]]]:
         browser.close()
 
 
-def measure_page(page: Any, url: str, tokens: int, rounds: int, forward: Any) -> dict[str, Any]:
+def cpu_ms(pid: int) -> float:
+    """Milliseconds that all threads of a process have computed."""
+    spent = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            spent += int((task / "schedstat").read_text().split()[0])
+        except OSError:  # it has ended meanwhile
+            continue
+    return spent / 1e6
+
+
+def measure_page(page: Any, url: str, pid: int, tokens: int, rounds: int, forward: Any) -> dict[str, Any]:
     page.goto(f"{url}/#explore?task=fill&text={quote(text_of(tokens, 99))}")
     page.wait_for_selector("#view[data-ready='attention']", timeout=120_000)
     found: dict[str, list[float]] = {"usable": [], "answered": [], "map": [], "switched": [], "forward": []}
+    computed: dict[str, list[float]] = {"usable": [], "map": [], "switched": []}
+
+    def act(name: str, start: str, done: str) -> None:
+        before = cpu_ms(pid)
+        found[name].append(timed(page, start, done))
+        computed[name].append(cpu_ms(pid) - before)
+
     for turn in range(rounds):
         text = text_of(tokens, turn)
         found["forward"].append(forward(text))
         page.fill("#explore-text", text)
         page.evaluate("document.querySelector('#opened').replaceChildren()")
         begin = "document.querySelector('#explore-form').requestSubmit()"
-        found["usable"].append(timed(page, begin, "document.querySelectorAll('.thumb').length === 144"))
+        act("usable", begin, "document.querySelectorAll('.thumb').length === 144")
         shown = "document.querySelector('#explore-answer .verdict') !== null"
         found["answered"].append(found["usable"][-1] + timed(page, "0", shown))
         page.wait_for_selector("#view[data-ready='attention']")
         for head in range(4):
             name = f"{(turn * 5 + head * 3 + 1) % 12}.{(turn + head * 2 + 1) % 12}"
             click = f"document.querySelector(\"[data-head='{name}']\").click()"
-            drawn = f"document.querySelector(\".large[data-head='{name}'] canvas\") !== null"
-            found["map"].append(timed(page, click, drawn))
+            act("map", click, f"document.querySelector(\".large[data-head='{name}'] canvas\") !== null")
         page.click("#view-switchboard")
         page.wait_for_selector("#view[data-ready='switchboard']")
         for number, layer in enumerate((0, 5, 11), 1):
             click = f"document.querySelector(\"[data-switch='h{layer}.{turn % 12}']\").click()"
-            done = f"document.querySelector(\".answers[data-off='{number}']\") !== null"
-            found["switched"].append(timed(page, click, done))
+            act("switched", click, f"document.querySelector(\".answers[data-off='{number}']\") !== null")
         page.click("#all-on")
         page.click("#view-attention")
         page.wait_for_selector("#view[data-ready='attention']")
@@ -166,6 +186,7 @@ def measure_page(page: Any, url: str, tokens: int, rounds: int, forward: Any) ->
     session.send("HeapProfiler.collectGarbage")
     heap = page.evaluate("performance.memory.usedJSHeapSize") / MB
     summary: dict[str, Any] = {name: round(median(times), 1) for name, times in found.items()}
+    summary |= {f"{name}_server_cpu": round(median(times), 1) for name, times in computed.items()}
     return summary | {"heap_mb": round(heap, 1)}
 
 
@@ -298,7 +319,7 @@ def main() -> None:
                     with server(model, options.threads) as (url, pid), browsing(driver) as (browser, before):
                         page = browser.new_page(viewport={"width": 1400, "height": 1000})
                         page.set_default_timeout(120_000)
-                        found = measure_page(page, url, tokens, options.rounds, forward)
+                        found = measure_page(page, url, pid, tokens, options.rounds, forward)
                         found["tab_mb"] = renderers(before)
                         own, whole = memory(pid)
                         found |= {"server_private_mb": round(own, 1), "server_resident_mb": round(whole - weights, 1)}

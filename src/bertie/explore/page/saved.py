@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _THUMBNAIL = 32
 # The walk of every token of a short text is in the file; of a longer one, that of the first few and of the answer's.
-_MOST_WALKED = 6
+_MOST_WALKED = 4
 # Without occlusion, which runs the model once for every token. The steps are fixed, and the page says how far the
 # scores are from adding up.
 _METHODS: tuple[Method, ...] = ("integrated_gradients", "gradient_x_input", "rollout")
