@@ -160,7 +160,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def _cannot_write(folder: Path, error: OSError) -> DataError:
     return DataError(
         f"{folder} cannot be written: {error.strerror or error}.",
-        "Check the space left and the permissions, then run the same again: it goes on where it was.",
+        "Check the space left and the permissions, then run the same again: it continues where it stopped.",
     )
 
 
@@ -210,7 +210,7 @@ class OpenPart:
             shutil.copyfileobj(file, target, 1 << 20)
 
     def release(self) -> None:
-        """Let go of the vectors' memory until they are used again."""
+        """Release the vectors' memory until they are used again."""
         self._file.release("vectors")
 
     def lines(self, rows: Sequence[int]) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@
     for hit in index.search("how do birds find their way?", k=5):
         print(hit.score, hit.text)
 
-Building commits chunk by chunk (files.py). Killed and started again with the same rows, it goes on where it was;
+Building commits chunk by chunk (files.py). Killed and started again with the same rows, it continues where it stopped;
 whether they are the same rows is checked by a hash over all that were indexed.
 """
 
@@ -101,7 +101,7 @@ class Index:
         if manifest.is_unfinished and not manifest.num_finished and not partial:
             raise DataError(
                 f"{place} is not finished: it holds {manifest.count} rows, and more were on the way.",
-                "Run the same indexing again, which goes on where it was; or open it with {partial=True}.",
+                "Run the same indexing again, which continues where it stopped; or open it with {partial=True}.",
             )
 
         def open_embedder() -> Embedder:
@@ -230,7 +230,7 @@ class Index:
         progress: bool | None,
         chunk_rows: int,
     ) -> None:
-        """Rows number `begin` and on; those that the index holds already are passed over once they prove the same."""
+        """Rows number `begin` and on; those that the index holds already are skipped once they prove the same."""
         whole_number("chunk_rows", chunk_rows)
         remove_strays(self.folder, self.manifest)
         held = self.manifest
@@ -329,9 +329,17 @@ def build_index(
 ) -> Index:
     """Embed rows (a list of texts or dicts, a table, `read_rows(path)`, a path object) into an index in `folder`.
 
-    Where the folder holds an index of these rows, or of the first of them, it is completed. Prompts are the model's own
-    for documents and queries unless named. `store="float16"` halves the vectors' room. Vectors are saved every
-    `chunk_rows` rows.
+    If the folder holds an index of these rows, or of the first of them, it is completed.
+
+    - `rows`: the texts; `text_column` and `id_column` say which columns to use, if their names do not tell.
+    - `model`, `device`, `dtype`, `pooling`, `normalize`, `truncate_dim`, `max_length`: as in `Embedder`.
+    - `prompt_name`, `query_prompt_name`: the model's prompts for documents and for queries; by default its own.
+    - `long`: what happens to texts that are too long, as in `embed`.
+    - `function`: how vectors are compared; by default as the model was trained.
+    - `store`: "float32", or "float16", which takes half the space.
+    - `skip_bad`: skip rows that cannot be read instead of stopping.
+    - `progress`: True shows a progress bar, False hides it.
+    - `chunk_rows`: how many rows are saved at a time; an interrupted build continues after the last of them.
     """
     one_of("store", store, STORED)
     embedder = as_embedder(

@@ -65,10 +65,10 @@ class PairScorer(Protocol):
 class Reranker:
     """`Ranked` documents, best first (equal ones in their order); a list of such lists for a list of queries.
 
-    `documents` is a list or an iterator; with `top_k` an iterator of any length needs no more memory than its answer.
-    `ids` names the documents. A document longer than the model counts as its best window (`long="windows"`), is cut
-    with a warning (`"truncate"`, as sentence-transformers does), or refused (`"error"`). A query of more than half the
-    model's length is cut.
+    `query` is one text or a list of them. `documents` is a list or an iterator; with `top_k` an iterator of any length
+    needs no more memory than its answer. `ids` names the documents. A document longer than the model counts as its best
+    window (`long="windows"`; windows overlap by `stride` tokens), is cut with a warning (`"truncate"`, as
+    sentence-transformers does), or refused (`"error"`). A query of more than half the model's length is cut.
     `function` sets how logits become scores; `relevant` is the name of the label to rank by, where there are several
     (otherwise the one called "relevant", "yes" or "true"; a classifier that has none of these is refused). Without a
     classifier in the checkpoint, and without a model, the ranking is by cosine of embeddings (`bertie.embed`), or with

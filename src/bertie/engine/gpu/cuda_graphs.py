@@ -77,7 +77,7 @@ class GraphLadder:
 
     @staticmethod
     def step_for(tokens: int) -> int | None:
-        """The step that a batch of so many tokens is replayed at, or None: it is launched."""
+        """The step that a batch of this many tokens is replayed at, or None: it is launched."""
         if tokens <= STEPS[-1]:
             return next(step for step in STEPS if step >= tokens)
         return next((step for step in FULL_STEPS if 0 <= step - tokens < _TEXT), None)

@@ -1,4 +1,4 @@
-"""`bertie serve`: models behind HTTP: OpenAI's and other servers' routes, and a page to try."""
+"""`bertie serve`: serve models over HTTP, with OpenAI's and other servers' routes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda if available]")
 @choice_option(
     "--dtype", "float32", "bfloat16", "float16", "int8", "fp8",
     shown="What the model computes in; int8 on a CPU, fp8 on a GPU. [default: float32]",
@@ -105,7 +105,7 @@ def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
 @click.option(
     "--drain-seconds", type=click.FloatRange(0), default=25.0, show_default=True, help="To finish in, at the end."
 )
-@click.option("--api-key-file", metavar="FILE", help="API keys, one to a line; or set BERTIE_API_KEYS. [default: open]")
+@click.option("--api-key-file", metavar="FILE", help="API keys, one per line; or set BERTIE_API_KEYS. [default: open]")
 @click.option(
     "--admin-key-file",
     metavar="FILE",

@@ -1,4 +1,4 @@
-"""`bertie bulk`: such answers for every row of many files, on one machine or a Ray cluster."""
+"""`bertie bulk`: the same answers for every row of many files, on one machine or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _job_options(function: Callable[..., object]) -> Callable[..., object]:
             "--workers",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Processes on this machine, or at most on Ray. [default: one, or one to a GPU; on Ray what fits]",
+            help="Processes on this machine, or at most on Ray. [default: one, or one per GPU; on Ray as many as fit]",
         ),
         click.option(
             "--ray", metavar="ADDRESS", help="Use a Ray cluster: auto on one of its machines, or its address."

@@ -35,9 +35,7 @@ Examples:
 
 @click.command("index", epilog=EXAMPLES)
 @click.argument("corpus", nargs=-1, required=True, metavar="CORPUS...")
-@single_option(
-    "-o", "--output", required=True, metavar="FOLDER", shown="Folder of the index: new, or one to go on with."
-)
+@single_option("-o", "--output", required=True, metavar="FOLDER", shown="Folder of the index: new, or one to continue.")
 @click.option("--add", is_flag=True, help="Add the texts to the index that is in the folder.")
 @click.option("--column", metavar="NAME", help="Column of the text. [default: found by its name]")
 @click.option(
@@ -50,14 +48,14 @@ Examples:
 )
 @encoding_option
 @delimiter_option
-@click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them.")
+@click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be read, and count them.")
 @model_options(default=DEFAULT_MODEL)
 @click.option(
     "--store",
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="Type of the stored vectors; float16 takes half the room.",
+    help="Type of the stored vectors; float16 takes half the space.",
 )
 @long_option("truncate")
 def command(
@@ -76,7 +74,7 @@ def command(
 ) -> None:
     """Embed the texts of the files CORPUS into a folder that `bertie search` answers from.
 
-    Stopped and started again with the same arguments, it goes on where it was.
+    Stopped and started again with the same arguments, it continues where it stopped.
     """
     rows = joined_rows(open_files(corpus, input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter))
     started = time.perf_counter()
