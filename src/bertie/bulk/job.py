@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from bertie.bulk.manifest import (
 )
 from bertie.bulk.progress import Progress
 from bertie.bulk.questions import TASKS, chosen_columns, own_settings
-from bertie.bulk.stores import full_name, is_address, joined, make_folder
+from bertie.bulk.stores import full_name, is_address, joined, look_up, make_folder
 from bertie.bulk.work import ERROR, ROW_GROUP, JobStopped, Report, named_model
 from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import DataError, InputError
@@ -135,6 +135,8 @@ def prepare(
         "reading": reading,
         "version": __version__,
     }
+    if look_up(place)[0] is not None:
+        raise DataError(f"{output} is a file.", "Name a folder as {output}: the answers are several files.", output=...)
     there = read_job(place)
     if there is not None:
         asked = tuple(columns) if columns is not None else (column,) if column is not None else there.columns
@@ -156,7 +158,7 @@ def prepare(
     size = piece_rows or _fitting_rows(row_bytes)
     pieces = cut(files, looks, size)
     job = Job(**same, model=named, columns=chosen, schema=schema_text(schema), piece_rows=size, pieces=tuple(pieces))
-    return Prepared(job, place, State(), True, row_bytes * size)
+    return Prepared(job, place, State(), True, row_bytes * min(size, job.rows))
 
 
 def bulk(
@@ -256,14 +258,15 @@ def run(
                 if computed % _SAVED_EVERY == 0:
                     write_state(output, job, state)
         except JobStopped as error:
+            _stopped_at(prepared, meter)
             raise error.error from None
         except BaseException:
+            _stopped_at(prepared, meter)
             stopped(_report(prepared, aside, computed, meter))
             raise
-        finally:
-            meter.close()
-            if computed:
-                write_state(output, job, state)
+        meter.close()
+        if computed:
+            write_state(output, job, state)
     return _report(prepared, aside, computed, meter)
 
 
@@ -289,6 +292,12 @@ def _reports(
     if len(devices) == 1:
         return local.run_here(prepared.output, left, devices[0], strict, meter.tick)
     return local.run_processes(prepared.output, left, devices[: len(left)], strict, meter.tick)
+
+
+def _stopped_at(prepared: Prepared, meter: Progress) -> None:
+    meter.close()
+    with suppress(DataError):  # a full disk, where the parts themselves say that they are done
+        write_state(prepared.output, prepared.job, prepared.state)
 
 
 def _report(prepared: Prepared, aside: Mapping[int, str], computed: int, meter: Progress) -> BulkReport:
