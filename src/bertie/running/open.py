@@ -90,10 +90,11 @@ class OpenModel:
     def __post_init__(self) -> None:
         self.unused = self.config.max_position_embeddings - self.config.max_input_length
         base = getattr(self.model, "base_model", None)
-        self.is_fast = isinstance(base, FastBert)
+        fast = base if isinstance(base, FastBert) else None
+        self.is_fast = fast is not None
         if not self.budget:
             own = _BUDGETS.get(self.device.type, _BUDGETS["cpu"])
-            self.budget = base.runner.token_budget if self.is_fast else own
+            self.budget = own if fast is None else fast.runner.token_budget
 
     @property
     def device(self) -> torch.device:
