@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from tests.tiny_models import SENTENCES, saved, tiny, tokenizer
 from torch import Tensor
 
+from bertie.compression import cost
+from bertie.compression.cost import rows_like
 from bertie.compression.importance import Curve, Moments, curves, observe
 from bertie.compression.layers import Sizes, keep
 from bertie.compression.refit import refit
 from bertie.compression.search import cheapest_loss
 from bertie.compression.targets import open_target
 from bertie.compression.work import Work
+from bertie.ops.packing import Packing
 
 LOSSES = st.lists(st.floats(0, 10), min_size=3, max_size=3).map(sorted)
 
@@ -45,6 +48,20 @@ def test_the_search_finds_what_trying_everything_finds(losses: list[list[float]]
 
 def test_a_budget_below_nothing_has_no_sizes() -> None:
     assert cheapest_loss([], lambda block, units: 1.0, -1.0) is None
+
+
+def test_the_batch_that_is_timed_is_like_the_rows_and_fills_the_token_budget() -> None:
+    ids, packing = rows_like([10] * 50 + [40] * 50, "cpu", 1000)
+    assert 2048 - 40 < len(ids) <= 2048
+    assert len(ids) / len(packing.lengths) == pytest.approx(25, abs=2)
+    assert list(rows_like([5000], "cpu", 1000)[1].lengths) == [5000]
+
+
+def test_rounds_that_were_disturbed_do_not_change_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = [[4.0, 2.0]] * 5 + [[40.0, 2.0], [4.0, 90.0], [8.0, 4.0], [1.0, 1.0]]
+    monkeypatch.setattr(cost, "timed", lambda *given, rounds=0, found=rounds: found)
+    runner: Any = None
+    assert cost.speedup(runner, runner, torch.arange(2), Packing.of([2])) == 2
 
 
 def quadratic(weight: Tensor, kept: list[int], moments: Tensor, fisher: Tensor) -> float:
