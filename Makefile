@@ -43,8 +43,8 @@ demo: .venv/demo
 	$(BIN)/python examples/demo.py
 
 check: .venv/test
-	$(BIN)/ruff check src tests benchmarks docs/site
-	$(BIN)/ruff format --check src tests benchmarks docs/site
+	$(BIN)/ruff check src tests benchmarks examples docs/site
+	$(BIN)/ruff format --check src tests benchmarks examples docs/site
 	$(BIN)/mypy
 	$(BIN)/python tests/scripts/check_dependencies.py
 	$(BIN)/python tests/scripts/check_web.py

@@ -18,14 +18,19 @@ from setuptools.errors import CompileError
 KERNELS = "src/bertie/engine/cpu/csrc"
 FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-maybe-uninitialized",
          "-Wno-psabi"]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma", "-mprefer-vector-width=512"]
 X86 = {
-    "kernels_amx.cpp": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma",
-                        "-mprefer-vector-width=512", "-mamx-tile", "-mamx-int8"],
-    "kernels_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma",
-                           "-mprefer-vector-width=512"],
+    "kernels_amx.cpp": [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"],
+    "kernels_avx512_bf16.cpp": [*AVX512, "-mavx512bf16"],
+    "kernels_avx512.cpp": AVX512,
     "kernels_avx2.cpp": ["-mavx2", "-mfma"],
-}  # fmt: skip
-FILES = ["encoder.cpp", "team.cpp", "dispatch.cpp", "kernels_portable.cpp", "kernels_tiles.cpp"]
+}
+ARM = {"kernels_neon_dotprod.cpp": ["-march=armv8.2-a+dotprod"]}
+# Instructions that a compiler from before 2020 does not know, and what the rest is told then.
+NEWEST = {"kernels_amx.cpp": "-DBERTIE_NO_AMX", "kernels_avx512_bf16.cpp": "-DBERTIE_NO_BF16"}
+INCLUDED = ["kernels.inl", "attention.inl", "half.inl", "tiles.inl"]
+PLAIN = {"kernels_tiles.cpp": ["-O1"], "kernels_pairs.cpp": ["-O1"]}  # for tests: quick to build is what matters
+FILES = ["encoder.cpp", "team.cpp", "dispatch.cpp", "kernels_portable.cpp"]
 
 
 NATIVE = os.environ.get("BERTIE_NATIVE", "" if sys.platform != "win32" else "0")
@@ -45,13 +50,13 @@ class BuildIfPossible(build_ext):
                     objects += self.compiler.compile(
                         [source],
                         output_dir=self.build_temp,
-                        extra_postargs=flags + X86.get(name, []),
+                        extra_postargs=flags + OWN.get(name, []) + PLAIN.get(name, []),
                         depends=ext.depends,
                     )
                 except CompileError:
-                    if name != "kernels_amx.cpp":  # a compiler from before 2020 does not know it
+                    if name not in NEWEST:
                         raise
-                    flags.append("-DBERTIE_NO_AMX")
+                    flags.append(NEWEST[name])
             self.compiler.link_shared_object(
                 objects, self.get_ext_fullpath(ext.name), target_lang="c++", extra_postargs=["-lpthread"]
             )
@@ -68,12 +73,13 @@ class AnyPython(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-is_x86 = platform.machine().lower() in ("x86_64", "amd64")
-names = (list(X86) if is_x86 else []) + FILES
+machine = platform.machine().lower()
+OWN = X86 if machine in ("x86_64", "amd64") else ARM if machine in ("aarch64", "arm64") else {}
+names = [*OWN, *FILES, *PLAIN]
 kernels = Extension(
     "bertie.engine.cpu._kernels",
     [f"{KERNELS}/{name}" for name in names],
-    depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "kernels.inl", "simd.h", "team.h", "tiles.inl")],
+    depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "simd.h", "team.h", *INCLUDED)],
     optional=True,
 )
 wordpiece = Extension(

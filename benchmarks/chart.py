@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS, PEER, FAINT, INK = "#2563eb", "#94a3b8", "#e2e8f0", "#1e293b"
-LINES = {"bertie": "#0f766e", "bertie int8": OURS}
+LINES = {"bertie": "#0f766e", "bertie bf16": "#7c3aed", "bertie int8": OURS}
 
 
 def draw(result: dict[str, Any], folder: Path, stem: str) -> list[Path]:

@@ -46,13 +46,16 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.contestant = make(name)
-        way = self.contestant.ways[0]
-        self.best = Settings(
-            Setting(self.contestant.sizes[0], way[1], way[0]), Setting(self.contestant.stream_sizes[0], way[1], way[0])
-        )
 
     def prepare(self, folder: str, workdir: str, threads: int) -> str:
-        return self.contestant.prepare(Path(folder), Path(workdir), threads)
+        """Ready to run, with the first of its settings."""
+        contestant = self.contestant
+        note = contestant.prepare(Path(folder), Path(workdir), threads)
+        variant, lanes = contestant.ways[0]
+        self.best = Settings(
+            Setting(contestant.sizes[0], lanes, variant), Setting(contestant.stream_sizes[0], lanes, variant)
+        )
+        return note
 
     def load(self, rows: Rows, sample: Rows) -> None:
         """The rows to be timed, and the few that settings are tried on."""
@@ -221,8 +224,9 @@ def rounds_of(
     rounds: int,
     show: Callable[[str], None],
     failed: Callable[[Seat, str], None],
+    came: Callable[[Seat, Any], None],
 ) -> dict[str, list[Any]]:
-    """Every seat's answers to one question, asked in rounds; one that fails is out, and `failed` is told."""
+    """Every seat's answers to one question, asked in rounds; `came` is told each, and `failed` who is out."""
     answers: dict[str, list[Any]] = {seat.name: [] for seat in seats}
     out: set[str] = set()
     for number in range(rounds):
@@ -234,6 +238,7 @@ def rounds_of(
             time.sleep(_PAUSE)
             try:
                 answers[seat.name].append(seat.ask(question, *arguments))
+                came(seat, answers[seat.name][-1])
             except Failed as error:
                 out.add(seat.name)
                 failed(seat, str(error))

@@ -1,6 +1,6 @@
 """BERT on a CPU: ours and every peer in one run, in turn, each with its best settings.
 
-    python -m benchmarks.cpu [--model minilm|base|all] [--quick] [--save]
+    python -m benchmarks.cpu [--model minilm|base|all] [--threads 1,2,4,8,16] [--quick] [--save]
 
 Measured for all-MiniLM-L6-v2 and for a BERT-base of random weights, over the same real paragraphs (texts.py):
 tokens a second with batches sorted by length and prepared beforehand; tokens a second for texts in the order they
@@ -18,9 +18,9 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +33,7 @@ from benchmarks import report
 from benchmarks.contest import Failed, Seat, rounds_of
 from benchmarks.floors import floor_of, measure_rates
 from benchmarks.machine import RESULTS, describe, save_result
-from benchmarks.peers import CONTESTANTS, OURS_FP32, OURS_INT8, SENTENCE, is_ours
+from benchmarks.peers import CONTESTANTS, OURS_BF16, OURS_FP32, OURS_INT8, SENTENCE, is_ours
 from benchmarks.peers.batches import Rows
 from benchmarks.texts import MAX_TOKENS, ROOT, Texts, data_folder, paragraphs, rows_of_length
 from bertie import BertConfig, BertModel
@@ -115,10 +115,11 @@ def measure(subject: Subject, texts: Texts, plan: Plan) -> dict[str, Any]:
     print(f"\n{subject.title}: {workload}")
     rates = measure_rates(config, threads=plan.threads, seconds=0.1 if plan.quick else 1.0)
     print(
-        f"  best products {rates.fp32_gflops:,.0f} GFLOP/s fp32, {rates.int8_gops:,.0f} GOP/s int8; copy "
+        f"  best products {rates.fp32_gflops:,.0f} GFLOP/s fp32, {rates.bf16_gflops:,.0f} bf16, "
+        f"{rates.int8_gops:,.0f} GOP/s int8; copy "
         f"{rates.copy_gbs:.1f} GB/s"
     )
-    floors = [floor_of(config, lengths, rates, precision=name).asdict() for name in ("float32", "int8")]
+    floors = [floor_of(config, lengths, rates, precision=name).asdict() for name in ("float32", "bfloat16", "int8")]
     result: dict[str, Any] = {
         "model": subject.name,
         "title": subject.title,
@@ -144,7 +145,7 @@ def measure(subject: Subject, texts: Texts, plan: Plan) -> dict[str, Any]:
 
 def _seated(subject: Subject, rows: Rows, plan: Plan, stands: dict[str, dict[str, Any]]) -> list[Seat]:
     """Everyone prepared, tuned and warm, one after the other; those who fail are noted and leave."""
-    work = plan.work / subject.name
+    work = plan.work / subject.name.partition("-")[0]  # what is exported serves every number of threads
     work.mkdir(parents=True, exist_ok=True)
     sample = rows[:: 2 if len(rows) <= 128 else 4]
     seats = []
@@ -178,6 +179,11 @@ def _contest(
     tokens = sum(map(len, rows))
 
     def rounds(question: str, *arguments: Any, who: Sequence[Seat] = seats) -> dict[str, list[Any]]:
+        def came(seat: Seat, answer: Any) -> None:
+            _clear()
+            each = f"{1e3 * median(answer):.2f} ms" if isinstance(answer, list) else f"{tokens / answer:,.0f} tokens/s"
+            print(f"  {question.replace('_', ' ')}: {seat.name} {each}", flush=True)
+
         return rounds_of(
             who,
             question,
@@ -185,6 +191,7 @@ def _contest(
             rounds=plan.rounds,
             show=_show,
             failed=lambda seat, line: _fail(stands, seat, line),
+            came=came,
         )
 
     for question, key in (("sorted_pass", "sorted_rate"), ("stream_pass", "stream_rate")):
@@ -316,13 +323,15 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def save(models: list[dict[str, Any]], name: str, command: str, plan: Plan, texts: Texts, *, load: float) -> list[Path]:
+def save(
+    models: list[dict[str, Any]], name: str, command: str, plan: Plan, texts: Texts, *, threads: str, load: float
+) -> list[Path]:
     """results/NAME-DATE.json, .md and the pictures."""
     from benchmarks.chart import draw
 
     facts = {
         "versions": _versions(),
-        "threads": plan.threads,
+        "threads": threads,
         "rounds": plan.rounds,
         "texts": texts.source,
         "load": load,
@@ -345,7 +354,8 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two rounds, an eighth of the texts, settings untried")
     parser.add_argument("--rounds", type=int, help="5 by default, 2 with --quick")
     parser.add_argument("--texts", type=int, help="how many texts (512; 128 for base; an eighth with --quick)")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", default="2", help="how many, or several by comma, one after the other: 1,2,4,8,16")
+    parser.add_argument("--tune", action="store_true", help="try settings with --quick too")
     parser.add_argument("--peers", default="all", help="all, none, or names by comma: " + ", ".join(CONTESTANTS))
     parser.add_argument("--data", type=Path, help="the data folder; $BERTIE_DATA or ../shared/data by default")
     parser.add_argument("--work", type=Path, default=WORK, help="where exported models are kept (.bench)")
@@ -360,15 +370,23 @@ def _names(wanted: str) -> tuple[str, ...]:
     unknown = [name for name in chosen if name not in CONTESTANTS]
     if unknown:
         sys.exit(f"There is no peer {unknown[0]!r}. There are: {', '.join(CONTESTANTS)}.")
-    return tuple(dict.fromkeys((OURS_FP32, OURS_INT8, *chosen)))
+    return tuple(dict.fromkeys((OURS_FP32, OURS_BF16, OURS_INT8, *chosen)))
+
+
+def _threads(given: str) -> list[int]:
+    counts = given.split(",")
+    if not all(count.strip().isdecimal() and int(count) for count in counts):
+        sys.exit(f"--threads takes a number, or several by comma, like 1,2,4; it was given {given!r}.")
+    return [int(count) for count in counts]
 
 
 def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
     options = _arguments(given)
+    counts = _threads(options.threads)
     plan = Plan(
         rounds=options.rounds or (2 if options.quick else 5),
-        threads=options.threads,
-        tune=not options.quick,
+        threads=counts[0],
+        tune=options.tune or not options.quick,
         names=_names(options.peers),
         work=options.work,
         data=data_folder(options.data),
@@ -384,19 +402,24 @@ def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
     print(describe(("torch",)))
     if load > BUSY:
         print(f"THE MACHINE IS BUSY (load {load:.1f}): these figures only show that everything runs")
-    print(f"{texts.source}; {plan.threads} threads, {plan.rounds} rounds")
+    print(f"{texts.source}; {options.threads} threads, {plan.rounds} rounds")
     print("Expected before measuring:", *(f"  {line}" for line in PREDICTIONS), sep="\n")
     models = []
-    for subject in subjects:
+    for subject, threads in product(subjects, counts):
         count = options.texts or (subject.num_texts // 8 if plan.quick else subject.num_texts)
-        sized = Subject(subject.name, subject.title, subject.folder, count, subject.trained)
-        models.append(measure(sized, texts, plan))
+        sized = replace(subject, num_texts=count)
+        if len(counts) > 1:
+            sized = replace(sized, name=f"{sized.name}-{threads}", title=f"{sized.title}, {threads} threads")
+        models.append(measure(sized, texts, replace(plan, threads=threads)))
         print(*report.table(models[-1]), sep="\n")
-        print(*report.floors(models[-1]), sep="\n")
+        print(*report.floors(models[-1]), sep="\n", flush=True)
     if options.save:
         name = "cpu" if options.model == "all" and options.folder is None else f"cpu-{subjects[0].name}"
         command = "python -m benchmarks.cpu " + " ".join(sys.argv[1:] if given is None else given)
-        print(*(path for path in save(models, name, command.strip(), plan, texts, load=load)), sep="\n")
+        print(
+            *(path for path in save(models, name, command.strip(), plan, texts, threads=options.threads, load=load)),
+            sep="\n",
+        )
     print(*(ratio for model in models for ratio in report.ratios(model)), sep="\n")
     return models
 

@@ -1,10 +1,10 @@
 """What the machine allows: the least time the arithmetic and the memory of a workload take, before anything is timed.
 
 The arithmetic floor divides the multiplications and additions of a BERT by the rate of this machine's best matrix
-products (`torch.mm` in float32, `torch._int_mm` in int8, over the model's own shapes); attention's products stay
-in float32 in both. The memory floor is the weights read once a batch and the states of a token written and read once
-a layer, at the rate of a large copy; weights that stay in the last-level cache come faster than that. Everything else
-(softmax, GELU, LayerNorm, rounding) is left out: it is what the gap is made of.
+products (`torch.mm` in float32 and bfloat16, `torch._int_mm` in int8, over the model's own shapes); beside int8,
+attention's products count as float32's. The memory floor is the weights read once a batch and the states of a token
+written and read once a layer, at the rate of a large copy; weights that stay in the last-level cache come faster than
+that. Everything else (softmax, GELU, LayerNorm, rounding) is left out: it is what the gap is made of.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from bertie import BertConfig
+from bertie.engine.cpu.library import bfloat16_instructions
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Rates:
     """Operations a second of the best product seen, in units of 10⁹, and bytes a second of a large copy."""
 
     fp32_gflops: float
+    bf16_gflops: float  # float32's where the processor has no instructions for it
     int8_gops: float
     copy_gbs: float
 
@@ -48,18 +50,21 @@ def measure_rates(config: BertConfig, *, tokens: int = 2048, seconds: float = 1.
     torch.set_num_threads(threads)
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes = [(hidden, 3 * hidden), (hidden, inner), (inner, hidden), (1024, 4096)]
-    fp32, int8 = 0.0, 0.0
+    fp32, bf16, int8 = 0.0, 0.0, 0.0
     for k, n in shapes:
         a, b = torch.randn(tokens, k), torch.randn(k, n)
         work = 2 * tokens * k * n / 1e9
         fp32 = max(fp32, work / _best(lambda a=a, b=b: torch.mm(a, b), seconds))  # type: ignore[misc]
+        if bfloat16_instructions():
+            ha, hb = a.bfloat16(), b.bfloat16()
+            bf16 = max(bf16, work / _best(lambda a=ha, b=hb: torch.mm(a, b), seconds))  # type: ignore[misc]
         qa = torch.randint(-127, 128, (tokens, k), dtype=torch.int8)
         qb = torch.randint(-127, 128, (k, n), dtype=torch.int8)
         int8 = max(int8, work / _best(lambda a=qa, b=qb: torch._int_mm(a, b), seconds))  # type: ignore[misc]
     source = torch.ones(2**26)  # 256 MB: larger than any cache here
     target = torch.empty_like(source)
     copy = 2 * source.nbytes / 1e9 / _best(lambda: target.copy_(source), seconds)
-    return Rates(fp32, int8, copy)
+    return Rates(fp32, bf16 or fp32, int8, copy)
 
 
 def _best(job: Callable[[], Any], seconds: float) -> float:
@@ -82,9 +87,10 @@ def floor_of(
     # A token attends to all tokens of its text: two products of length × hidden.
     context = sum(n * n for n in lengths) / sum(lengths)
     attention = layers * 4.0 * context * hidden
-    dense_rate = rates.int8_gops if precision == "int8" else rates.fp32_gflops
-    seconds = dense / (dense_rate * 1e9) + attention / (rates.fp32_gflops * 1e9)
-    width = 1 if precision == "int8" else 4
+    by_precision = {"float32": rates.fp32_gflops, "bfloat16": rates.bf16_gflops, "int8": rates.int8_gops}
+    dense_rate, attention_rate = by_precision[precision], by_precision["float32" if precision == "int8" else precision]
+    seconds = dense / (dense_rate * 1e9) + attention / (attention_rate * 1e9)
+    width = {"int8": 1, "bfloat16": 2, "float32": 4}[precision]
     copied = weights * width / batch_tokens + layers * 2 * hidden * 4
     short = 22  # tokens of the latency texts' middle
     return Floor(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import OURS_FP32, OURS_INT8, SENTENCE, TRANSFORMERS, is_ours
+from benchmarks.peers import OURS_BF16, OURS_FP32, OURS_INT8, SENTENCE, TRANSFORMERS, is_ours
 
 # Vectors this near to float32 count as the same answers when peers are compared at equal accuracy.
 SAME_ANSWERS = 0.999
@@ -68,6 +68,7 @@ def ratios(model: dict[str, Any]) -> list[Ratio]:
     compare(OURS_INT8, "sorted_rate", same, f"int8 / fastest peer of cosine ≥{SAME_ANSWERS}", None)
     fp32 = peer("sorted_rate", precision="float32")
     compare(OURS_FP32, "sorted_rate", fp32, "fp32 / fastest fp32 peer", 1.3)
+    compare(OURS_BF16, "sorted_rate", peer("sorted_rate", precision="bfloat16"), "bf16 / fastest bf16 peer", 1.25)
     compare(OURS_INT8, "stream_rate", base, "arrival order, int8 / transformers", 3.0)
     compare(OURS_FP32, "stream_rate", base, "arrival order, fp32 / transformers", None)
     compare(OURS_INT8, "stream_rate", peer("stream_rate"), "arrival order, int8 / fastest peer", None)
@@ -75,6 +76,16 @@ def ratios(model: dict[str, Any]) -> list[Ratio]:
     compare(OURS_FP32, "embed_rate", sentence, "text to vectors, fp32 / sentence-transformers", None)
     compare(OURS_INT8, "latency_ms", base, "latency of one short text, int8 / transformers", 0.6, least=False)
     compare(OURS_FP32, "latency_ms", base, "latency of one short text, fp32 / transformers", 0.6, least=False)
+    bf16 = by_name.get(OURS_BF16, {})
+    if "cosine_mean" in bf16:
+        bar = 0.99999 if model["trained"] else None
+        found.append(Ratio(title, "bf16 cosine, mean", bf16["cosine_mean"], bar, "to the float32 reference"))
+    for name in (OURS_FP32, OURS_BF16, OURS_INT8):
+        one = by_name.get(name, {})
+        if "embed_rate" in one and "sorted_rate" in one:
+            against = f"{one['embed_rate']:,.4g} against {one['sorted_rate']:,.4g} of the model"
+            ratio = one["embed_rate"] / one["sorted_rate"]
+            found.append(Ratio(title, f"text to vectors / the model, {name}", ratio, 0.85, against))
     int8 = by_name.get(OURS_INT8, {})
     if "cosine_mean" in int8:
         # On random weights the cosine says little, so the bars are MiniLM's.
@@ -117,9 +128,9 @@ def table(model: dict[str, Any]) -> Iterator[str]:
 
 
 def floors(model: dict[str, Any]) -> Iterator[str]:
-    """The two floors, then the gap of ours to them."""
+    """The floors, then the gap of ours to them."""
     by_name = {one["name"]: one for one in model["contestants"]}
-    for name, floor in zip((OURS_FP32, OURS_INT8), model["floors"], strict=True):
+    for name, floor in zip((OURS_FP32, OURS_BF16, OURS_INT8), model["floors"], strict=True):
         yield (
             f"{floor['precision']}: {floor['flops_per_token'] / 1e6:.1f} MFLOP a token "
             f"({floor['attention_share']:.0%} attention); arithmetic floor {floor['arithmetic_rate']:,.0f} tokens/s, "

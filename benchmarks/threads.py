@@ -1,10 +1,11 @@
 """How the CPU engine scales: tokens per second by number of threads, and one text alone.
 
-    python -m benchmarks.threads [--threads 1,2,4,8,16] [--dtype int8|float32] [--save]
+    python -m benchmarks.threads [--threads 1,2,4,8,16] [--dtype int8|bfloat16|float32] [--busy] [--save]
 
 A model of all-MiniLM-L6-v2's size with random weights (speed does not depend on their values), 512 texts of 10 to 512
 tokens sorted by length, in batches of the engine's own budget; then one text of 12 tokens and one of 100, 500 times
-each. BERTIE_CPU chooses other kernels than the best ones. Each line is printed when it is measured.
+each. BERTIE_CPU chooses other kernels than the best ones; `--busy` keeps every core busy with other work. Each line is
+printed when it is measured.
 
 Expected before measuring: nearly as many times one thread's rate as there are cores, since whole pieces of a batch are
 worked on apart; one short text no slower with more threads, and a p99 within 3 times the median.
@@ -13,7 +14,11 @@ worked on apart; one short text no slower with more threads, and a p99 within 3 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -23,7 +28,7 @@ import bertie
 from benchmarks.machine import save_result
 from bertie.engine.calibration import PRODUCTS
 from bertie.engine.cpu.library import instruction_set
-from bertie.engine.cpu.runner import CpuRunner
+from bertie.engine.cpu.runner import CpuRunner, usable_cores
 from bertie.ops.packing import Packing
 
 WIDTH, INNER, LAYERS = 384, 1536, 6
@@ -48,23 +53,52 @@ def seconds(runner: CpuRunner, batch: tuple[torch.Tensor, Packing]) -> float:
     return time.perf_counter() - start
 
 
+def _spin() -> None:
+    while os.getppid() != 1:  # whoever started it is gone
+        sum(range(100_000))
+
+
+@contextmanager
+def busy_cores(count: int) -> Iterator[None]:
+    """As many processes beside this one that do nothing but compute."""
+    others = [multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(count)]
+    for one in others:
+        one.start()
+    time.sleep(1.0 if others else 0.0)
+    try:
+        yield
+    finally:
+        for one in others:
+            one.terminate()
+            one.join(5)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", default="1,2,4,8,16")
-    parser.add_argument("--dtype", choices=["int8", "float32"], default="int8")
+    parser.add_argument("--dtype", choices=["int8", "bfloat16", "float32"], default="int8")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--busy", action="store_true")
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
+    with busy_cores(usable_cores() if options.busy else 0):
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     config = bertie.BertConfig(
         hidden_size=WIDTH, num_attention_heads=12, num_hidden_layers=LAYERS, intermediate_size=INNER
     )
     model = bertie.BertModel(config, add_pooling_layer=False).eval()
+    if options.dtype == "bfloat16":
+        model = model.to(torch.bfloat16)
     widths = {part: INNER if part == "down" else WIDTH for part in PRODUCTS}
     smoothing = {(layer, part): torch.ones(widths[part]) for layer in range(LAYERS) for part in PRODUCTS}
     lengths = sorted((torch.randn(512) * 60 + 130).clamp(10, 512).int().tolist())
     rows: list[dict[str, Any]] = []
-    print(f"{instruction_set()}, {options.dtype}, {sum(lengths):,} tokens")
+    beside = ", other processes on all cores" if options.busy else ""
+    print(f"{instruction_set()}, {options.dtype}, {sum(lengths):,} tokens{beside}")
     for threads in map(int, options.threads.split(",")):
         runner = CpuRunner(model, smoothing if options.dtype == "int8" else None, threads=threads)
         work = batches(lengths, runner.token_budget)
@@ -81,8 +115,9 @@ def main() -> None:
         rows.append(row)
         print(line, flush=True)
     if options.save:
-        name = f"threads-{instruction_set()}-{options.dtype}"
-        save_result(name, f"python -m benchmarks.threads --dtype {options.dtype} --save", rows)
+        name = f"threads-{instruction_set()}-{options.dtype}" + ("-busy" if options.busy else "")
+        flags = f"--dtype {options.dtype}" + (" --busy" if options.busy else "")
+        save_result(name, f"python -m benchmarks.threads {flags} --save", rows)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     Contestant = Padded | Packed
 
-OURS_FP32, OURS_INT8, TRANSFORMERS, SENTENCE = "bertie", "bertie int8", "transformers", "sentence-transformers"
+OURS_FP32, OURS_BF16, OURS_INT8 = "bertie", "bertie bf16", "bertie int8"
+TRANSFORMERS, SENTENCE = "transformers", "sentence-transformers"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Entry:
 
 CONTESTANTS: dict[str, Entry] = {
     OURS_FP32: Entry("float32", "bertie"),
+    OURS_BF16: Entry("bfloat16", "bertie"),
     OURS_INT8: Entry("int8", "bertie"),
     TRANSFORMERS: Entry("float32", "transformers"),
     "transformers compiled": Entry("float32", "transformers"),
@@ -44,7 +46,7 @@ CONTESTANTS: dict[str, Entry] = {
 
 
 def is_ours(name: str) -> bool:
-    return name in (OURS_FP32, OURS_INT8)
+    return name in (OURS_FP32, OURS_BF16, OURS_INT8)
 
 
 def make(name: str) -> Contestant:

@@ -2,7 +2,8 @@
 
 A peer (an `Engine`, one file each) runs one padded batch. `Padded` does with it what is the same for all: batches of
 neighbours in length for the sorted runs, batches as texts come for the stream, and `lanes`: with two lanes, two batches
-are under way at once on one thread each, which many engines like better than one batch on two threads.
+are under way at once on one thread each, which many engines like better than one batch on two threads. Where there are
+more threads, 4, 8, … lanes are tried as well.
 """
 
 from __future__ import annotations
@@ -81,15 +82,19 @@ class Padded:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.setting = Setting(32)
+        self._lanes = list(engine.lanes)
         self._pool: ThreadPoolExecutor | None = None
 
     @property
     def ways(self) -> list[tuple[str, int]]:
         """(variant, lanes) worth trying."""
-        return [(variant, lanes) for variant in self.engine.variants for lanes in self.engine.lanes]
+        return [(variant, lanes) for variant in self.engine.variants for lanes in self._lanes]
 
     def prepare(self, folder: Path, workdir: Path, threads: int) -> str:
-        return self.engine.prepare(folder, workdir, threads)
+        note = self.engine.prepare(folder, workdir, threads)
+        several = [2**k for k in range(2, 8) if 2**k <= threads] if len(self.engine.lanes) > 1 else []
+        self._lanes = [*(lanes for lanes in self.engine.lanes if lanes <= threads), *several]
+        return note
 
     def choose(self, setting: Setting) -> None:
         if (setting.variant, setting.lanes) != (self.setting.variant, self.setting.lanes) or self._pool is None:

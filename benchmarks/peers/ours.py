@@ -49,7 +49,7 @@ class Packed:
     """Our contestant; `setting.size` is the token budget."""
 
     ways: Sequence[tuple[str, int]] = (("", 1),)
-    sizes: Sequence[int] = (2048, 1024, 4096)
+    sizes: Sequence[int] = (2048, 1024, 4096)  # and the engine's own, which is larger where there are many threads
     stream_sizes: Sequence[int] = (2048, 1024)
 
     def __init__(self, dtype: str) -> None:
@@ -66,6 +66,10 @@ class Packed:
 
             self.model = compile(reference, dtype=self.dtype, device="cpu", tokenizer=tokenizer, threads=threads)
             note: str = self.model.runner.describe()
+            own = self.model.runner.token_budget
+            self.sizes = (own, *(size for size in self.sizes if size != own))
+            self.stream_sizes = (own, *(size for size in self.stream_sizes if size != own))
+            self.setting = Setting(own)
         except (ImportError, BertieError) as error:
             self.model = reference
             line = (str(error).splitlines() or [""])[0]
@@ -98,4 +102,4 @@ class Packed:
     @torch.inference_mode()
     def _forward(self, batch: PackedBatch) -> Tensor:
         hidden = self.model(batch.ids, cu_seqlens=batch.ends).last_hidden_state
-        return F.normalize(torch.segment_reduce(hidden, "sum", lengths=batch.lengths, axis=0, unsafe=True))
+        return F.normalize(torch.segment_reduce(hidden.float(), "sum", lengths=batch.lengths, axis=0, unsafe=True))

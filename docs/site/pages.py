@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = ("en", "zh")
 
 # The sidebar, section by section. A page of docs/ that is not listed here goes to the end of the guides.
-LEARN = ["course/index", "tour"]
+LEARN = ["course/index", "tour", "examples"]
 GUIDES = [
     "howto", "explore", "explore-page", "training", "results", "bertie-mini", "compress", "bulk", "serve", "deploy",
     "family",
@@ -95,6 +95,7 @@ def shown_page(path: str) -> Page:
 def repository_pages() -> dict[str, Page]:
     """Every Markdown file that becomes a page."""
     found = {"README.md": Page("en", "index"), "README.zh.md": Page("zh", "index")}
+    found["examples/README.md"] = Page("en", "examples")
     found |= {path: Page("en", f"project/{name}") for path, name in PROJECT.items()}
     found |= {f"docs/{file.name}": Page("en", file.stem) for file in sorted((ROOT / "docs").glob("*.md"))}
     for language in LANGUAGES:

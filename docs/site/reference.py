@@ -58,7 +58,7 @@ def class_parts(path: str, kind: type, documented: set[Any]) -> Iterator[str]:
     for name, function, sort in methods(kind, documented):
         yield f"### `{kind.__name__}.{name}`"
         if sort == "property":
-            yield f"*property* {markdown(doc(function.fget))}"
+            yield f"*property* {markdown(doc(function))}"
         else:
             called = f"{'' if name == '__call__' else '.'}{'' if name == '__call__' else name}"
             prefix = f"*{sort}*\n\n" if sort != "method" else ""

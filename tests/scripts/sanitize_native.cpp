@@ -25,10 +25,12 @@ void bertie_rows(void *, int64_t, int64_t, int64_t);
 void bertie_limits(void *, const float *);
 int64_t bertie_outside(void *, float *);
 int bertie_layer(void *, int, int, const float *, const float *, const float *, const float *);
-int bertie_linear(void *, int, int, int, int, const float *, const float *, const float *, int);
+int bertie_linear(void *, int, int, int, int, int, const float *, const float *, const float *, int);
 int bertie_projection(void *, int, int, int, const float *, const float *, const float *, const float *, int);
 int bertie_bias(void *, int, int, const float *);
-int bertie_forward(void *, const int64_t *, const int64_t *, const int64_t *, const int32_t *, int, float *, float *, int);
+int bertie_forward(void *, const int64_t *, const int64_t *, const int64_t *, const int32_t *, int, void *, void *, int, int);
+int bertie_pooled(void *, const int64_t *, const int64_t *, const int32_t *, int, const int64_t *, const int64_t *,
+                  const int64_t *, const int32_t *, int, float *, int);
 void *bertie_wordpiece_new(const char *, const int32_t *, int64_t, const char *, const char *, int64_t, int32_t, int32_t);
 void bertie_wordpiece_free(void *);
 void bertie_wordpiece_page(void *, int32_t, const void *);
@@ -90,6 +92,7 @@ void engine() {
         const auto table = numbers((size_t)heads * (2 * places - 1), 0.5f);
         bertie_bias(model, heads, places, table.data());
     }
+    const bool half = !between(0, 2);  // bfloat16
     const std::vector<float> limits(4 * layers, (float)between(1, 60));
     bertie_limits(model, limits.data());
     for (int layer = 0; layer < layers; layer++) {
@@ -99,8 +102,9 @@ void engine() {
             const int rows = shapes[which][0], columns = shapes[which][1];
             const auto matrix = rectangle(rows, columns), shift = numbers(padded(rows), 0.1f);
             const std::vector<float> smooth(padded(columns), 1.5f);
-            bertie_linear(model, layer, which, padded(columns), padded(rows), matrix.data(), shift.data(),
-                          between(0, 2) ? nullptr : smooth.data(), between(1, 5));
+            const int kind = half ? 2 : between(0, 2) ? 0 : 1;  // of kernels.h
+            bertie_linear(model, layer, which, kind, padded(columns), padded(rows), matrix.data(), shift.data(),
+                          kind == 1 ? smooth.data() : nullptr, between(1, 5));
         }
     }
     const int callers = between(1, 4), times = 3;
@@ -116,13 +120,28 @@ void engine() {
             batch.ends.push_back((int32_t)batch.ids.size());
         }
     }
-    const bool typed = between(0, 1), placed = between(0, 1), all = between(0, 1);
+    const bool typed = between(0, 1), placed = between(0, 1), all = between(0, 1), pooled = !between(0, 2);
     auto forward = [&](const Batch &batch, int threads) {
-        const size_t size = batch.ids.size() * width;
+        const size_t size = batch.ids.size() * width, texts = batch.ends.size() - 1;
         std::vector<float> out(size), states(all ? size * (layers + 1) : 0);
+        if (pooled) {  // two tokens of each text, from its second on
+            std::vector<int64_t> starts(texts), counts(texts);
+            for (size_t k = 0; k < texts; k++) {
+                const int length = batch.ends[k + 1] - batch.ends[k];
+                starts[k] = std::min(1, length - 1);
+                counts[k] = std::min<int64_t>(2, length - starts[k]);
+            }
+            const int32_t modes[] = {0, 1, 2, 3, 4};
+            out.assign(texts * 5 * width, 0);
+            const int status = bertie_pooled(model, batch.ids.data(), placed ? batch.positions.data() : nullptr,
+                                             batch.ends.data(), (int)texts, starts.data(), counts.data(), starts.data(),
+                                             modes, 5, out.data(), threads);
+            expect(status == 0 || status == 3, "no memory, or ids refused");
+            return out;
+        }
         const int status = bertie_forward(
             model, batch.ids.data(), typed ? batch.types.data() : nullptr, placed ? batch.positions.data() : nullptr,
-            batch.ends.data(), (int)batch.ends.size() - 1, out.data(), all ? states.data() : nullptr, threads);
+            batch.ends.data(), (int)texts, out.data(), all ? states.data() : nullptr, half, threads);
         std::vector<float> widest(limits.size());
         expect(status == 0 || (status == 3 && bertie_outside(model, widest.data()) > 0), "no memory, or ids refused");
         return out;

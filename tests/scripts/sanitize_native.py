@@ -10,45 +10,19 @@ answer that depends on threads). Needs gcc or clang with its sanitizer libraries
 from __future__ import annotations
 
 import argparse
-import ast
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).parents[2]
-ENGINE = ROOT / "src/bertie/engine/cpu/csrc"
+from kernel_answers import build  # in this folder
+
 BUILDS = {
     "address,undefined": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
 QUIET = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1"}
-
-
-def of_setup(name: str) -> Any:
-    """What setup.py builds with."""
-    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
-    (value,) = (
-        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
-    )
-    return ast.literal_eval(value)
-
-
-def build(folder: Path, flags: list[str]) -> Path:
-    compiler = os.environ.get("CXX", "g++")
-    x86 = of_setup("X86") if platform.machine().lower() in ("x86_64", "amd64") else {}
-    objects = []
-    sources = [ENGINE / name for name in [*of_setup("FILES"), *x86]]
-    for source in [*sources, ROOT / "src/bertie/text/wordpiece/csrc/wordpiece.cpp", Path(__file__).with_suffix(".cpp")]:
-        objects.append(folder / f"{source.stem}.o")
-        own = [*of_setup("FLAGS"), *x86.get(source.name, []), "-O1", "-g", "-fPIC", *flags]
-        subprocess.run([compiler, *own, "-c", source, "-o", objects[-1]], check=True)
-    made = folder / "driver"
-    subprocess.run([compiler, *objects, "-o", made, *flags, "-lpthread"], check=True)
-    return made
 
 
 def main() -> int:
@@ -59,8 +33,8 @@ def main() -> int:
     calls = findings = 0
     for name, flags in BUILDS.items():
         with tempfile.TemporaryDirectory() as folder:
-            driver = build(Path(folder), flags)
-            for kernels in ("", "avx2", "portable", "tiles"):
+            driver = build(Path(folder), Path(__file__).with_suffix(".cpp"), ["-O1", "-g", *flags], whole=True)
+            for kernels in ("", "avx2", "portable", "tiles", "pairs"):
                 for seed in range(options.processes):
                     done = subprocess.run(
                         [driver, str(seed), str(options.rounds)],

@@ -33,8 +33,9 @@ def test_a_quick_run_ends_in_ratios_and_names_the_peer_that_failed(
     folder = saved(tmp_path / "model", "BertModel")
     words = ["--folder", folder, "--quick", "--texts", "12", "--threads", "1", "--work", str(tmp_path / "work")]
     (model,) = cpu.main([*words, "--data", str(tmp_path), "--peers", "a peer that is not there"])
-    first, second, third = model["contestants"]
-    for ours in (first, second):
+    *own, third = model["contestants"]
+    assert [one["name"] for one in own] == ["bertie", "bertie bf16", "bertie int8"]
+    for ours in own:
         assert ours["sorted_rate"] > 0
         assert ours["stream_rate"] > 0
         assert ours["latency_ms"] > 0
@@ -47,6 +48,15 @@ def test_a_quick_run_ends_in_ratios_and_names_the_peer_that_failed(
     assert "a peer that is not there did not run: KeyError" in printed
     assert "STAND-INS" in printed  # the data folder is empty
     assert "arithmetic floor" in printed
+    for question in ("sorted pass", "stream pass", "latencies", "embed pass"):  # as they come, not only at the end
+        assert f"  {question}: bertie int8 " in printed
+
+
+def test_several_numbers_of_threads_are_read_and_nothing_else() -> None:
+    assert cpu._threads("1,2,16") == [1, 2, 16]
+    for wrong in ("", "0", "two", "1,,2", "-1"):
+        with pytest.raises(SystemExit, match="--threads takes a number"):
+            cpu._threads(wrong)
 
 
 def _model() -> dict[str, Any]:
@@ -78,11 +88,12 @@ def _model() -> dict[str, Any]:
         "title": "MiniLM",
         "trained": True,
         "workload": "4 texts",
-        "floors": [floor, floor | {"precision": "int8"}],
+        "floors": [floor, floor | {"precision": "bfloat16"}, floor | {"precision": "int8"}],
         "stsb_reference": 0.82,
         "linearity": {"bertie": line | {"lengths": [8, 16], "microseconds_per_token": [1.0, 1.5]}},
         "contestants": [
             one("bertie", 2000.0, 1.0, 0.7),
+            one("bertie bf16", 3000.0, 0.99997) | {"embed_rate": 2700.0},
             one("bertie int8", 6000.0, 0.9995, 0.5) | {"stsb": 0.8195},
             one("transformers", 1000.0, 1.0),
             one("OpenVINO bf16", 1500.0, 0.9999),
@@ -98,6 +109,9 @@ def test_ratios_are_to_the_fastest_peer_of_the_kind_asked_for() -> None:
     assert found["int8 / fastest peer of any precision"].reached is False
     assert found["int8 / fastest peer of cosine ≥0.999"].value == 4.0
     assert found["fp32 / fastest fp32 peer"].value == 2.0
+    assert found["bf16 / fastest bf16 peer"].value == 2.0
+    assert found["bf16 cosine, mean"].reached is False  # 0.99999 is asked for
+    assert found["text to vectors / the model, bertie bf16"].value == pytest.approx(0.9)
     assert found["arrival order, int8 / transformers"].value == 6.0
     assert found["latency of one short text, fp32 / transformers"].reached is False  # 0.7 is not 0.6
     assert found["latency of one short text, int8 / transformers"].reached is True
@@ -109,7 +123,8 @@ def test_a_result_is_saved_as_figures_a_page_and_pictures(tmp_path: Path, monkey
     monkeypatch.setattr(machine, "RESULTS", tmp_path)
     monkeypatch.setattr(cpu, "RESULTS", tmp_path)
     plan = cpu.Plan(1, 2, False, tuple(CONTESTANTS), tmp_path, tmp_path, True)
-    written = cpu.save([_model()], "cpu", "python -m benchmarks.cpu", plan, paragraphs(4, data=tmp_path), load=0.1)
+    texts = paragraphs(4, data=tmp_path)
+    written = cpu.save([_model()], "cpu", "python -m benchmarks.cpu", plan, texts, threads="2", load=0.1)
     result, page, *pictures = written
     assert json.loads(result.read_text())["figures"][0]["value"] == 1.5
     text = page.read_text()

@@ -140,6 +140,8 @@ const WORDS = {
   task: ["Task", "任务"],
   explore: ["Explore", "探索"],
   exploring: ["running …", "运行中 …"],
+  unknownNotice: ["{0} of {1} tokens are not in this model's vocabulary, so it reads them as {2}.", "{1} 个词元中有 {0} 个不在该模型的词表中，模型把它们读作 {2}。"],
+  strongestColour: ["The strongest colour is a weight of {0}.", "最浓的颜色对应权重 {0}。"],
   cutNotice: ["The text was too long for the model, which takes {0} tokens. It was cut; you see the part that was read.", "文本超过模型的上限（{0} 个词元），已被截断；这里只显示读入的部分。"],
   modelAnswer: ["The model's answer", "模型的答案"],
   tokensLabel: ["Tokens: choose one", "词元：请选择一个"],
@@ -149,6 +151,11 @@ const WORDS = {
   rows: ["Which input", "哪个输入"],
   savedPage: ["A saved page: what was computed is in this file. For everything else, run: {0}", "这是保存的页面：已算好的内容都在文件里。其余内容请运行：{0}"],
   notInFile: ["This was not computed when the page was saved.", "保存页面时没有计算这一项。"],
+  oneInFile: ["This file holds the answer with one part off at a time, and only for texts of up to 128 tokens.", "本文件只保存了一次关闭一个部分时的答案，且仅限不超过 128 个词元的文本。"],
+  switchInFile: ["This page was saved without its model: it knows the answer with one part off at a time.", "本页保存时不含模型：只知道一次关闭一个部分时的答案。"],
+  noPatchInFile: ["Patching was not computed when the page was saved; --patch TEXT saves it too.", "保存页面时没有计算移植；加上 --patch 文本 可一并保存。"],
+  noImportanceInFile: ["Importance was not measured when the page was saved; --importance FILE saves it too.", "保存页面时没有测量重要性；加上 --importance 文件 可一并保存。"],
+  fromText: ["The other text: {0}", "另一段文本：{0}"],
   runLive: ["Run {0} to ask the model itself.", "请运行 {0} 直接询问模型。"],
   noView: ["{0} has no view called “{1}” for this task.", "{0} 在此任务下没有“{1}”视图。"],
   viewsThereAre: ["Views there are: {0}.", "可用视图：{0}。"],
@@ -166,7 +173,7 @@ const WORDS = {
 
   // Explore: attention
   attention: ["Attention", "注意力"],
-  attentionLead: ["Every head of every layer in small, and one of them large. Rows look at columns; the darker, the more.", "每层每个头的缩略图，以及其中一个的大图。行看向列；颜色越深，权重越大。"],
+  attentionLead: ["Every head of every layer in small, and one of them large. Rows look at columns; the stronger the colour, the larger the weight.", "每层每个头的缩略图，以及其中一个的大图。行看向列；颜色越浓，权重越大。"],
   allHeads: ["All heads", "所有头"],
   order: ["Order", "排序"],
   byLayer: ["by layer", "按层"],
@@ -192,7 +199,7 @@ const WORDS = {
   looksAt: ["{0} → {1}: {2}", "{0} → {1}：{2}"],
   mapLabel: ["Attention of layer {0}, head {1}: {2} tokens. Strongest: {3}", "第 {0} 层第 {1} 头的注意力：{2} 个词元。最强：{3}"],
   neurons: ["Why: query × key, number by number", "原因：query × key，逐个数相乘"],
-  neuronsHint: ["Choose a cell of the matrix, or a link below, to see how its weight comes about.", "点选矩阵中的一格或下方的一条联系，看它的权重如何得来。"],
+  neuronsHint: ["Choose a cell of the matrix, or a link above, to see how its weight comes about.", "点选矩阵中的一格或上方的一条联系，看它的权重如何得来。"],
   neuronsSum: ["sum of the products ÷ √{0} = {1}; after softmax over the row: {2}", "乘积之和 ÷ √{0} = {1}；对整行做 softmax 后：{2}"],
   relativePart: ["of which relative positions: {0}", "其中相对位置：{0}"],
   queryOf: ["query of {0}", "{0} 的 query"],
@@ -284,6 +291,7 @@ const WORDS = {
 
   // Explore: importance
   importance: ["Importance", "重要性"],
+  skipBad: ["leave out rows that cannot be read (skip_bad)", "跳过无法读取的行（skip_bad）"],
   importanceLead: ["What your own file needs: how much the loss would change without each part of the model.", "你的数据需要什么：缺了模型的某个部分，损失会变化多少。"],
   file: ["Your file", "你的文件"],
   fileHint: ["jsonl, csv or tsv with the columns that fine-tuning takes", "jsonl、csv 或 tsv，列与微调时相同"],

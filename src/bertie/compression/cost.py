@@ -2,7 +2,7 @@
 
 A layer's time is that of its attention, which depends on its heads, and of its feed-forward network, which depends on
 its neurons, each a step function of the kernels' tiles. So models of two layers with other sizes are made and timed in
-turn, over rows as long as the user's, and the differences are a table of seconds for so many heads and for so many
+turn, over rows as long as the user's, and the differences are a table of seconds for each number of heads and of
 neurons. It is kept on the disk, by the machine, the engine, the width and the lengths.
 """
 
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -33,9 +34,10 @@ from bertie.ops.packing import Packing
 
 ENGINES = ("cpu", "cpu-int8", "cuda")
 _TOKENS = {"cpu": 2048, "cpu-int8": 2048, "cuda": 32768}  # of a batch that is timed
-_VERSION = 1  # of the measurement
+_VERSION = 2  # of the measurement
 _LAYERS = 2
-_ROUNDS, _SECONDS = 5, 4.0  # at least so many, and then until this time is spent
+_GOLDEN = 0.6180339887498949
+_ROUNDS, _SECONDS = 5, 2.5  # at least so many, and then until this time is spent
 
 
 def runner_of(model: BertModel, on: str) -> Runner:
@@ -61,12 +63,15 @@ def runner_of(model: BertModel, on: str) -> Runner:
 
 
 def rows_like(lengths: Sequence[int], on: str, vocab_size: int) -> tuple[Tensor, Packing]:
-    """A batch of ids as long as the user's rows, of about as many tokens as keep the engine busy."""
+    """A batch of ids as long as the user's rows, filled as the engine's token budget fills it."""
     ordered = sorted(lengths) or [1]
-    number = max(1, min(len(ordered), round(_TOKENS[on] / (sum(ordered) / len(ordered)))))
-    chosen = [ordered[int(place)] for place in np.linspace(0, len(ordered) - 1, number).round()]
-    while sum(chosen) < _TOKENS[on] // 2:
-        chosen *= 2
+    chosen: list[int] = []
+    while True:
+        place = (len(chosen) + 0.5) * _GOLDEN % 1  # spread evenly, however many there are going to be
+        length = ordered[int(place * len(ordered))]
+        if chosen and sum(chosen) + length > _TOKENS[on]:
+            break
+        chosen.append(length)
     ids = torch.arange(sum(chosen)) * 7919 % vocab_size
     return ids, Packing.of(chosen)
 
@@ -94,9 +99,8 @@ def timed(runners: Sequence[Runner], ids: Tensor, packing: Packing, *, rounds: i
 
 
 def speedup(original: Runner, smaller: Runner, ids: Tensor, packing: Packing) -> float:
-    """How many times as fast, by the least disturbed round of each: other programs only ever add to a time."""
-    found = timed([original, smaller], ids, packing, rounds=9)
-    return min(slow for slow, _ in found) / min(fast for _, fast in found)
+    """How many times as fast: the median over rounds. In a round both run next to each other, disturbed alike."""
+    return median(slow / fast for slow, fast in timed([original, smaller], ids, packing, rounds=9))
 
 
 @dataclass(frozen=True)

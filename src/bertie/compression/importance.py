@@ -32,7 +32,7 @@ from bertie.training.contract import Batch
 
 BLOCKS = ("attention", "feed-forward")
 DAMPING = 0.01  # of the mean of the diagonal: what hardly varies on these rows may vary on others
-_PROBES = 2  # random directions of the answers, for each batch
+_PROBES = 1  # random directions of the answers, for each batch: rows are many, and each has its own
 _TILE = 16  # neurons: every engine rounds them up to that
 _STEPS = 48  # groups that a feed-forward block's neurons go in
 
@@ -148,7 +148,7 @@ def curves(model: BertPreTrainedModel, observed: Sequence[dict[str, Moments]]) -
 
 def _group(neurons: int) -> int:
     """Neurons that go in a step: whole tiles of the kernels, unless there are few."""
-    return _TILE * -(-neurons // (_TILE * _STEPS)) if neurons >= 16 * _TILE else max(1, -(-neurons // _STEPS))
+    return _TILE * -(-neurons // (_TILE * _STEPS)) if neurons >= 4 * _TILE else max(1, -(-neurons // _STEPS))
 
 
 def damped(moments: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from bertie.compression.layers import Sizes
 from bertie.files import replace_file
 
 _SHADES = " ░▒▓█"
+MISSED = 0.05  # so much less than the speed asked for is said
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Report:
     output: str
     command: str | None
     asked: str
+    wanted_speed: float | None = None
 
     @property
     def point(self) -> Point:
@@ -60,6 +62,12 @@ class Report:
                 f"lengths, measured in turn). {self.metric}: **{abs(after.score):.4f}**, the original's is "
                 f"{abs(before.score):.4f}.",
                 f"It was made in {self.seconds:.0f} s.",
+                "",
+            ]
+        if self.wanted_speed is not None and after.speedup < (1 - MISSED) * self.wanted_speed:
+            lines += [
+                f"**That is less than the {self.wanted_speed:g} times asked for**: the closest that was found. Other "
+                "programs disturb measurements; try again when the machine is quiet, or ask for a little more.",
                 "",
             ]
         share = after.parameters / before.parameters

@@ -4,7 +4,7 @@
 
 The steps: observe what heads and neurons contribute to the answers (importance.py), measure what they cost
 (cost.py), choose (search.py), fit what is left to the original's states (refit.py), measure speed and score again, and
-where there is training data learn from the original (training/distillation.py). Everything is written at once at the
+where there is training data learn from the original (learning.py). Everything is written at once at the
 end, so a folder is whole or not there.
 """
 
@@ -14,26 +14,21 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertie.arguments import number, one_of, whole_number
 from bertie.compression.cost import ENGINES
 from bertie.compression.folders import copy_folder, load_whole, save, trim_tables
-from bertie.compression.layers import Sizes, construction_of
+from bertie.compression.layers import Sizes
+from bertie.compression.learning import Lesson, distilled
 from bertie.compression.report import Point, Report, write_report
-from bertie.compression.targets import Target, TaskTarget, open_target
-from bertie.compression.work import Made, Work
+from bertie.compression.targets import open_target
+from bertie.compression.work import Work
 from bertie.errors import CheckpointError, InputError
 from bertie.files import new_files
-from bertie.model import BertModel
-from bertie.model.pretrained import BertPreTrainedModel
 from bertie.text import BertTokenizer
-from bertie.training.distillation import Weights
-from bertie.training.fine_tuning import finetune
 from bertie.training.task import TaskOptions
-
-_LEARNING = Weights(task=0.5, logits=1.0, hidden=1.0)
 
 
 @dataclass(frozen=True)
@@ -72,9 +67,11 @@ def compress(
     One target: `speedup` (times as fast `on` "cpu", "cpu-int8" or "cuda"), `size` (share of the parameters), or `keep`
     (share of the score). `data` is what the task is judged by: labelled rows for the tasks of `finetune`, plain texts
     for "embed" and "fill". With `train` the choices look at that instead of at half of `data`, and the smaller model
-    learns from the original for so many `epochs` (1 by default, 0 for none). `vocab_from` (texts) takes out the tokens
-    that these never use, `positions` those beyond so many; both also without a target. `dense` writes plain sizes with
-    zeros. `frontier` writes every model that was tried, in folders of `output`.
+    learns from the original for this many `epochs` (1 by default, 0 for none). `vocab_from` (texts) takes out the
+    tokens that these never use, `positions` those beyond this many; both also without a target. `dense` writes plain
+    sizes with zeros. `frontier` writes every model that was tried, in folders of `output`.
+    `options` are the task's own (`TaskOptions`), `say` is called with lines of progress, and `command` is shown in the
+    report as what was run.
     """
     started = time.monotonic()
     asked = _check(task, data, speedup, size, keep, on, train, epochs, vocab_from, positions)
@@ -94,53 +91,27 @@ def compress(
         tokenizer = BertTokenizer.from_pretrained(tables)
         target = open_target(task, tables, data, train, tokenizer, options)
         work = Work(target, on, tell)
-        points, made = work.reach(speedup, size, keep)
+        points, made = work.reach(speedup, size, keep, careful=frontier)
         chosen = made[-1]
         if train is not None and epochs != 0 and chosen.model is not target.model:
-            learned = distilled(target, chosen.model, task, tables, data, train, epochs or 1.0, options, scratch, tell)
-            point = replace(chosen.point, score=work.score(learned), speedup=work.speed(learned), trained=epochs or 1.0)
-            chosen = Made(learned, point)
-            made, points = [*made[:-1], chosen], (*points[:-1], point)
+            lesson = Lesson(task, tables, data, train, epochs or 1.0, options)
+            chosen = work.better(chosen, distilled(target, chosen.model, lesson, scratch, tell), lesson.epochs)
+            made, points = [*made[:-1], chosen], (*points[:-1], chosen.point)
         report = Report(
             source=source, task=task, metric=target.metric, on=on, engine=work.engine, original=work.full,
             heads=target.model.config.num_attention_heads, neurons=target.model.config.intermediate_size,
             points=tuple(points), chosen=points.index(chosen.point), seconds=time.monotonic() - started,
-            output=os.fspath(output), command=command, asked=asked,
+            output=os.fspath(output), command=command, asked=asked, wanted_speed=speedup,
         )  # fmt: skip
 
         def fill(place: Path) -> None:
             for one in made if frontier else [chosen]:
-                folder = place / f"{one.point.speedup:.2f}x" if frontier else place
+                folder = place / f"{one.point.asked:g}x" if frontier else place
                 save(target, one.model, folder, on=on, whole=dense)
 
         tell(f"writing {os.fspath(output)}")
         _write(Path(output), fill, report)
     return Result(Path(output), chosen.point, tuple(points), report.text(), time.monotonic() - started)
-
-
-def distilled(
-    target: Target, student: BertPreTrainedModel, task: str, teacher: str, data: object, train: object, epochs: float,
-    options: TaskOptions | None, scratch: str, say: Callable[[str], None],
-) -> BertPreTrainedModel:  # fmt: skip
-    """The student after it has learned from the original."""
-    if not isinstance(target, TaskTarget):
-        raise InputError(
-            f"{{train}}: {task} with plain texts has no task to learn.",
-            "Give {epochs}: the texts are then used to choose and to fit.",
-            train=...,
-            epochs=0,
-        )
-    before, after = Path(scratch, "student"), Path(scratch, "learned")
-    student.save_pretrained(before)
-    target.save_extras(before)
-    weights = replace(_LEARNING, logits=0.0) if isinstance(student, BertModel) else _LEARNING
-    say(f"learning from the original for {epochs:g} epoch{'' if epochs == 1 else 's'} …")
-    finetune(
-        task, model=before, train=train, dev=data, output=after, epochs=epochs, options=options, teacher=teacher,
-        distillation=weights, show=False,
-    )  # fmt: skip
-    learned: BertPreTrainedModel = type(student).from_pretrained(after, **construction_of(student))
-    return learned.eval()
 
 
 def _plain_report(source: str, tables: str, command: str | None) -> Report:

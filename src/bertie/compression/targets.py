@@ -39,7 +39,7 @@ from bertie.training.registry import TASKS, load_task
 from bertie.training.sentence_folder import write_sentence_folder
 from bertie.training.task import TaskOptions
 from bertie.training.tasks.embed import Embedding, pool_packed
-from bertie.training.token_rows import TokenRows, pack
+from bertie.training.token_rows import TokenRow, TokenRows, pack
 
 E = TypeVar("E")
 
@@ -127,8 +127,8 @@ class TaskTarget(Target):
         self.objective.save_extras(folder)
 
 
-class _PlainTexts(Target):
-    """Texts without labels, every other one to judge by."""
+class PlainTexts(Target):
+    """Texts without labels, every other one to judge by where there are no others to choose by."""
 
     kind: type[BertPreTrainedModel]
 
@@ -142,9 +142,9 @@ class _PlainTexts(Target):
         if not fit or not judged:
             raise DataError("{data} holds fewer than two texts.", "Half of them fit and half judge.", data=...)
         length = min(self.model.config.max_position_embeddings, tokenizer.model_max_length, self._most())
-        rows, self.judged = (TokenRows.encode(tokenizer, part, max_length=length) for part in (fit, judged))
-        chosen = _spread(len(rows), rows.lengths().tolist())
-        self.fit = list(_limited(self._batches(rows.take(chosen))))
+        self.rows, self.judged = (TokenRows.encode(tokenizer, part, max_length=length) for part in (fit, judged))
+        chosen = _spread(len(self.rows), self.rows.lengths().tolist())
+        self.fit = list(_limited(self._batches(self.rows.take(chosen))))
 
     def _most(self) -> int:
         return self.model.config.max_position_embeddings
@@ -160,18 +160,32 @@ class _PlainTexts(Target):
             end, tokens = start, 0
             while end < len(rows) and (end == start or tokens + rows.length(end) <= _BATCH):
                 tokens, end = tokens + rows.length(end), end + 1
-            tensors = self._prepared(pack([rows[i] for i in range(start, end)]))
-            yield list(range(start, end)), Batch(tensors, end - start, tokens, end - start)
+            yield list(range(start, end)), self.batch([rows[i] for i in range(start, end)])
             start = end
+
+    def batch(self, rows: Sequence[TokenRow]) -> Batch:
+        """Rows end to end, with what the answers need."""
+        return Batch(self._prepared(pack(rows)), len(rows), sum(len(row.ids) for row in rows), len(rows))
 
     def _prepared(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return tensors
+
+    def answers(self, model: BertPreTrainedModel, batch: Batch) -> Tensor:
+        return self.read(run_model(model, batch), batch)
+
+    def read(self, output: ModelOutput, batch: Batch) -> Tensor:
+        """The answers, out of what a model gives."""
+        raise NotImplementedError
+
+    def difference(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        """How far answers are from others: what a model that learns makes small."""
+        raise NotImplementedError
 
     def save_extras(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder)
 
 
-class VectorTarget(_PlainTexts):
+class VectorTarget(PlainTexts):
     """The vectors of texts, as the original gives them."""
 
     kind, metric = BertModel, "cosine"
@@ -186,8 +200,11 @@ class VectorTarget(_PlainTexts):
     def _most(self) -> int:
         return self.settings.max_length or super()._most()
 
-    def answers(self, model: BertPreTrainedModel, batch: Batch) -> Tensor:
-        return _vectors(run_model(model, batch), batch, self.settings.pooling.modes)
+    def read(self, output: ModelOutput, batch: Batch) -> Tensor:
+        return _vectors(output, batch, self.settings.pooling.modes)
+
+    def difference(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        return (ours - theirs).square().sum(-1).mean()
 
     def score(self, model: BertPreTrainedModel) -> float:
         if self._wanted is None:
@@ -196,7 +213,8 @@ class VectorTarget(_PlainTexts):
 
     def _judged_vectors(self, model: BertPreTrainedModel) -> Tensor:
         with evaluating(model):
-            return torch.cat([self.answers(model, batch) for _, batch in self._batches(self.judged)])
+            found = [self.answers(model, batch.to(model.device)) for _, batch in self._batches(self.judged)]
+        return torch.cat(found).cpu()
 
     def save_extras(self, folder: Path) -> None:
         super().save_extras(folder)
@@ -206,7 +224,7 @@ class VectorTarget(_PlainTexts):
         )
 
 
-class MaskedWords(_PlainTexts):
+class MaskedWords(PlainTexts):
     """Words behind [MASK]."""
 
     kind, metric = BertForMaskedLM, "accuracy"
@@ -222,14 +240,18 @@ class MaskedWords(_PlainTexts):
         tensors["input_ids"] = ids.index_fill(0, places, mask)
         return tensors
 
-    def answers(self, model: BertPreTrainedModel, batch: Batch) -> Tensor:
-        logits: Tensor = run_model(model, batch)["logits"][batch.tensors["places"]]
+    def read(self, output: ModelOutput, batch: Batch) -> Tensor:
+        logits: Tensor = output["logits"][batch.tensors["places"]]
         return logits.float() - logits.float().mean(-1, keepdim=True)
+
+    def difference(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        return F.kl_div(ours.log_softmax(-1), theirs.log_softmax(-1), log_target=True, reduction="batchmean")
 
     def score(self, model: BertPreTrainedModel) -> float:
         found = total = 0
         with evaluating(model):
-            for _, batch in self._batches(self.judged):
+            for _, given in self._batches(self.judged):
+                batch = given.to(model.device)
                 best = self.answers(model, batch).argmax(-1)
                 found, total = found + int((best == batch.tensors["words"]).sum()), total + len(best)
         return found / max(1, total)
@@ -285,4 +307,4 @@ def _limited(batches: Iterator[tuple[list[int], Batch]]) -> Iterator[Batch]:
         yield batch
 
 
-__all__ = ["MaskedWords", "Target", "TaskTarget", "VectorTarget", "open_target", "read_texts"]
+__all__ = ["MaskedWords", "PlainTexts", "Target", "TaskTarget", "VectorTarget", "open_target", "read_texts"]

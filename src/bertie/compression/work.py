@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -23,10 +23,10 @@ from bertie.engine.compile import compile as compile_model
 from bertie.errors import InputError
 from bertie.model.pretrained import BertPreTrainedModel
 
-FRONTIER = (1.25, 1.5, 2.0, 3.0)  # speed-ups that a report shows besides the one that was asked for
-_FASTER = (*FRONTIER, 4.0, 6.0, 8.0)  # that are tried, one after the other, for what keeps a score
+FRONTIER = (1.5, 2.0, 3.0)  # speed-ups that a report shows besides the one that was asked for
+_FASTER = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # that are tried, one after the other, for what keeps a score
 _STEEP = 2.0  # a speed-up above which there are two rounds
-_CLOSE = 0.03  # how far the measured speed may be from the one asked for before sizes are chosen anew
+_CLOSE = 0.03  # how far the measured speed may be from the one asked for before sizes are chosen again
 _TRIES = 4
 _UNSEEN = 1e-3  # of the answers' squares: what may be lost with a layer that holds nothing
 
@@ -64,9 +64,12 @@ class Work:
     # -- what is asked for -------------------------------------------------------------------------------------------
 
     def reach(
-        self, faster: float | None, size: float | None, kept: float | None
+        self, faster: float | None, size: float | None, kept: float | None, *, careful: bool
     ) -> tuple[tuple[Point, ...], list[Made]]:
-        """All points, the original first, and the models of those after it; the one that was asked for is the last."""
+        """All points, the original first, and the models of those after it; the one that was asked for is the last.
+
+        The others are for a report, and get a second round only where they are to be used too: `careful`.
+        """
         model = self.target.model
         original = Point(1.0, 1.0, self.base, model.num_parameters(), self.full)
         if faster == 1 or size == 1:
@@ -79,7 +82,8 @@ class Work:
         else:
             assert faster is not None
             self._check_reachable(faster)
-            made = [self.of_speed(s) for s in sorted({*FRONTIER} - {faster}) if s < self._fastest()]
+            others = [s for s in sorted({*FRONTIER} - {faster}) if s < self._fastest()]
+            made = [self.of_speed(s, careful=careful) for s in others]
             made.append(self.of_speed(faster))
         return (original, *(one.point for one in made)), made
 
@@ -128,25 +132,31 @@ class Work:
                 size=share,
                 vocab_from=...,
             )
-        return self._make([sizes], asked=share)
+        return self._make(sizes, asked=share)
 
-    def of_speed(self, faster: float) -> Made:
-        """The model that loses least at so many times the speed."""
-        return self._make(None, asked=faster)
+    def of_speed(self, faster: float, *, careful: bool = True) -> Made:
+        """The model that loses least at so many times the speed; if `careful`, in two rounds where it is steep."""
+        return self._make(None, asked=faster, careful=careful)
+
+    def better(self, made: Made, learned: BertPreTrainedModel, epochs: float) -> Made:
+        """The model that has learned, unless it does worse than before."""
+        score = self.score(learned)
+        self.say(f"{self.target.metric} {abs(score):.4f} after learning (before: {abs(made.point.score):.4f})")
+        return made if score < made.point.score else Made(learned, replace(made.point, score=score, trained=epochs))
 
     # -- making ------------------------------------------------------------------------------------------------------
 
-    def _make(self, sizes: list[Sizes] | None, *, asked: float) -> Made:
+    def _make(self, sizes: Sizes | None, *, asked: float, careful: bool = True) -> Made:
         """The model of these sizes, or of those that are `asked` times as fast, in one round or in two."""
         target, model = self.target, self.target.model
-        rounds = [asked] if sizes is not None or asked <= _STEEP else [math.sqrt(asked), asked]
+        steep = sizes is None and careful and asked > _STEEP
         promised = 0.0
-        for faster in rounds:
+        for faster in [math.sqrt(asked), asked] if steep else [asked]:
             observed, found = self._curves(model)
             if sizes is None:
                 chosen, promised = self._sizes(model, found, faster)
             else:
-                chosen = sizes[0]
+                chosen = sizes
             smaller = _cut(model, found, chosen)
             self.say(f"fitting {chosen.describe()} to the original's states …")
             refit(target.model, smaller, target.fit, observed)
@@ -225,6 +235,11 @@ class Work:
         dtype = "int8" if rounded else "float32"
         fast = compile_model(model, dtype=dtype, tokenizer=self.target.tokenizer, strict=rounded)
         return self.target.score(fast)
+
+    def expected(self, sizes: Sizes) -> float:
+        """How many times as fast such sizes would be, by the table alone."""
+        seconds, fixed = self._times()
+        return seconds / (fixed + _sum(sizes, self._price))
 
     def _price(self, block: str, units: int) -> float:
         assert self._table is not None

@@ -71,7 +71,7 @@ class ArrayRows:
             self._file.write(self._header())
 
     def discard(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to discard."""
 
     def _begin(self, values: Mapping[str, object]) -> None:
         arrays = {name: value for name, value in values.items() if isinstance(value, self._np.ndarray)}

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertie.engine.runner import ReferenceRunner, Runner
+from bertie.engine.runner import PooledRows, ReferenceRunner, Runner
 from bertie.errors import InputError
 from bertie.model import BertModel, KeyValueCache, inputs
 from bertie.model.inputs import WantedMaps
@@ -163,6 +163,10 @@ class FastBert(BertModel):
             inputs.fits_positions(max(lengths), 0, self.config.max_input_length)
             ids = ids.pin_memory()
         return runner.last_state(ids, lengths)
+
+    def pooled(self, ids: Tensor, rows: PooledRows, modes: Sequence[str]) -> Tensor | None:
+        """As `Runner.pooled`."""
+        return self.runner.pooled(ids, rows, modes)
 
     def _padded(
         self,

@@ -59,6 +59,19 @@ class Outside:
     product: str  # where: "layer 3 down"
 
 
+@dataclass(frozen=True)
+class PooledRows:
+    """Rows end to end, and which tokens of each become one vector: `starts` and the `counts` after it, all `[rows]`.
+
+    The first of them is its text's `positions`-th, for a text that lies in several rows.
+    """
+
+    lengths: Tensor
+    starts: Tensor
+    counts: Tensor
+    positions: Tensor
+
+
 class Runner(Protocol):
     """All layers over one packed batch."""
 
@@ -78,6 +91,13 @@ class Runner(Protocol):
         """`[tokens, hidden]` of ids in the host's memory (pinned for a GPU), all of segment 0."""
         packing = Packing.of(list(lengths), device=self.device)
         return self(ids.to(self.device, non_blocking=True), None, None, packing, all_states=False)[-1]
+
+    def pooled(self, ids: Tensor, rows: PooledRows, modes: Sequence[str]) -> Tensor | None:
+        """`[rows, modes, hidden]` float32, sums where a mean is meant; None: `last_state` is all that there is.
+
+        Modes are those of running/pooling.py. A row of which no token counts has zeros, or the least number for "max".
+        """
+        return None
 
     @property
     def outside(self) -> Outside | None:

@@ -31,12 +31,13 @@ from bertie.defaults import default_embedding_model as default_embedding_model
 from bertie.engine.compile import DTYPES, dtype_name
 from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
+from bertie.engine.runner import PooledRows
 from bertie.errors import CheckpointError, InputError
 from bertie.family import related
 from bertie.loading import model_class, named_kind
 from bertie.model.inputs import ids_below
 from bertie.model.pretrained import BertPreTrainedModel
-from bertie.running.pooling import upload
+from bertie.running.pooling import Pieces, hear, pool, upload
 from bertie.running.rows import Row
 from bertie.text import BertTokenizer
 
@@ -44,10 +45,9 @@ ModelLike = Union[str, "os.PathLike[str]", BertPreTrainedModel, "OpenModel"]
 Ints = NDArray[np.int64]
 ENGINES = ("auto", "reference")
 
-# Tokens to a batch: enough to fill the device, few enough to stay in its caches. The engine's runners cut a batch into
-# what suits them, so theirs only has to be large; the reference computes a batch in one go.
+# Tokens to a batch of the reference, which computes it in one go: enough to fill the device, few enough to stay in its
+# caches. The engine's runners say what they like.
 _BUDGETS = {"cpu": 2048, "cuda": 32768}
-_ENGINE_BUDGETS = {"cpu": 4096, "cuda": 32768}
 # Types that only the engine has: the first on a CPU, the second on a GPU.
 _ENGINE_TYPES = ("int8", "fp8")
 
@@ -89,10 +89,12 @@ class OpenModel:
 
     def __post_init__(self) -> None:
         self.unused = self.config.max_position_embeddings - self.config.max_input_length
-        self.is_fast = isinstance(getattr(self.model, "base_model", None), FastBert)
+        base = getattr(self.model, "base_model", None)
+        fast = base if isinstance(base, FastBert) else None
+        self.is_fast = fast is not None
         if not self.budget:
-            budgets = _ENGINE_BUDGETS if self.is_fast else _BUDGETS
-            self.budget = budgets.get(self.device.type, _BUDGETS["cpu"])
+            own = _BUDGETS.get(self.device.type, _BUDGETS["cpu"])
+            self.budget = own if fast is None else fast.runner.token_budget
 
     @property
     def device(self) -> torch.device:
@@ -168,6 +170,16 @@ class OpenModel:
             return states
         self._tell(len(ids))
         return self.model.last_state(torch.from_numpy(ids), lengths.tolist())
+
+    def pooled(self, pieces: Pieces, modes: Sequence[str]) -> Tensor:
+        """`[rows, modes, hidden]` on the model's device, as `pool` gives them: by the engine, where it pools too."""
+        if isinstance(self.model, FastBert):
+            columns = map(torch.from_numpy, (pieces.lengths, pieces.starts, pieces.counts, pieces.positions))
+            found = self.model.pooled(torch.from_numpy(pieces.ids), PooledRows(*columns), modes)
+            if found is not None:
+                self._tell(len(pieces.ids))
+                return hear(found, pieces, modes)
+        return pool(self.last_states(pieces.ids, pieces.lengths), pieces, modes)
 
     def logits(self, rows: Sequence[Row]) -> Callable[[], Tensor]:
         """`[rows, num_labels]` float32 logits of a model that judges rows, on the CPU when they are asked for."""

@@ -140,16 +140,24 @@ def pool(packed: Tensor, pieces: Pieces, modes: Sequence[str]) -> Tensor:
     counted = packed
     if not np.array_equal(pieces.counts, pieces.lengths):
         counted = packed[upload(ranges(begins, pieces.counts), packed.device)]
-    return torch.stack([_pool(mode, packed, counted, pieces, begins) for mode in modes], dim=1)
+    return hear(torch.stack([_pool(mode, packed, counted, pieces, begins) for mode in modes], dim=1), pieces, modes)
+
+
+def hear(pooled: Tensor, pieces: Pieces, modes: Sequence[str]) -> Tensor:
+    """`[rows, modes, hidden]` with zeros in place of a first or last token that is not its text's own."""
+    for number, mode in enumerate(modes):
+        if mode in ("cls", "lasttoken"):
+            heard = (pieces.counts > 0) & (pieces.firsts if mode == "cls" else pieces.lasts)
+            if not heard.all():
+                pooled[:, number] *= upload(heard.astype(np.float32), pooled.device)[:, None]
+    return pooled
 
 
 def _pool(mode: str, packed: Tensor, counted: Tensor, pieces: Pieces, begins: Ints) -> Tensor:
-    """`[rows, hidden]`; zeros (and for "max" what is least) for a row that has no say."""
+    """`[rows, hidden]`; zeros (and for "max" what is least) for a row of which no token counts, or any token."""
     if mode in ("cls", "lasttoken"):
-        heard = (pieces.counts > 0) & (pieces.firsts if mode == "cls" else pieces.lasts)
         places = begins if mode == "cls" else begins + np.maximum(pieces.counts - 1, 0)
-        chosen = packed[upload(np.minimum(places, packed.shape[0] - 1), packed.device)]
-        return chosen if heard.all() else chosen * upload(heard.astype(np.float32), packed.device)[:, None]
+        return packed[upload(np.minimum(places, packed.shape[0] - 1), packed.device)]
     if mode == "max":
         least, lengths = torch.finfo(counted.dtype).min, upload(pieces.counts, packed.device)
         return torch.segment_reduce(counted, "max", lengths=lengths, axis=0, unsafe=True, initial=least)

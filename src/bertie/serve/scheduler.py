@@ -286,7 +286,7 @@ class Engine:
         return job
 
     def check_room(self, client: str = "", work: int = 0) -> None:
-        """Refuse work of about so many tokens if its queue has no room at all."""
+        """Refuse work of about this many tokens if its queue has no room at all."""
         with self._wake:
             self._check(self._queue(work), client, 0)
 

@@ -28,7 +28,7 @@ from bertie.defaults import default_embedding_model
 from bertie.errors import InputError
 from bertie.model import BertModel
 from bertie.running.open import ModelLike, OpenModel, is_named, open_model
-from bertie.running.pooling import Pieces, divide, join, pool, read_pooling
+from bertie.running.pooling import Pieces, divide, join, read_pooling
 from bertie.running.precision import NEED_RANGES, Numbers, check_precision, quantize
 from bertie.running.rows import Cuts, Cutting, cut_ids
 from bertie.running.sentence_folder import SentenceSettings, read_sentence_settings
@@ -270,7 +270,7 @@ class Embedder(SentenceTransformerMethods):
     @torch.inference_mode()
     def pooled(self, pieces: Pieces) -> Tensor:
         """`[rows, modes, hidden]` on the model's device: the model run over one batch, each row's tokens added up."""
-        return pool(self.loaded.last_states(pieces.ids, pieces.lengths), pieces, self.pooling.modes)
+        return self.loaded.pooled(pieces, self.pooling.modes)
 
     @torch.inference_mode()
     def finished(self, pooled: Tensor, pieces: Pieces, *, raw: bool = False, truncate_dim: int | None = None) -> Tensor:

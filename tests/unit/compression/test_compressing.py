@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -20,8 +21,10 @@ from tests.tiny_models import SENTENCES, saved, tokenizer
 import bertie
 from bertie.cli.commands.training.compress import command
 from bertie.cli.main import main
-from bertie.compression import cost, work
-from bertie.compression.layers import Sizes
+from bertie.compression import cost, run, work
+from bertie.compression.layers import Sizes, keep
+from bertie.compression.learning import Lesson, distilled
+from bertie.compression.targets import Target, open_target
 from bertie.engine.cpu import calibrate
 from bertie.errors import BertieError, CheckpointError, InputError
 from bertie.model.pretrained import BertPreTrainedModel
@@ -127,6 +130,13 @@ def test_what_is_left_is_fitted_to_the_original(arguments: dict[str, Any], monke
     assert off(fitted.output) < 0.5 * off(plain.output)
 
 
+def test_a_speed_that_was_missed_is_said(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "speedup", lambda *given: 1.3)  # whatever is cut
+    page = bertie.compress(**arguments, speedup=2).report
+    assert "**1.30 times** as fast" in page
+    assert "**That is less than the 2 times asked for**" in page
+
+
 def test_a_share_of_the_parameters(arguments: dict[str, Any]) -> None:
     result = bertie.compress(**arguments, size=0.8)
     model, original = bertie.load(result.output), bertie.load(arguments["model"])
@@ -172,7 +182,7 @@ def test_the_frontier_is_a_folder_of_models(arguments: dict[str, Any], monkeypat
     monkeypatch.setattr(work, "FRONTIER", (1.25, 1.5))
     result = bertie.compress(**arguments, speedup=1.5, frontier=True)
     folders = sorted(path for path in result.output.iterdir() if path.is_dir())
-    assert [folder.name for folder in folders] == [f"{point.speedup:.2f}x" for point in result.frontier[1:]]
+    assert [folder.name for folder in folders] == ["1.25x", "1.5x"]
     assert (result.output / "compress.md").is_file()
     for folder in folders:
         assert bertie.classify("the dog", model=folder).label in ("no", "yes")
@@ -210,6 +220,53 @@ def test_plain_texts_do_for_vectors_and_masked_words(task: str, name: str, tmp_p
     else:
         assert 0 <= result.point.score <= 1
         assert bertie.fill("the [MASK]", model=result.output)
+
+
+@pytest.mark.usefixtures("_computed_times")
+@pytest.mark.parametrize(("task", "name"), [("embed", "BertModel"), ("fill", "BertForMaskedLM")])
+def test_plain_texts_teach_the_answers_of_the_original(task: str, name: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", name)
+    target = open_target(task, folder, texts(60), texts(400, seed=1), tokenizer(), None)
+    cut = keep(target.model, [[0], [1], [2]], [torch.arange(4)] * 3)
+    lesson = Lesson(task, folder, None, None, epochs=8)
+    learned = distilled(target, cut, lesson, str(tmp_path), lambda line: None)
+
+    def off(model: BertPreTrainedModel) -> float:
+        with torch.no_grad():
+            pairs = [(target.answers(model, b), target.answers(target.model, b)) for b in target.fit]
+        return sum(float((ours - theirs).square().sum()) for ours, theirs in pairs)
+
+    assert Sizes.of(learned) == Sizes.of(cut)
+    assert learned.config.hidden_dropout_prob == target.model.config.hidden_dropout_prob
+    assert off(learned) < 0.8 * off(cut)
+
+
+@pytest.mark.usefixtures("_computed_times")
+def test_vectors_are_learned_by_the_command_too(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", "BertModel")
+    result = bertie.compress(
+        folder, task="embed", data=texts(40), train=texts(200, seed=1), epochs=4, speedup=3, output=tmp_path / "small"
+    )
+    untrained = bertie.compress(
+        folder, task="embed", data=texts(40), train=texts(200, seed=1), epochs=0, speedup=3, output=tmp_path / "plain"
+    )
+    assert result.point.trained == 4
+    assert result.point.score > untrained.point.score
+    assert bertie.embed("the dog", model=result.output).shape == (32,)
+
+
+def test_a_model_that_learns_nothing_good_is_not_kept(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoiled(target: Target, student: BertPreTrainedModel, *given: object) -> BertPreTrainedModel:
+        worse = copy.deepcopy(student)
+        worse.classifier.weight.data.neg_()
+        return worse
+
+    monkeypatch.setattr(run, "distilled", spoiled)
+    result = bertie.compress(**arguments, speedup=1.5, train=arguments["data"], epochs=1)
+    assert result.point.trained == 0
+    assert result.point.score > 0.6
 
 
 def test_a_trimmed_vocabulary_alone(tmp_path: Path) -> None:
@@ -312,14 +369,23 @@ KILLED = """
 import os, signal, sys
 import bertie
 from bertie.compression import run
-run.write_report = lambda report, folder: os.kill(os.getpid(), signal.SIGKILL)
+
+def half(tables, place, *, whole):
+    (place / "model.safetensors").write_bytes(b"half of it")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[3] == "model":
+    run.copy_folder = half
+else:
+    run.write_report = lambda report, folder: os.kill(os.getpid(), signal.SIGKILL)
 bertie.compress(sys.argv[1], vocab_from=["the dog and the fox"], output=sys.argv[2])
 """
 
 
-def test_killed_while_it_writes_it_leaves_no_folder(classifier: tuple[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("during", ["model", "report"])
+def test_killed_while_it_writes_it_leaves_no_folder(during: str, classifier: tuple[str, Any], tmp_path: Path) -> None:
     output = tmp_path / "small"
-    done = subprocess.run([sys.executable, "-c", KILLED, classifier[0], str(output)], env=os.environ.copy())
+    done = subprocess.run([sys.executable, "-c", KILLED, classifier[0], str(output), during], env=os.environ.copy())
     assert done.returncode == -signal.SIGKILL
     assert not output.exists()
     bertie.compress(classifier[0], vocab_from=["the dog and the fox"], output=output)

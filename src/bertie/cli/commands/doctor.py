@@ -19,7 +19,7 @@ from bertie.errors import CheckpointNotFound
 from bertie.text.wordpiece.native import load_library
 
 _PACKAGES = ("torch", "tokenizers", "safetensors", "huggingface_hub", "numpy", "click", "rich", "pyarrow")
-_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
+_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "bf16", "i8mm")
 
 
 @click.command("doctor", epilog="\b\nExamples:\n  bertie doctor\n  bertie doctor --json")
@@ -44,6 +44,7 @@ def command(as_json: bool) -> None:
 def _facts() -> dict[str, str]:
     import torch
 
+    from bertie.engine.cpu.describe import kernels_line, threads_line
     from bertie.ops.attention import BACKENDS
 
     facts = {}
@@ -57,23 +58,14 @@ def _facts() -> dict[str, str]:
         facts["GPU"] = "none that torch can use"
     packed = "varlen (half precision), else sdpa by groups" if torch.cuda.is_available() else "sdpa by groups"
     facts["attention"] = f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}"
-    facts["engine"] = _engine(torch.cuda.is_available())
+    gpu = "bfloat16, float16 and fp8" if torch.cuda.is_available() else "no GPU"
+    facts["engine"] = f"CPU: {kernels_line()}; GPU: {gpu}"
+    facts["CPU threads"] = threads_line()
     facts["tokenizer"] = "Rust, and C++ for many texts" if load_library() else "Rust; the C++ form was not built"
     facts["default model"] = _found(BESIDE, lambda: str(shipped_folder(BESIDE)))  # not fetched for this
     facts["default language model"] = _found("bertie-mini (fill, next, features)", default_language_model)
     facts["hub cache"] = _hub_cache()
     return facts
-
-
-def _engine(has_gpu: bool) -> str:
-    from bertie.engine.cpu.library import instruction_set
-
-    kernels = instruction_set()
-    cpu = (
-        f"C++ kernels on {kernels} (float32, int8)" if kernels else "the C++ kernels were not built; the reference runs"
-    )
-    gpu = "bfloat16, float16 and fp8" if has_gpu else "no GPU"
-    return f"CPU: {cpu}; GPU: {gpu}"
 
 
 def _version(name: str) -> str:
@@ -90,7 +82,7 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     lines = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     fields = {key.strip(): value.strip() for key, value in lines.items()}
-    has = set(fields.get("flags", "").split())
+    has = set(fields.get("flags", fields.get("Features", "")).split())  # the second on ARM
     return f"{fields.get('model name', platform.machine())} ({' '.join(f for f in _FEATURES if f in has)})"
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from bertie.engine.calibration import PRODUCTS, Key, products_of
 from bertie.engine.cpu.cores import check_threads, own_quota
-from bertie.engine.cpu.library import load_library
-from bertie.engine.runner import AS_IT_IS, Options, Outside, Refused, Runner, embedding_tables
+from bertie.engine.cpu.library import bfloat16_instructions, load_library
+from bertie.engine.runner import AS_IT_IS, Options, Outside, PooledRows, Refused, Runner, embedding_tables
 from bertie.errors import CalibrationWarning, InputError
 from bertie.model import BertEmbeddings, BertLayer, BertModel
 from bertie.model.activations import activation
@@ -41,6 +41,9 @@ _ACTIVATIONS = {
     "gelu_accurate": 1,
     "relu": 2,
 }
+_FLOAT, _INT8, _BFLOAT16 = 0, 1, 2  # and kinds of products
+# How csrc/encoder.cpp counts ways of pooling; what means divide their sums by is the caller's.
+_POOLING = {"cls": 0, "max": 1, "mean": 2, "mean_sqrt_len_tokens": 2, "weightedmean": 3, "lasttoken": 4}
 _NO_ROW = 2  # bertie_forward's answer to ids that a table does not have
 _WIDE = 3  # and to texts with rows wider than the limits, which are in its result all the same
 _TIMES = 2.0  # a row this many times as wide as any of the calibration has lost one of its eight bits
@@ -53,12 +56,25 @@ def padded(size: int) -> int:
 
 
 class CpuRunner(Runner):
-    """All layers in float32, or in int8 where `smoothing` says so."""
+    """All layers in the model's own dtype, float32 or bfloat16, or in int8 where `smoothing` says so.
 
-    def __init__(self, model: BertModel, smoothing: Smoothing | None = None, *, threads: int | None = None) -> None:
+    In bfloat16 the numbers that a product multiplies are rounded; sums, softmax, LayerNorm and what is added up from
+    layer to layer are float32.
+    """
+
+    def __init__(
+        self,
+        model: BertModel,
+        smoothing: Smoothing | None = None,
+        *,
+        bfloat16: bool | None = None,
+        threads: int | None = None,
+    ) -> None:
         self._library = library = self.check(model)
         config = model.config
-        self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.device = torch.device("cpu")
+        self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
+        self._bfloat16 = self.dtype == torch.bfloat16 if bfloat16 is None else bfloat16
         self.smoothing = dict(smoothing or {})
         self.threads = check_threads(threads)
         self.token_budget = max(4096, 1024 * self._team)  # it cuts batches itself: enough for several pieces a thread
@@ -71,10 +87,11 @@ class CpuRunner(Runner):
         self._warned, self._lock = False, threading.Lock()
         embeddings = model.embeddings
         norm = embeddings.LayerNorm
-        # C reads these three where they are; everything else is copied and laid out anew.
+        # C reads these three where they are; everything else is copied into another layout.
         self._tables = [table.float().contiguous() for table in embedding_tables(embeddings)]
         self._padding = config.position_padding
-        self._zeros = torch.zeros(self.width)
+        # Held until C has copied them: in bfloat16 these are copies of their own.
+        norms = [_plain(x) if embeddings.project is None else torch.zeros(self.width) for x in (norm.weight, norm.bias)]
         head = config.attention_head_size
         self._handle = library.bertie_model_new(
             self.width,
@@ -85,8 +102,7 @@ class CpuRunner(Runner):
             config.layer_norm_eps,
             _ACTIVATIONS[str(config.hidden_act)],
             *map(address, self._tables),
-            address(_plain(norm.weight) if embeddings.project is None else self._zeros),
-            address(_plain(norm.bias) if embeddings.project is None else self._zeros),
+            *map(address, norms),
         )
         _check(self._handle is None)
         library.bertie_rows(self._handle, *map(len, self._tables))
@@ -131,7 +147,7 @@ class CpuRunner(Runner):
 
     @classmethod
     def of(cls, model: BertModel, options: Options) -> CpuRunner:
-        if options.dtype == "float32":
+        if options.dtype != "int8":
             return cls(model, threads=options.threads)
         from bertie.engine.cpu.calibrate import int8_runner
 
@@ -194,11 +210,10 @@ class CpuRunner(Runner):
             if part == "out":  # its input lies in padded heads
                 inverse = F.pad(inverse.view(-1, head), (0, padded(head) - head), value=1.0).flatten()
             inverse = F.pad(inverse, (0, weight.shape[1] - len(inverse)), value=1.0).contiguous()
+        kind = _INT8 if smooth is not None else _BFLOAT16 if self._bfloat16 else _FLOAT
         which, (rows, columns) = PRODUCTS.index(part), weight.shape
-        status = self._library.bertie_linear(
-            self._handle, number, which, columns, rows, address(weight), address(bias), address(inverse), self._team
-        )
-        _check(status)
+        arrays = map(address, (weight, bias, inverse))
+        _check(self._library.bertie_linear(self._handle, number, which, kind, columns, rows, *arrays, self._team))
 
     def __call__(
         self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
@@ -208,8 +223,8 @@ class CpuRunner(Runner):
         if positions is None and self._padding is not None:
             positions = packing.positions(ids, self._padding)
         type_ids, positions = (None if x is None else x.long().contiguous() for x in (type_ids, positions))
-        out = torch.empty(tokens, self.width)
-        states = torch.empty(self.num_layers + 1, tokens, self.width) if all_states else None
+        out = torch.empty(tokens, self.width, dtype=self.dtype)
+        states = torch.empty(self.num_layers + 1, tokens, self.width, dtype=self.dtype) if all_states else None
         status = self._library.bertie_forward(
             self._handle,
             address(ids),
@@ -219,21 +234,52 @@ class CpuRunner(Runner):
             packing.num_texts,
             address(out),
             address(states),
+            self.dtype == torch.bfloat16,
             self._team,
         )
+        self._checked(status, ids, type_ids, positions, packing)
+        return [out] if states is None else list(states)
+
+    def _checked(
+        self, status: int, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing
+    ) -> None:
         if status == _NO_ROW:
             self._refuse(ids, type_ids, positions, packing)
         if status == _WIDE:
             self._warn()
         else:
             _check(status)
-        return [out] if states is None else list(states)
 
     def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        return self(ids, None, None, self._packing(lengths), all_states=False)[-1]
+
+    def pooled(self, ids: Tensor, rows: PooledRows, modes: Sequence[str]) -> Tensor:
+        packing = self._packing(rows.lengths.tolist())
+        ids = ids.long().contiguous()
+        positions = None if self._padding is None else packing.positions(ids, self._padding).long().contiguous()
+        vectors = torch.empty(packing.num_texts, len(modes), self.width)
+        columns = [column.contiguous() for column in (rows.starts, rows.counts, rows.positions)]
+        chosen = torch.tensor([_POOLING[mode] for mode in modes], dtype=torch.int32)
+        status = self._library.bertie_pooled(
+            self._handle,
+            address(ids),
+            address(positions),
+            address(packing.cu_seqlens),
+            packing.num_texts,
+            *map(address, columns),
+            address(chosen),
+            len(modes),
+            address(vectors),
+            self._team,
+        )
+        self._checked(status, ids, None, positions, packing)
+        return vectors
+
+    def _packing(self, lengths: Sequence[int]) -> Packing:
         longest = len(self._tables[1]) - (0 if self._padding is None else self._padding + 1)
         if max(lengths) > longest:  # said of the text; the library would speak of a position
             fits_positions(max(lengths), 0, longest)
-        return self(ids, None, None, Packing(tuple(lengths)), all_states=False)[-1]
+        return Packing(tuple(lengths))
 
     def _refuse(self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing) -> None:
         """Say what the tables do not have: they may be others than those of the model that checked its input."""
@@ -295,6 +341,9 @@ class CpuRunner(Runner):
 
     def describe(self) -> str:
         name = self._library.bertie_instruction_set().decode()
+        if self._bfloat16:
+            how = bfloat16_instructions() or "rounded numbers, multiplied as float32"
+            return f"C++ bfloat16 ({name}; {how})"
         if not self.num_int8:
             return f"C++ float32 ({name})"
         kept = self.num_products - self.num_int8

@@ -11,6 +11,7 @@ import click
 
 from bertie.checkpoint.shipped import SHIPPED, installed, shipped_folder
 from bertie.cli.support.show import console, table
+from bertie.config.relatives import MODEL_TYPES
 
 # What the end of a class's name says that a model is for.
 _TASKS = {
@@ -86,8 +87,6 @@ def _below(folder: Path) -> Iterator[dict[str, str]]:
 
 def _described(name: str, folder: Path) -> Iterator[dict[str, str]]:
     """What a folder with a config.json holds; nothing where it is no BERT or has no weights."""
-    from bertie.config.relatives import MODEL_TYPES
-
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

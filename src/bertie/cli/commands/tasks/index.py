@@ -42,6 +42,9 @@ Examples:
     "--id-column", metavar="NAME", help="Column of the ids. [default: found by its name, or rows are numbered]"
 )
 @click.option(
+    "--vector-column", metavar="NAME", help="Column of vectors that are there already, as `bertie bulk embed` has them."
+)
+@click.option(
     "--input-format",
     type=click.Choice(["txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow"]),
     help="Format of the corpus. [default: by its ending]",
@@ -64,6 +67,7 @@ def command(
     add: bool,
     column: str | None,
     id_column: str | None,
+    vector_column: str | None,
     input_format: str | None,
     encoding: str,
     delimiter: str | None,
@@ -81,11 +85,11 @@ def command(
     with _left_as_it_was(Path(output)) as held:
         if add:
             index = bertie.Index.open(output, **chosen.settings, partial=True)
-            index.add(rows, text_column=column, id_column=id_column, skip_bad=skip_bad)
+            index.add(rows, text_column=column, id_column=id_column, vector_column=vector_column, skip_bad=skip_bad)
         else:
             index = bertie.build_index(
-                rows, output, **chosen.settings, text_column=column, id_column=id_column, store=store, long=long,
-                skip_bad=skip_bad,
+                rows, output, **chosen.settings, text_column=column, id_column=id_column, vector_column=vector_column,
+                store=store, long=long, skip_bad=skip_bad,
             )  # fmt: skip
         if not len(index):
             raise DataError(f"{rows.name}: there is nothing in it to index.", "Give a file with at least one text.")

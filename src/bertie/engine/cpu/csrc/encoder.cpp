@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfloat>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -86,9 +87,10 @@ struct Width {
 
 // Everything a chunk needs on its way.
 struct Workspace {
-    Array<float> x, y, qkv, context, wide, scale, zero;
-    Array<uint16_t> rounded;  // large enough for either kind of activation
-    Array<float> scratch;     // attention's, a part for each member
+    Array<float> x, y, scale, zero;
+    Array<float> qkv, context, wide;  // or bfloat16, where what reads them takes it
+    Array<float> rounded;             // large enough for any kind of activation
+    Array<float> scratch;             // attention's, a part for each member
     int rows = 0;
 };
 
@@ -122,15 +124,16 @@ struct Model {
         }
         if (!found) found = std::make_unique<Workspace>();
         if (found->rows < rows) {
+            const size_t squares = rows + 32;  // bfloat16's products read whole ones
             found->rows = rows;
             found->x.resize((size_t)rows * padded);
             found->y.resize((size_t)rows * padded);
-            found->qkv.resize((size_t)rows * most_qkv);
-            found->context.resize((size_t)rows * most_context);
-            found->wide.resize((size_t)FEED_FORWARD * most_wide);
+            found->qkv.resize(squares * most_qkv);
+            found->context.resize(squares * depth_of(most_context));
+            found->wide.resize((size_t)FEED_FORWARD * depth_of(most_wide));
             found->scale.resize(rows);
             found->zero.resize(rows);
-            found->rounded.resize(std::max((size_t)rows * most_input, (size_t)FEED_FORWARD * most_wide));
+            found->rounded.resize(std::max(squares * depth_of(most_input), (size_t)FEED_FORWARD * depth_of(most_wide)));
         }
         if (found->scratch.size() < scratch) found->scratch.resize(scratch);
         return found;
@@ -141,11 +144,23 @@ struct Model {
     }
 };
 
+// Of each text, from its token `starts` on, `counts` tokens become one vector for each mode; the first of them is the
+// text's `positions`-th where a text has several rows.
+enum Mode { FIRST = 0, MAXIMUM = 1, SUM = 2, WEIGHTED_SUM = 3, LAST = 4 };
+struct Pooled {
+    const int64_t *starts, *counts, *positions;  // [texts]
+    const int32_t *modes;
+    int num_modes;
+    float *vectors;  // [texts, modes, width], or null
+};
+
 struct Batch {
     const int64_t *ids, *types, *positions;  // types and positions may be null: 0, and a text's own 0, 1, 2, …
     const int32_t *ends;                     // [texts + 1]
-    float *out;                              // [tokens, width]
-    float *states;                           // [layers + 1, tokens, width], or null
+    void *out;                               // [tokens, width], or null
+    void *states;                            // [layers + 1, tokens, width], or null
+    bool half;                               // whether the two are bfloat16
+    Pooled pooled;
     int tokens;
     std::atomic<bool> *outside;              // [texts]: whether a row of this text was wider than its product's limit
 };
@@ -168,20 +183,23 @@ struct Walk {
     int begin(int count) const { return (int)((long)count * member / size); }
     int end(int count) const { return (int)((long)count * (member + 1) / size); }
 
-    // Rows [from, from + rows) of the chunk.
-    void product(size_t layer, int which, const float *x, long ldx, int from, int rows, float *out, long ldo,
+    // Rows [from, from + rows) of the chunk. `half`: x is bfloat16 already, as a BFLOAT16 product reads it.
+    void product(size_t layer, int which, const void *x, long ldx, bool half, int from, int rows, Output out,
                  Epilogue epilogue, const float *residual, long ldr, Activation activation = RELU) {
         const Linear &linear = model.layers[layer].linear[which].view;
         const Kernels &kernels = *model.kernels;
-        Rounded rounded{space.rounded.get(), linear.K, space.scale.get(), space.zero.get()};
-        if (linear.int8) {
-            kernels.round_rows(x, ldx, begin(rows), end(rows), linear.K, linear.inverse_smooth, &rounded);
-            watch(model.widths[4 * layer + which], from, begin(rows), end(rows));
+        const float *floats = static_cast<const float *>(x);
+        Rounded rounded{x, ldx, space.scale.get(), space.zero.get()};
+        if (linear.kind != FLOAT && !half) {
+            rounded.q = space.rounded.get();
+            rounded.ld = linear.kind == INT8 ? linear.K : depth_of(linear.K);
+            kernels.round_rows(floats, ldx, begin(rows), end(rows), &linear, &rounded);
+            if (linear.kind == INT8) watch(model.widths[4 * layer + which], from, begin(rows), end(rows));
             barrier.wait(size);
         }
         const int tiles = (linear.N + kernels.tile - 1) / kernels.tile;
-        kernels.multiply(&linear, x, ldx, &rounded, 0, rows, begin(tiles), end(tiles), out, ldo, epilogue,
-                         activation, residual, ldr);
+        kernels.multiply(&linear, floats, ldx, &rounded, rows, begin(tiles), end(tiles), out, epilogue, activation,
+                         residual, ldr);
         barrier.wait(size);
     }
 
@@ -235,23 +253,43 @@ struct Walk {
         if (!projected) return;
         const Linear &linear = model.project.view;
         const int tiles = (linear.N + model.kernels->tile - 1) / model.kernels->tile;
-        model.kernels->multiply(&linear, normal, padded, nullptr, 0, chunk.tokens, begin(tiles), end(tiles),
-                                space.x.get(), model.padded, PLAIN, RELU, nullptr, 0);
+        model.kernels->multiply(&linear, normal, padded, nullptr, chunk.tokens, begin(tiles), end(tiles),
+                                {space.x.get(), model.padded, false}, PLAIN, RELU, nullptr, 0);
         barrier.wait(size);
     }
 
-    void attention(const Layer &layer) {
+    // Whether attention reads bfloat16, and whether the product after it, or after an activation, does.
+    bool half_attention(const Layer &layer) const { return model.kernels->half && layer.linear[QKV].view.kind != FLOAT; }
+    bool half_input(const Layer &layer, int which) const {
+        return model.kernels->half && layer.linear[which].view.kind == BFLOAT16;
+    }
+
+    void attention(const Layer &layer, Output context) {
         const int wide = layer.heads * model.head_width, jobs = (chunk.last_text - chunk.first_text) * layer.heads;
+        const bool half = half_attention(layer);
         const long ld = 3L * wide;
         for (int job = begin(jobs); job < end(jobs); job++) {
             const int text = chunk.first_text + job / layer.heads, head = job % layer.heads;
             const int length = batch.ends[text + 1] - batch.ends[text];
             const long row = batch.ends[text] - chunk.first_token, column = (long)head * model.head_width;
-            const float *q = space.qkv.get() + row * ld + column;
+            const long place = row * context.ld + column;
             const float *bias =
                 model.longest ? model.bias.get() + head * model.bias_stride + model.longest - 1 : nullptr;
-            model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
-                                  space.context.get() + row * wide + column, wide, scratch);
+            if (half) {
+                const uint16_t *q = reinterpret_cast<const uint16_t *>(space.qkv.get()) + row * ld + column;
+                uint16_t *halves = static_cast<uint16_t *>(context.data);
+                float *floats = static_cast<float *>(context.data);
+                const Output out{context.half ? (void *)(halves + place) : floats + place, context.ld, context.half};
+                model.kernels->attend_half(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
+                                           out, scratch);
+                if (context.half && head == layer.heads - 1)
+                    for (long i = row; i < row + length; i++)
+                        for (long j = wide; j < context.ld; j++) halves[i * context.ld + j] = 0;
+            } else {
+                const float *q = space.qkv.get() + row * ld + column;
+                model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
+                                      static_cast<float *>(context.data) + place, context.ld, scratch);
+            }
         }
         barrier.wait(size);
     }
@@ -267,13 +305,51 @@ struct Walk {
 
     // What is rounded to eight bits next need not be exact before.
     Activation activation(const Layer &layer) const {
-        return model.activation == GELU_ERF && layer.linear[DOWN].view.int8 ? GELU_COARSE : model.activation;
+        return model.activation == GELU_ERF && layer.linear[DOWN].view.kind == INT8 ? GELU_COARSE : model.activation;
     }
 
-    void give(float *to) {
-        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++)
-            std::memcpy(to + (long)(chunk.first_token + row) * model.width, space.x.get() + (long)row * model.padded,
-                        model.width * sizeof(float));
+    // State number `state` of all that `to` has room for.
+    void give(void *to, size_t state) {
+        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++) {
+            const float *from = space.x.get() + (long)row * model.padded;
+            const size_t place = (state * batch.tokens + chunk.first_token + row) * model.width;
+            if (!batch.half) {
+                std::memcpy(static_cast<float *>(to) + place, from, model.width * sizeof(float));
+                continue;
+            }
+            uint16_t *halves = static_cast<uint16_t *>(to) + place;
+            for (int i = 0; i < model.width; i++) {
+                uint32_t bits;
+                std::memcpy(&bits, from + i, 4);
+                halves[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // the nearest, ties to even
+            }
+        }
+    }
+
+    // Tokens are added up one after the other: the same bits in any company.
+    void pool() {
+        const Pooled &pooled = batch.pooled;
+        const int texts = chunk.last_text - chunk.first_text, width = model.width;
+        for (int text = chunk.first_text + begin(texts); text < chunk.first_text + end(texts); text++) {
+            const int64_t count = pooled.counts[text], begins = batch.ends[text] - chunk.first_token;
+            const float *first = space.x.get() + (begins + pooled.starts[text]) * model.padded;
+            for (int mode = 0; mode < pooled.num_modes; mode++) {
+                float *to = pooled.vectors + ((size_t)text * pooled.num_modes + mode) * width;
+                const int which = pooled.modes[mode];
+                const float *one = which == LAST ? first + (count - 1) * model.padded : first;
+                std::fill(to, to + width, which == MAXIMUM ? -FLT_MAX : 0.f);
+                if (!count) continue;
+                if (which == FIRST || which == LAST) std::copy(one, one + width, to);
+                for (int64_t token = 0; token < count && which != FIRST && which != LAST; token++) {
+                    const float *from = first + token * model.padded;
+                    const float weight = which == WEIGHTED_SUM ? (float)(pooled.positions[text] + token + 1) : 1;
+                    if (which == MAXIMUM)
+                        for (int i = 0; i < width; i++) to[i] = from[i] > to[i] || from[i] != from[i] ? from[i] : to[i];
+                    else
+                        for (int i = 0; i < width; i++) to[i] += from[i] * weight;
+                }
+            }
+        }
     }
 
     void run() {
@@ -281,30 +357,36 @@ struct Walk {
         const long padded = model.padded;
         float *x = space.x.get(), *y = space.y.get();
         embed();
-        if (batch.states) give(batch.states);
+        if (batch.states) give(batch.states, 0);
         for (size_t number = 0; number < model.layers.size(); number++) {
             const Layer &layer = model.layers[number];
             const int wide = layer.heads * model.head_width, inner = layer.linear[UP].view.N;
             if (layer.heads) {
-                product(number, QKV, x, padded, 0, rows, space.qkv.get(), 3L * wide, PLAIN, nullptr, 0);
-                attention(layer);
-                product(number, OUT, space.context.get(), wide, 0, rows, y, padded, RESIDUAL, x, padded);
+                const bool half = half_input(layer, OUT);
+                const Output context{space.context.get(), half ? depth_of(wide) : wide, half};
+                product(number, QKV, x, padded, false, 0, rows, {space.qkv.get(), 3L * wide, half_attention(layer)},
+                        PLAIN, nullptr, 0);
+                attention(layer, context);
+                product(number, OUT, context.data, context.ld, half, 0, rows, {y, padded, false}, RESIDUAL, x, padded);
             } else {
                 add_bias(layer.linear[OUT], x, y);
             }
             norm(layer.norm_weight[0], layer.norm_bias[0], y, x);
             if (!inner) add_bias(layer.linear[DOWN], x, y);
+            const bool half = half_input(layer, DOWN);
+            const Output hidden{space.wide.get(), half ? depth_of(inner) : inner, half};
             for (int from = 0; inner && from < rows; from += FEED_FORWARD) {
                 const int some = std::min(FEED_FORWARD, rows - from);
-                product(number, UP, x + from * padded, padded, from, some, space.wide.get(), inner, ACTIVATE, nullptr,
-                        0, activation(layer));
-                product(number, DOWN, space.wide.get(), inner, from, some, y + from * padded, padded, RESIDUAL,
-                        x + from * padded, padded);
+                product(number, UP, x + from * padded, padded, false, from, some, hidden, ACTIVATE, nullptr, 0,
+                        activation(layer));
+                product(number, DOWN, hidden.data, hidden.ld, half, from, some, {y + from * padded, padded, false},
+                        RESIDUAL, x + from * padded, padded);
             }
             norm(layer.norm_weight[1], layer.norm_bias[1], y, x);
-            if (batch.states) give(batch.states + (long)(number + 1) * batch.tokens * model.width);
+            if (batch.states) give(batch.states, number + 1);
         }
-        give(batch.out);
+        if (batch.out) give(batch.out, 0);
+        if (batch.pooled.vectors) pool();
         barrier.wait(size);
     }
 };
@@ -349,16 +431,16 @@ int useful(const Model &model, const Chunk &chunk, int size) {
     return (int)std::max<int64_t>(1, std::min<int64_t>(paying, std::max(4, size / 2)));
 }
 
-// A product made ready; inverse_smooth null makes it a float one.
-void fill(Model &model, OwnedLinear &owned, int K, int N, const float *weight, const float *bias,
+// A product made ready. INT8 alone has an inverse_smooth.
+void fill(Model &model, OwnedLinear &owned, Kind kind, int K, int N, const float *weight, const float *bias,
           const float *inverse_smooth, int threads) {
     owned = OwnedLinear();
     owned.bias = copied(bias, N, N);
     owned.view.K = K;
     owned.view.N = N;
-    owned.view.int8 = inverse_smooth != nullptr;
+    owned.view.kind = kind;
     owned.view.bias = owned.bias.get();
-    if (inverse_smooth) {
+    if (kind == INT8) {
         owned.inverse_smooth = copied(inverse_smooth, K, K);
         owned.column_scale.resize(N);
         owned.column_sum.resize(N);
@@ -366,12 +448,60 @@ void fill(Model &model, OwnedLinear &owned, int K, int N, const float *weight, c
         owned.view.column_scale = owned.column_scale.get();
         owned.view.column_sum = owned.column_sum.get();
     }
-    owned.tiles.resize(model.kernels->tiles_bytes(K, N, owned.view.int8));
+    owned.tiles.resize(model.kernels->tiles_bytes(K, N, kind));
     owned.view.tiles = owned.tiles.get();
     const int tiles = (N + model.kernels->tile - 1) / model.kernels->tile;
     run_team(threads, [&](int member, int size) {
         for (int tile = member; tile < tiles; tile += size) model.kernels->pack(weight, &owned.view, tile);
     });
+}
+
+// All chunks of a batch, by a team; bertie_forward says what comes back.
+int forward(Model &model, Batch batch, int texts, int threads) {
+    try {
+        const std::unique_ptr<std::atomic<bool>[]> outside(new std::atomic<bool>[texts]());
+        batch.outside = outside.get();
+        if (!in_tables(model, batch, texts)) return 2;
+        std::vector<Chunk> chunks = cut(batch.ends, texts, threads);
+        int most = 0, longest = 0;
+        for (const Chunk &chunk : chunks) {
+            most = std::max(most, chunk.tokens);
+            longest = std::max(longest, chunk.longest);
+        }
+        // Longest first, so that the last ones to finish are short.
+        std::sort(chunks.begin(), chunks.end(), [](const Chunk &a, const Chunk &b) {
+            return a.longest != b.longest ? a.longest > b.longest : a.first_token < b.first_token;
+        });
+        const int count = (int)chunks.size();
+        const size_t scratch = (model.kernels->attention_scratch(longest, model.head_width) + 15) / 16 * 16;
+        const std::unique_ptr<Barrier[]> meetings(new Barrier[threads]);
+        std::vector<std::unique_ptr<Workspace>> spaces(threads);
+        std::atomic<int> next{0};
+        for (int i = 0; i < std::min(threads, count); i++) spaces[i] = model.take(most, i ? 0 : threads * scratch);
+        run_team(threads, [&](int member, int size) {
+            float *own = spaces[0]->scratch.get() + member * scratch;
+            // Every member takes as many chunks as the others; groups of them share what then remains.
+            const int rest = count % size, single = count - rest;
+            for (int mine; (mine = next.fetch_add(1)) < single;)
+                Walk{model, batch, chunks[mine], *spaces[member], own, meetings[0], 0, 1}.run();
+            if (!rest) return;
+            const int group = (int)((long)member * rest / size);
+            const int first = (group * size + rest - 1) / rest, last = ((group + 1) * size + rest - 1) / rest;
+            const Chunk &chunk = chunks[single + group];
+            const int members = std::min(last - first, useful(model, chunk, size));
+            if (member - first >= members) return;
+            meetings[group].wait(members);  // the first of them may still be using its workspace
+            Workspace &space = *spaces[single ? first : group];
+            Walk{model, batch, chunk, space, own, meetings[group], member - first, members}.run();
+        });
+        for (auto &space : spaces)
+            if (space) model.give_back(std::move(space));
+        const int64_t found = std::count(outside.get(), outside.get() + texts, true);
+        model.texts_outside.fetch_add(found, std::memory_order_relaxed);
+        return found ? 3 : 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
 }
 
 }  // namespace
@@ -380,8 +510,10 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 7; }
+API int bertie_version() { return 8; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
+// The instructions that multiply bfloat16; null where float32's do it, over rounded numbers.
+API const char *bertie_bfloat16() { return best_kernels()->bfloat16; }
 
 API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,
                            const float *words, const float *positions, const float *types, const float *norm_weight,
@@ -447,7 +579,7 @@ API int bertie_projection(void *handle, int width, int K, int N, const float *we
         model->table_width = width;
         model->norm_weight = copied(norm_weight, width, K);
         model->norm_bias = copied(norm_bias, width, K);
-        fill(*model, model->project, K, N, weight, bias, nullptr, threads);
+        fill(*model, model->project, FLOAT, K, N, weight, bias, nullptr, threads);
         return 0;
     } catch (const std::bad_alloc &) {
         return 1;
@@ -473,13 +605,13 @@ API int bertie_bias(void *handle, int heads, int longest, const float *table) {
     }
 }
 
-// weight [N, K], bias [N], K and N multiples of 16, 0 too. inverse_smooth [K] makes it an int8 product, null a float
-// one.
-API int bertie_linear(void *handle, int number, int which, int K, int N, const float *weight, const float *bias,
-                      const float *inverse_smooth, int threads) {
+// weight [N, K], bias [N], K and N multiples of 16, 0 too. kind as in kernels.h; INT8 takes inverse_smooth [K].
+API int bertie_linear(void *handle, int number, int which, int kind, int K, int N, const float *weight,
+                      const float *bias, const float *inverse_smooth, int threads) {
     try {
         Model *model = static_cast<Model *>(handle);
-        fill(*model, model->layers[number].linear[which], K, N, weight, bias, inverse_smooth, threads);
+        fill(*model, model->layers[number].linear[which], static_cast<Kind>(kind), K, N, weight, bias, inverse_smooth,
+             threads);
         model->most_wide = std::max(model->most_wide, which == UP ? N : 0);
         return 0;
     } catch (const std::bad_alloc &) {
@@ -501,52 +633,19 @@ API int64_t bertie_outside(void *handle, float *widest) {
 }
 
 // 0 when done, 3 when done and texts were outside; 1 when memory ran out, 2 for ids that a table does not have.
+// out and states are float32, or bfloat16 where `half` is not 0.
 API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, const int64_t *positions,
-                       const int32_t *ends, int texts, float *out, float *states, int threads) {
-    try {
-        Model *model = static_cast<Model *>(handle);
-        const std::unique_ptr<std::atomic<bool>[]> outside(new std::atomic<bool>[texts]());
-        const Batch batch{ids, types, positions, ends, out, states, ends[texts], outside.get()};
-        if (!in_tables(*model, batch, texts)) return 2;
-        std::vector<Chunk> chunks = cut(ends, texts, threads);
-        int most = 0, longest = 0;
-        for (const Chunk &chunk : chunks) {
-            most = std::max(most, chunk.tokens);
-            longest = std::max(longest, chunk.longest);
-        }
-        // Longest first, so that the last ones to finish are short.
-        std::sort(chunks.begin(), chunks.end(), [](const Chunk &a, const Chunk &b) {
-            return a.longest != b.longest ? a.longest > b.longest : a.first_token < b.first_token;
-        });
-        const int count = (int)chunks.size();
-        const size_t scratch = (model->kernels->attention_scratch(longest, model->head_width) + 15) / 16 * 16;
-        const std::unique_ptr<Barrier[]> meetings(new Barrier[threads]);
-        std::vector<std::unique_ptr<Workspace>> spaces(threads);
-        std::atomic<int> next{0};
-        for (int i = 0; i < std::min(threads, count); i++) spaces[i] = model->take(most, i ? 0 : threads * scratch);
-        run_team(threads, [&](int member, int size) {
-            float *own = spaces[0]->scratch.get() + member * scratch;
-            // Every member takes as many chunks as the others; groups of them share what then remains.
-            const int rest = count % size, single = count - rest;
-            for (int mine; (mine = next.fetch_add(1)) < single;)
-                Walk{*model, batch, chunks[mine], *spaces[member], own, meetings[0], 0, 1}.run();
-            if (!rest) return;
-            const int group = (int)((long)member * rest / size);
-            const int first = (group * size + rest - 1) / rest, last = ((group + 1) * size + rest - 1) / rest;
-            const Chunk &chunk = chunks[single + group];
-            const int members = std::min(last - first, useful(*model, chunk, size));
-            if (member - first >= members) return;
-            meetings[group].wait(members);  // the first of them may still be using its workspace
-            Workspace &space = *spaces[single ? first : group];
-            Walk{*model, batch, chunk, space, own, meetings[group], member - first, members}.run();
-        });
-        for (auto &space : spaces)
-            if (space) model->give_back(std::move(space));
-        const int64_t found = std::count(outside.get(), outside.get() + texts, true);
-        model->texts_outside.fetch_add(found, std::memory_order_relaxed);
-        return found ? 3 : 0;
-    } catch (const std::bad_alloc &) {
-        return 1;
-    }
+                       const int32_t *ends, int texts, void *out, void *states, int half, int threads) {
+    const Batch batch{ids, types, positions, ends, out, states, half != 0, {}, ends[texts], nullptr};
+    return forward(*static_cast<Model *>(handle), batch, texts, threads);
+}
+
+// The same of texts of segment 0, each pooled: vectors [texts, modes, width] float32, sums where a mean is meant.
+API int bertie_pooled(void *handle, const int64_t *ids, const int64_t *positions, const int32_t *ends, int texts,
+                      const int64_t *starts, const int64_t *counts, const int64_t *weights, const int32_t *modes,
+                      int num_modes, float *vectors, int threads) {
+    const Pooled pooled{starts, counts, weights, modes, num_modes, vectors};
+    const Batch batch{ids, nullptr, positions, ends, nullptr, nullptr, false, pooled, ends[texts], nullptr};
+    return forward(*static_cast<Model *>(handle), batch, texts, threads);
 }
 }

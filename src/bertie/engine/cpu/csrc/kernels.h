@@ -7,10 +7,13 @@
 enum Epilogue { PLAIN = 0, ACTIVATE = 1, RESIDUAL = 2 };
 enum Activation { GELU_ERF = 0, GELU_TANH = 1, RELU = 2, GELU_COARSE = 3 };
 
+// What a product's numbers are rounded to before they are multiplied. Sums are float32, or whole numbers for INT8.
+enum Kind { FLOAT = 0, INT8 = 1, BFLOAT16 = 2 };
+
 // A weight matrix made ready: columns in tiles, each tile stored in the order in which it is read.
 struct Linear {
     int K = 0, N = 0;               // multiples of 16
-    bool int8 = false;
+    Kind kind = FLOAT;
     void *tiles = nullptr;
     float *bias = nullptr;          // [N]
     float *column_scale = nullptr;  // [N], int8: a column's step
@@ -18,39 +21,57 @@ struct Linear {
     float *inverse_smooth = nullptr;  // [K], int8: activations are multiplied by this before they are rounded
 };
 
-// Rows rounded to eight bits: x ≈ scale · (q − zero).
+// Rows as a product reads them that is not FLOAT. INT8: x ≈ scale · (q − zero). BFLOAT16: ld is depth_of(K), zeros at the
+// end of a row, and memory for whole squares of 16 rows.
 struct Rounded {
-    void *q;        // uint8 or int16, [rows, ld]
+    const void *q;  // uint8 or int16; bfloat16, or float32 where the processor has no bfloat16; [rows, ld]
     long ld;        // in elements
-    float *scale;   // [rows]
-    float *zero;    // [rows], a whole number
+    float *scale;   // [rows], INT8
+    float *zero;    // [rows], INT8, a whole number
+};
+
+// A bfloat16 row is this long: the matrix unit takes 32 numbers at a step.
+inline int depth_of(int K) { return (K + 31) / 32 * 32; }
+
+// Where answers go, [rows, ld]: float32, or bfloat16 (`half`) for a reader that takes it so, zeros from N to ld.
+struct Output {
+    void *data;
+    long ld;
+    bool half;
 };
 
 struct Kernels {
     const char *name;
-    int tile;        // columns to a tile
-    long (*tiles_bytes)(int K, int N, bool int8);
+    const char *bfloat16;  // the instructions for it; null: float32's, over rounded numbers
+    bool half;             // bfloat16 lies in 16 bits, and `attend_half` is there
+    int tile;              // columns to a tile
+    long (*tiles_bytes)(int K, int N, Kind kind);
     // One tile of a weight [N, K], row-major.
     void (*pack)(const float *weight, Linear *linear, int tile);
-    void (*round_rows)(const float *x, long ldx, int first, int last, int K, const float *inverse_smooth, Rounded *out);
-    // Tiles [tile_first, tile_last) of rows [row_first, row_last). x is used by a float linear, rounded by an int8 one.
-    void (*multiply)(const Linear *linear, const float *x, long ldx, const Rounded *rounded, int row_first,
-                     int row_last, int tile_first, int tile_last, float *out, long ldo, Epilogue epilogue,
-                     Activation activation, const float *residual, long ldr);
+    // For a linear that is not FLOAT.
+    void (*round_rows)(const float *x, long ldx, int first, int last, const Linear *linear, const Rounded *out);
+    // Tiles [tile_first, tile_last) of rows [0, rows). x is used by a FLOAT linear, whose output is float32, rounded by
+    // the others.
+    void (*multiply)(const Linear *linear, const float *x, long ldx, const Rounded *rounded, int rows, int tile_first,
+                     int tile_last, Output out, Epilogue epilogue, Activation activation, const float *residual,
+                     long ldr);
     void (*layer_norm)(const float *x, long ldx, int first, int last, int width, int padded, const float *weight,
                        const float *bias, float eps, float *out, long ldo);
     // One head of one text. q, k, v: [length, ld]; out: [length, ldo]; scratch: attention_scratch floats. bias is null,
     // or points at what keys at distance 0 get added to their score before it is scaled: bias[key − query].
     void (*attend)(const float *q, const float *k, const float *v, long ld, int length, int head_width, float scale,
                    const float *bias, float *out, long ldo, float *scratch);
+    // The same of bfloat16, in memory for 32 rows more; null where `half` is false.
+    void (*attend_half)(const uint16_t *q, const uint16_t *k, const uint16_t *v, long ld, int length, int head_width,
+                        float scale, const float *bias, Output out, float *scratch);
     long (*attention_scratch)(int length, int head_width);
 };
 
-extern const Kernels kernels_portable, kernels_tiles;
+extern const Kernels kernels_portable, kernels_tiles, kernels_pairs;
 #if defined(__x86_64__)
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-extern const Kernels kernels_amx;
+extern const Kernels kernels_avx2, kernels_avx512, kernels_avx512_bf16, kernels_amx;
+#elif defined(__aarch64__)
+extern const Kernels kernels_neon_dotprod;
 #endif
 
 // The fastest of them here; BERTIE_CPU names a slower one.

@@ -4,6 +4,7 @@
 // ROWS of them at a time, so that its ROWS × TILE sums stay in registers. One output's sum runs over k in one register
 // from first to last: the answer for a row does not depend on which rows are beside it.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -17,12 +18,26 @@ constexpr int VECTORS = WIDTH == 16 ? 4 : 16 / WIDTH;  // vectors to a tile
 constexpr int TILE = VECTORS * WIDTH;
 constexpr int BLOCK_K = 768;  // floats: a tile of this depth stays in the second-level cache
 
-#if defined(__AVX512VNNI__) || defined(BERTIE_TILES)
+// bfloat16 as 16 bits, two to a lane. Elsewhere its products are float32's, of rounded numbers: exact ones, as here.
+#if defined(__AVX512BF16__) || defined(BERTIE_TILES) || defined(BERTIE_PAIRS)
+#define BERTIE_HALF
+using Half = uint16_t;
+#else
+using Half = float;
+#endif
+
+#if defined(__AVX512VNNI__) || defined(BERTIE_TILES) || defined(BERTIE_PAIRS)
 using Quantum = uint8_t;      // activations as q; the zero point is taken out by column sums
 constexpr int GROUP = 4;      // k's to one 32-bit lane
+constexpr int LEAST = 0;      // what q = 0 is kept as
+#elif defined(__ARM_FEATURE_DOTPROD)
+using Quantum = int8_t;       // activations as q − 128: this dot product's factors both have signs
+constexpr int GROUP = 4;
+constexpr int LEAST = -128;
 #else
 using Quantum = int16_t;      // activations as q − zero
 constexpr int GROUP = 2;
+constexpr int LEAST = 0;
 #endif
 using Weight = std::conditional<GROUP == 4, int8_t, int16_t>::type;
 
@@ -146,16 +161,16 @@ Product choose_product(int rows, int vectors) {
     }
 }
 
-void multiply_float(const Linear *linear, const float *x, long ldx, int row_first, int row_last, int tile, float *out,
-                    long ldo, Epilogue epilogue, Activation activation, const float *residual, long ldr) {
+void multiply_float(const Linear *linear, const float *x, long ldx, int num_rows, int tile, float *out, long ldo,
+                    Epilogue epilogue, Activation activation, const float *residual, long ldr) {
     const int vectors = tile_vectors(linear->N, tile), columns = vectors * WIDTH, from = tile * TILE;
     const float *B = static_cast<const float *>(linear->tiles) + (long)from * linear->K;
     const Product whole = choose_product(ROWS, vectors);
     for (int k = 0; k < linear->K; k += BLOCK_K) {
         const int depth = linear->K - k < BLOCK_K ? linear->K - k : BLOCK_K;
         const bool last = k + depth == linear->K;
-        for (int row = row_first; row < row_last; row += ROWS) {
-            const int rows = row_last - row < ROWS ? row_last - row : ROWS;
+        for (int row = 0; row < num_rows; row += ROWS) {
+            const int rows = num_rows - row < ROWS ? num_rows - row : ROWS;
             float *C = out + row * ldo + from;
             if (k == 0)
                 for (int r = 0; r < rows; r++) std::memcpy(C + r * ldo, linear->bias + from, columns * sizeof(float));
@@ -178,7 +193,9 @@ INLINE I dot(I sums, I a, I b) {
     return sums + (I)_mm512_madd_epi16((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
     return sums + (I)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#elif defined(BERTIE_TILES)
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return (I)vdotq_s32((int32x4_t)sums, (int8x16_t)a, (int8x16_t)b);
+#elif defined(BERTIE_TILES) || defined(BERTIE_PAIRS)
     // four to a lane, low one first; those of `a` have no sign
     for (int shift = 0; shift < 32; shift += 8) sums += ((a >> shift) & 255) * ((b << (24 - shift)) >> 24);
     return sums;
@@ -252,16 +269,28 @@ ProductInt8 choose_product_int8(int rows, int vectors) {
 #if defined(BERTIE_TILES)
 #include "tiles.inl"
 #endif
+#if defined(BERTIE_HALF)
+#include "half.inl"
+#endif
 
-void multiply_int8(const Linear *linear, const Rounded *rounded, int row_first, int row_last, int tile, float *out,
-                   long ldo, Epilogue epilogue, Activation activation, const float *residual, long ldr) {
+constexpr int MOST_ROWS = 32;  // of an eight-bit product
+
+void multiply_int8(const Linear *linear, const Rounded *rounded, int num_rows, int tile, Output out, Epilogue epilogue,
+                   Activation activation, const float *residual, long ldr) {
     const int vectors = tile_vectors(linear->N, tile), from = tile * TILE, groups = groups_of(linear->K);
     const Weight *B = static_cast<const Weight *>(linear->tiles) + (long)from * groups * GROUP;
     const ProductInt8 whole = choose_product_int8(ROWS, vectors);
-    for (int row = row_first, rows; row < row_last; row += rows) {
-        float *C = out + row * ldo + from;
+#if defined(BERTIE_HALF)
+    alignas(64) float before[MOST_ROWS * TILE];
+#endif
+    for (int row = 0, rows; row < num_rows; row += rows) {
+        float *C = static_cast<float *>(out.data) + row * out.ld + from;
+        long ldc = out.ld;
+#if defined(BERTIE_HALF)
+        if (out.half) C = before, ldc = TILE;
+#endif
         const Quantum *A = static_cast<const Quantum *>(rounded->q) + row * rounded->ld;
-        const int left = row_last - row;
+        const int left = num_rows - row;
         ProductInt8 product;
 #if defined(BERTIE_TILES)
         if (left >= SQUARE) {
@@ -274,32 +303,43 @@ void multiply_int8(const Linear *linear, const Rounded *rounded, int row_first, 
             product = rows == ROWS ? whole : choose_product_int8(rows, vectors);
         }
         product(groups, A, rounded->ld, B, rounded->scale + row, rounded->zero + row, linear->column_scale + from,
-                linear->column_sum + from, linear->bias + from, C, ldo);
+                linear->column_sum + from, linear->bias + from, C, ldc);
         if (epilogue != PLAIN)
             for (int r = 0; r < rows; r++)
-                finish(C + r * ldo, vectors, epilogue, activation,
+                finish(C + r * ldc, vectors, epilogue, activation,
                        residual ? residual + (row + r) * ldr + from : nullptr);
+#if defined(BERTIE_HALF)
+        if (out.half)
+            for (int r = 0; r < rows; r++) put_half(C + r * ldc, vectors, row + r, from, linear->N, out);
+#endif
     }
 }
 
-void multiply(const Linear *linear, const float *x, long ldx, const Rounded *rounded, int row_first, int row_last,
-              int tile_first, int tile_last, float *out, long ldo, Epilogue epilogue, Activation activation,
-              const float *residual, long ldr) {
+void multiply(const Linear *linear, const float *x, long ldx, const Rounded *rounded, int rows, int tile_first,
+              int tile_last, Output out, Epilogue epilogue, Activation activation, const float *residual, long ldr) {
 #if defined(BERTIE_TILES)
-    const TileUnit unit(linear->int8);
+    const TileUnit unit(linear->kind != FLOAT);
 #endif
     for (int tile = tile_first; tile < tile_last; tile++) {
-        if (linear->int8)
-            multiply_int8(linear, rounded, row_first, row_last, tile, out, ldo, epilogue, activation, residual, ldr);
-        else
-            multiply_float(linear, x, ldx, row_first, row_last, tile, out, ldo, epilogue, activation, residual, ldr);
+        if (linear->kind == INT8)
+            multiply_int8(linear, rounded, rows, tile, out, epilogue, activation, residual, ldr);
+#if defined(BERTIE_HALF)
+        else if (linear->kind == BFLOAT16)
+            multiply_half(linear, rounded, rows, tile, out, epilogue, activation, residual, ldr);
+#endif
+        else {
+            if (linear->kind == BFLOAT16) x = static_cast<const float *>(rounded->q), ldx = rounded->ld;
+            multiply_float(linear, x, ldx, rows, tile, static_cast<float *>(out.data), out.ld, epilogue, activation,
+                           residual, ldr);
+        }
     }
 }
 
 // ---- making weights ready ------------------------------------------------------------------------------------------
 
-long tiles_bytes(int K, int N, bool int8) {
-    return int8 ? (long)groups_of(K) * GROUP * N * (long)sizeof(Weight) : (long)K * N * (long)sizeof(float);
+long tiles_bytes(int K, int N, Kind kind) {
+    if (kind == INT8) return (long)groups_of(K) * GROUP * N * (long)sizeof(Weight);
+    return (long)(kind == BFLOAT16 ? depth_of(K) : K) * N * (long)(kind == BFLOAT16 ? sizeof(Half) : sizeof(float));
 }
 
 // Columns are written side by side within a tile, which fits a cache; the weight's rows are read from end to end.
@@ -339,12 +379,42 @@ void pack_int8(const float *weight, Linear *linear, int tile) {
     std::free(smoothed);
 }
 
+#if !defined(BERTIE_HALF)
+void pack_half(const float *weight, Linear *linear, int tile) {
+    pack_float(weight, linear, tile);
+    float *to = static_cast<float *>(linear->tiles) + (long)tile * TILE * linear->K;
+    const long count = (long)tile_vectors(linear->N, tile) * WIDTH * linear->K;
+    for (long i = 0; i < count; i += WIDTH) store(to + i, (F)upper_half(load(to + i)));
+}
+#endif
+
 void pack(const float *weight, Linear *linear, int tile) {
-    linear->int8 ? pack_int8(weight, linear, tile) : pack_float(weight, linear, tile);
+    if (linear->kind == INT8)
+        pack_int8(weight, linear, tile);
+    else if (linear->kind == BFLOAT16)
+        pack_half(weight, linear, tile);
+    else
+        pack_float(weight, linear, tile);
+}
+
+// ---- rounding activations ------------------------------------------------------------------------------------------
+
+void round_half(const float *x, long ldx, int first, int last, int K, const Rounded *out) {
+    for (int row = first; row < last; row++) {
+        const float *from = x + row * ldx;
+        Half *to = (Half *)out->q + row * out->ld;
+        for (int k = 0; k < K; k += WIDTH)
+#if defined(BERTIE_HALF)
+            store_half(to + k, load(from + k));
+#else
+            store(to + k, (F)upper_half(load(from + k)));
+#endif
+        for (int k = K; k < out->ld; k++) to[k] = 0;
+    }
 }
 
 // Each row between its smallest and its largest value (0 included) in 255 steps.
-void round_rows(const float *x, long ldx, int first, int last, int K, const float *inverse_smooth, Rounded *out) {
+void round_int8(const float *x, long ldx, int first, int last, int K, const float *inverse_smooth, const Rounded *out) {
     for (int row = first; row < last; row++) {
         const float *from = x + row * ldx;
         F low = F{}, high = F{};
@@ -358,8 +428,8 @@ void round_rows(const float *x, long ldx, int first, int last, int K, const floa
         const float scale = range > 0 ? range / 255 : 1e-30f, inverse = 1 / scale;
         const int zero = (int)std::lrintf(-least * inverse);
         out->scale[row] = scale;
-        out->zero[row] = (float)zero;
-        Quantum *to = static_cast<Quantum *>(out->q) + row * out->ld;
+        out->zero[row] = (float)(zero + LEAST);
+        Quantum *to = (Quantum *)out->q + row * out->ld;
 #if defined(__AVX512VNNI__)
         const __m512 zeros = _mm512_set1_ps((float)zero), steps = _mm512_set1_ps(inverse);
         for (int k = 0; k < K; k += WIDTH) {
@@ -374,11 +444,18 @@ void round_rows(const float *x, long ldx, int first, int last, int K, const floa
             nearest(fma(load(from + k) * load(inverse_smooth + k), splat(inverse), splat((float)zero)), &whole);
             for (int i = 0; i < WIDTH; i++) {
                 const int q = whole[i] < 0 ? 0 : whole[i] > 255 ? 255 : whole[i];
-                to[k + i] = (Quantum)(GROUP == 4 ? q : q - zero);
+                to[k + i] = (Quantum)(GROUP == 4 ? q + LEAST : q - zero);
             }
         }
 #endif
     }
+}
+
+void round_rows(const float *x, long ldx, int first, int last, const Linear *linear, const Rounded *out) {
+    if (linear->kind == INT8)
+        round_int8(x, ldx, first, last, linear->K, linear->inverse_smooth, out);
+    else
+        round_half(x, ldx, first, last, linear->K, out);
 }
 
 // ---- LayerNorm -----------------------------------------------------------------------------------------------------
@@ -408,118 +485,16 @@ void layer_norm(const float *x, long ldx, int first, int last, int width, int pa
     }
 }
 
-// ---- attention -----------------------------------------------------------------------------------------------------
-
-long attention_scratch(int length, int head_width) {
-    const long keys = (length + TILE - 1) / TILE * TILE;
-    return keys * head_width + ROWS * keys + ROWS;
-}
-
-// to[i·ldt + j] = from[j·ld + i] for a square of WIDTH.
-INLINE void turn_square(const float *from, long ld, float *to, long ldt) {
-#if defined(__AVX512F__)
-    __m512 a[16], b[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(from + i * ld);
-    // pairs of rows, then fours, then the 128-bit quarters
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
-        b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        a[4 * i] = (__m512)_mm512_unpacklo_pd((__m512d)b[4 * i], (__m512d)b[4 * i + 2]);
-        a[4 * i + 1] = (__m512)_mm512_unpackhi_pd((__m512d)b[4 * i], (__m512d)b[4 * i + 2]);
-        a[4 * i + 2] = (__m512)_mm512_unpacklo_pd((__m512d)b[4 * i + 1], (__m512d)b[4 * i + 3]);
-        a[4 * i + 3] = (__m512)_mm512_unpackhi_pd((__m512d)b[4 * i + 1], (__m512d)b[4 * i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const __m512 low = _mm512_shuffle_f32x4(a[i], a[4 + i], 0x88), odd = _mm512_shuffle_f32x4(a[i], a[4 + i], 0xdd);
-        const __m512 low2 = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0x88);
-        const __m512 odd2 = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0xdd);
-        _mm512_storeu_ps(to + i * ldt, _mm512_shuffle_f32x4(low, low2, 0x88));
-        _mm512_storeu_ps(to + (8 + i) * ldt, _mm512_shuffle_f32x4(low, low2, 0xdd));
-        _mm512_storeu_ps(to + (4 + i) * ldt, _mm512_shuffle_f32x4(odd, odd2, 0x88));
-        _mm512_storeu_ps(to + (12 + i) * ldt, _mm512_shuffle_f32x4(odd, odd2, 0xdd));
-    }
-#else
-    for (int j = 0; j < WIDTH; j++)
-        for (int i = 0; i < WIDTH; i++) to[i * ldt + j] = from[j * ld + i];
-#endif
-}
-
-// Keys turned so that a tile of TILE keys can be read side by side: [tiles][head_width][TILE]; the last one narrower.
-void turn_keys(const float *k, long ld, int length, int head_width, float *to) {
-    for (int from = 0; from < length; from += TILE) {
-        const int left = length - from < TILE ? length - from : TILE;
-        const int columns = (left + WIDTH - 1) / WIDTH * WIDTH;
-        for (int block = 0; block < columns; block += WIDTH) {
-            const int some = length - from - block < WIDTH ? length - from - block : WIDTH;
-            const float *rows = k + (long)(from + block) * ld;
-            if (some == WIDTH) {
-                for (int i = 0; i < head_width; i += WIDTH)
-                    turn_square(rows + i, ld, to + (long)i * columns + block, columns);
-            } else {
-                for (int i = 0; i < head_width; i++)
-                    for (int j = 0; j < WIDTH; j++)
-                        to[(long)i * columns + block + j] = j < some ? rows[j * ld + i] : 0;
-            }
-        }
-        to += (long)columns * head_width;
-    }
-}
-
-void attend(const float *q, const float *k, const float *v, long ld, int length, int head_width, float scale,
-            const float *bias, float *out, long ldo, float *scratch) {
-    const long keys = (length + WIDTH - 1) / WIDTH * WIDTH;
-    float *turned = scratch, *scores = scratch + (long)((length + TILE - 1) / TILE * TILE) * head_width;
-    turn_keys(k, ld, length, head_width, turned);
-    const F factor = splat(scale * 1.4426950408889634f);  // e^x = 2^(x·log₂e)
-    for (int row = 0; row < length; row += ROWS) {
-        const int rows = length - row < ROWS ? length - row : ROWS;
-        const float *tile = turned;
-        for (int from = 0; from < length; from += TILE) {
-            const int left = length - from < TILE ? length - from : TILE, vectors = (left + WIDTH - 1) / WIDTH;
-            choose_product(rows, vectors)(head_width, q + row * ld, ld, tile, vectors * WIDTH, scores + from, keys,
-                                          false);
-            tile += (long)vectors * WIDTH * head_width;
-        }
-        float inverse[ROWS];
-        for (int r = 0; r < rows; r++) {
-            float *s = scores + r * keys;
-            if (bias)  // the table goes on for a vector's width, where the keys past the end are
-                for (int j = 0; j < keys; j += WIDTH) store(s + j, load(s + j) + load(bias + j - (row + r)));
-            float *last = s + keys - WIDTH;  // holds the keys past the end, which count for nothing
-            const int left = length - (int)(keys - WIDTH);
-            F high = first_lanes(load(last), left, splat(-3.0e38f));
-            for (int j = 0; j < keys - WIDTH; j += WIDTH) high = largest(high, load(s + j));
-            const F most = splat(maximum(high)) * factor;
-            F total = F{};
-            for (int j = 0; j < keys; j += WIDTH) {
-                const F e = exp2_of(fma(load(s + j), factor, -most));
-                store(s + j, e);
-                if (j < keys - WIDTH) total = total + e;
-            }
-            const F end = first_lanes(load(last), left, F{});
-            store(last, end);
-            total = total + end;
-            inverse[r] = 1 / sum(total);
-        }
-        for (int column = 0; column < head_width; column += TILE) {
-            const int left = head_width - column < TILE ? head_width - column : TILE, vectors = left / WIDTH;
-            float *to = out + row * ldo + column;
-            choose_product(rows, vectors)(length, scores, keys, v + column, ld, to, ldo, false);
-            for (int r = 0; r < rows; r++)
-                for (int j = 0; j < left; j += WIDTH)
-                    store(to + r * ldo + j, load(to + r * ldo + j) * inverse[r]);
-        }
-    }
-}
+#include "attention.inl"
 
 }  // namespace
 
-#define KERNELS(table, name)                                                                                        \
-    extern const Kernels table = {name,  TILE,     tiles_bytes, pack,   round_rows,                                 \
-                                  multiply, layer_norm, attend,  attention_scratch};
+#if !defined(BERTIE_HALF)
+#define KERNELS(table, name, bfloat16)                                                                                \
+    extern const Kernels table = {name,     nullptr,    false,  TILE,    tiles_bytes,      pack, round_rows,           \
+                                  multiply, layer_norm, attend, nullptr, attention_scratch};
+#else
+#define KERNELS(table, name, bfloat16)                                                                                \
+    extern const Kernels table = {name,     bfloat16,   true,   TILE,        tiles_bytes,      pack, round_rows,       \
+                                  multiply, layer_norm, attend, attend_half, attention_scratch};
+#endif

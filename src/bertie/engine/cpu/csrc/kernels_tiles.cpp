@@ -3,4 +3,4 @@
 #define WIDTH 16
 #include <type_traits>
 #include "kernels.inl"
-KERNELS(kernels_tiles, "tiles")
+KERNELS(kernels_tiles, "tiles", "plain loops")

@@ -10,6 +10,8 @@
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(WIDTH)  // chosen by the file that includes this
@@ -23,6 +25,8 @@
 
 typedef float F __attribute__((vector_size(WIDTH * 4)));
 typedef int32_t I __attribute__((vector_size(WIDTH * 4)));
+typedef uint32_t U __attribute__((vector_size(WIDTH * 4)));
+typedef uint16_t H __attribute__((vector_size(WIDTH * 2)));
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -45,6 +49,22 @@ INLINE I splat_int(int32_t x) { return I{} + x; }
 INLINE I bits(F v) { return (I)v; }
 INLINE F from_bits(I v) { return (F)v; }
 INLINE F to_float(I v) { return __builtin_convertvector(v, F); }
+
+// The nearest bfloat16, in the upper half of each lane: the first 16 bits of a float32, ties to even.
+INLINE U upper_half(F v) {
+    const U u = (U)v;
+    return (u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000;
+}
+// WIDTH numbers as bfloat16 in 16 bits each.
+INLINE void store_half(uint16_t *p, F v) {
+#if defined(__AVX512BF16__)
+    const __m256bh h = _mm512_cvtneps_pbh((__m512)v);
+    std::memcpy(p, &h, sizeof h);
+#else
+    const H h = __builtin_convertvector(upper_half(v) >> 16, H);
+    std::memcpy(p, &h, sizeof h);
+#endif
+}
 
 INLINE F largest(F a, F b) {
 #if defined(__AVX512F__)

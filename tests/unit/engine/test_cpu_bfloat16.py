@@ -1,0 +1,139 @@
+"""bfloat16 on a CPU: near float32, the same bits in any company, by instructions and by what stands in for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny_models import SENTENCES, saved, tiny
+from tests.unit.engine.test_cpu_runner import SHAPES, batch
+
+import bertie
+from bertie.defaults import default_embedding_model
+from bertie.engine import FastBert
+from bertie.engine.cpu import runner as cpu_runner
+from bertie.engine.cpu.library import bfloat16_instructions, instruction_set
+from bertie.errors import BertieError
+
+pytestmark = pytest.mark.skipif(instruction_set() is None, reason="the kernels were not built: no C++ compiler")
+ROOT = Path(__file__).parents[3]
+
+
+def least_cosine(fast: Any, model: Any, lengths: list[int]) -> float:
+    ids, ends = batch(lengths)
+    with torch.no_grad():
+        found, wanted = (one(ids, cu_seqlens=ends).last_hidden_state for one in (fast, model))
+    assert found.dtype == torch.bfloat16
+    assert found.isfinite().all()
+    return float(torch.cosine_similarity(found.float(), wanted).min())
+
+
+@pytest.mark.parametrize("config", SHAPES, ids=lambda config: "-".join(map(str, config.values())) or "plain")
+def test_every_shape_is_near_float32(config: dict[str, Any]) -> None:
+    model = tiny("BertModel", **{"max_position_embeddings": 512, "initializer_range": 0.05, **config})
+    fast = bertie.compile(model, dtype="bfloat16")
+    assert isinstance(fast, FastBert)
+    assert model.dtype == torch.float32
+    assert least_cosine(fast, model, [3, 1, 17, 64, 65, 2, 100, 33, 512]) >= 0.999
+
+
+def test_pruned_models_and_all_states() -> None:
+    model = tiny(
+        "BertModel", pruned_heads={0: [1], 1: [0, 1, 2, 3]}, intermediate_sizes=[48, 16, 0], initializer_range=0.05
+    )
+    fast = bertie.compile(model, dtype="bfloat16")
+    assert least_cosine(fast, model, [7, 30]) >= 0.999
+    ids, ends = batch([7, 30])
+    states = fast(ids, cu_seqlens=ends, output_hidden_states=True).hidden_states
+    wanted = model(ids, cu_seqlens=ends, output_hidden_states=True).hidden_states
+    for a, b in zip(states, wanted, strict=True):
+        assert a.dtype == torch.bfloat16
+        assert torch.cosine_similarity(a.float(), b).min() >= 0.999
+
+
+def test_a_head_answers_in_bfloat16() -> None:
+    model = tiny("BertForSequenceClassification", num_labels=3, initializer_range=0.05)
+    fast = bertie.compile(model, dtype="bfloat16")
+    ids = torch.arange(5, 25).view(2, 10)
+    found = fast(ids).logits
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), model(ids).logits, atol=3e-2, rtol=0)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+import torch, bertie
+from tests.tiny_models import tiny
+from tests.unit.engine.test_cpu_bfloat16 import least_cosine
+from tests.unit.engine.test_cpu_runner import batch
+from bertie.engine.cpu import runner as cpu_runner
+from bertie.engine.cpu.library import instruction_set
+cpu_runner.usable_cores = lambda: 3
+for width, heads in ((20, 2), (64, 4), (144, 3), (128, 1)):
+    model = tiny("BertModel", max_position_embeddings=256, hidden_size=width, num_attention_heads=heads,
+                 initializer_range=0.05)
+    fast = bertie.compile(model, dtype="bfloat16", threads=3)
+    assert least_cosine(fast, model, [1, 40, 17, 130, 33, 32, 64]) >= 0.999, width
+    lengths = [3, 16, 100, 31, 1, 47, 33]
+    ids, ends = batch(lengths)
+    together = fast(ids, cu_seqlens=ends)[0]
+    fast.runner.threads = 1
+    for a, b in zip(ends[:-1].tolist(), ends[1:].tolist()):
+        alone = fast(ids[a:b], cu_seqlens=torch.tensor([0, b - a]))[0]
+        assert torch.equal(alone, together[a:b]), (width, b - a)
+print(instruction_set())
+"""
+SETS = ["portable", "tiles", "pairs", "avx2", "avx512-vnni", "avx512-bf16", "amx"]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_instruction_set_is_near_float32_with_the_same_bits_in_any_company(name: str) -> None:
+    if SETS.index(name) > SETS.index(str(instruction_set())):
+        pytest.skip(f"this machine has no {name}")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(root=str(ROOT))],
+        env=os.environ | {"BERTIE_CPU": name},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [name]
+
+
+def test_bits_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_runner, "usable_cores", lambda: 16)
+    fast: Any = bertie.compile(tiny("BertModel", max_position_embeddings=512, hidden_size=64), dtype="bfloat16")
+    for lengths in ([3], [200], [512, 1, 77], [30] * 40):
+        ids, ends = batch(lengths)
+        fast.runner.threads = 1
+        wanted = fast(ids, cu_seqlens=ends)[0]
+        for threads in (2, 7, 16):
+            fast.runner.threads = threads
+            assert torch.equal(fast(ids, cu_seqlens=ends)[0], wanted), (lengths, threads)
+
+
+def test_minilm_is_near_float32() -> None:
+    """PyTorch's own bfloat16, which rounds sums, norms and what layers add up as well, has a mean of 0.99995."""
+    try:
+        path = default_embedding_model()
+    except BertieError:
+        pytest.skip("all-MiniLM-L6-v2 is not installed")
+    texts = [*SENTENCES, *(ROOT / "examples" / "facts.jsonl").read_text(encoding="utf-8").splitlines()[:60]]
+    found, wanted = (bertie.Embedder(path, dtype=dtype).embed(texts) for dtype in ("bfloat16", "float32"))
+    cosines = (found * wanted).sum(1)
+    assert cosines.mean() >= 0.99995
+    assert cosines.min() >= 0.9999
+
+
+def test_the_runner_says_how_it_multiplies(tmp_path: Path) -> None:
+    embedder = bertie.Embedder(saved(tmp_path, "BertModel"), dtype="bfloat16")
+    assert embedder.loaded.is_fast
+    line = embedder.loaded.model.base_model.runner.describe()
+    assert "bfloat16" in line
+    assert (bfloat16_instructions() or "as float32") in line
