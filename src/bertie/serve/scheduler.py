@@ -21,10 +21,13 @@ import asyncio
 import logging
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from itertools import accumulate
+from typing import Any, Generic, Protocol, TypeVar
 
 from bertie.serve import failures
 from bertie.serve.failures import EngineDown, InferenceFailed, overloaded, unhealthy
@@ -46,50 +49,114 @@ A = TypeVar("A")
 class Lane(Generic[I, A]):
     """One way through the model (embed, tag with certain options …): a function from items to as many answers.
 
-    Only items of one lane share a batch. `budget` (tokens of a batch) replaces the engine's where less fits.
+    Only items of one lane share a batch. `budget` (tokens of a batch) replaces the engine's where less fits. With
+    `in_parts` the function is given slices of jobs' items, and not items one by one: an item is then a slice of one.
     """
 
     name: str
-    run: Callable[[list[I]], Sequence[A]]
+    run: Callable[[list[I]], Sequence[A] | Later[A]]
     budget: int | None = None
+    in_parts: bool = False
+
+
+class Later(Generic[A]):
+    """Answers that a GPU is still computing when a lane gives them."""
+
+    def __init__(self, read: Callable[[], Sequence[A]]) -> None:
+        self.read = read
 
 
 @dataclass(eq=False, slots=True)
-class Job(Generic[I, A]):
-    """Items of one request. Times are `time.perf_counter()`."""
+class Queued(Generic[I, A]):
+    """Items of one request, on their way through an engine. Times are `time.perf_counter()`."""
 
     lane: Lane[I, A]
     items: Sequence[I]
     lengths: Sequence[int]  # their tokens
-    future: asyncio.Future[list[A]]
     seconds: float  # that it may wait for its next turn: a large job is not late as long as it gets on
     client: str = ""
     queued: float = field(default_factory=time.perf_counter)
     started: float = 0.0
     finished: float = 0.0
     deadline: float = 0.0
-    tokens: int = 0
+    ends: list[int] = field(default_factory=list)  # of its tokens, item by item
     taken: int = 0
     missing: int = 0
     gone: bool = False  # its client has left: what is not running yet will not be run
-    answers: dict[int, A] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.missing = len(self.items)
-        self.tokens = sum(self.lengths)
+        self.ends = list(accumulate(self.lengths))
         self.deadline = self.queued + self.seconds
+
+    @property
+    def tokens(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @property
+    def left(self) -> int:
+        """Tokens of the items that no batch has taken."""
+        return self.tokens - (self.ends[self.taken - 1] if self.taken else 0)
+
+    def give(self, answers: Sequence[A]) -> None:
+        """The answers of its next part: parts are run in their order."""
+        raise NotImplementedError
+
+    def settle(self, error: Exception | None) -> None:
+        """It is at an end: with all its answers, or with an error."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False, slots=True)
+class Job(Queued[I, A]):
+    """One whose answers are waited for on the event loop of this process."""
+
+    future: asyncio.Future[Sequence[A]] = field(kw_only=True)
+    answers: list[Sequence[A]] = field(default_factory=list)  # of its parts
+
+    def give(self, answers: Sequence[A]) -> None:
+        self.answers.append(answers)
+        self.missing -= len(answers)
+
+    def leave(self) -> None:
+        """Its client has left: nobody waits for its answers."""
+        self.gone = True
+        if not self.future.done():
+            self.future.set_exception(failures.ClientLeft())
+
+    def settle(self, error: Exception | None) -> None:
+        if self.future.done():  # its client has left
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            first, *rest = self.answers
+            self.future.set_result([answer for part in (first, *rest) for answer in part] if rest else first)
 
 
 AnyLane = Lane[Any, Any]
-AnyJob = Job[Any, Any]
-Batch = list[tuple[AnyJob, int]]  # a job and the number of one of its items
+AnyJob = Queued[Any, Any]
+Batch = list[tuple[AnyJob, int, int]]  # a job and which of its items: from, and up to
+Outcomes = Sequence[tuple[AnyJob, Exception | None]]
+
+
+class Queue(Protocol):
+    """What routes see of an engine: this one, or one in another process."""
+
+    def submit(
+        self, lane: Lane[I, A], items: Sequence[I], lengths: Sequence[int], *, seconds: float, client: str = "",
+        work: int | None = None,
+    ) -> Job[I, A]: ...  # fmt: skip
+
+    def check_room(self, client: str = "", work: int = 0) -> None: ...
 
 
 class FairQueue:
     """Jobs with items that no batch has taken yet. Its owner holds a lock around every call."""
 
-    def __init__(self, most_tokens: int, most_jobs: int) -> None:
+    def __init__(self, most_tokens: int, most_jobs: int, lock: threading.Lock) -> None:
         self._most_tokens, self._most_jobs = most_tokens, most_jobs
+        self.filled = threading.Condition(lock)
         self._clients: dict[str, dict[AnyJob, None]] = {}  # in the order of their turns, and so are a client's jobs
         self._charges: dict[str, int] = {}  # of each client's jobs
         self.jobs = 0
@@ -122,7 +189,7 @@ class FairQueue:
         del jobs[job]
         self._charges[job.client] -= self._charge(job.tokens)
         self.jobs -= 1
-        self.tokens -= sum(job.lengths[job.taken :])
+        self.tokens -= job.left
         if not jobs:
             del self._clients[job.client], self._charges[job.client]
 
@@ -166,27 +233,25 @@ class FairQueue:
 
     def _serve(self, job: AnyJob, batch: Batch, left: int) -> int:
         """One turn of a job, which then goes to the end, and so does its client; the tokens it took."""
-        first, used = job.taken, 0
-        while job.taken < len(job.items):
-            length = job.lengths[job.taken]
-            if (batch and length > left - used) or (used and used + length > _TURN):
-                break
-            batch.append((job, job.taken))
-            job.taken += 1
-            used += max(1, length)
-        if job.taken == first:
+        first, ends = job.taken, job.ends
+        begin = ends[first - 1] if first else 0
+        if batch and ends[first] - begin > left:
             return 0
-        self.tokens -= sum(job.lengths[first : job.taken])
+        stop = max(first + 1, bisect_right(ends, begin + min(_TURN, left), first))
+        batch.append((job, first, stop))
+        job.taken = stop
+        used = ends[stop - 1] - begin
+        self.tokens -= used
         now = time.perf_counter()
         job.started = job.started or now
         job.deadline = now + job.seconds
         jobs = self._clients[job.client] = self._clients.pop(job.client)
-        if job.taken == len(job.items):
+        if stop == len(ends):
             self.remove(job)
         else:
             del jobs[job]
             jobs[job] = None
-        return used
+        return max(1, used)
 
 
 class Turns:
@@ -223,7 +288,9 @@ class Engine:
     """The queues of a model and the threads that empty them. All but the threads' own work is for the event loop.
 
     `on_crash` is called in a thread when the engine has broken down; by then all its work is answered, and whoever
-    owns it makes a new one. A job of at most `short_tokens` stands in the queue for little work.
+    owns it makes a new one. A job of at most `short_tokens` stands in the queue for little work. `deliver` is called in
+    a thread with jobs that are at an end; by default they are settled on the event loop. `launching` is held while a
+    batch is made and given to the device, and not while the device computes.
     """
 
     def __init__(
@@ -239,14 +306,18 @@ class Engine:
         on_crash: Callable[[BaseException], None] = lambda error: None,
         on_batch: Callable[[str, int, int, float], None] = lambda lane, rows, tokens, seconds: None,
         start: Callable[[], None] = lambda: None,
+        launching: AbstractContextManager[object] | None = None,
+        deliver: Callable[[Outcomes], None] | None = None,
     ) -> None:
         self.name, self.budget = name, budget
         self.short_tokens = budget // 8 if short_tokens is None else short_tokens
         self.device = device or Device()
         self._loop = loop
         self._on_crash, self._on_batch, self._start = on_crash, on_batch, start
-        self._wake = threading.Condition()
-        self._short, self._long = (FairQueue(queue_tokens, queue_requests) for _ in range(2))
+        self._deliver = deliver or self._deliver_here
+        self._launching = launching or nullcontext()
+        self._lock = threading.Lock()
+        self._short, self._long = (FairQueue(queue_tokens, queue_requests, self._lock) for _ in range(2))
         self._closing = self._down = False
         self._failures = 0
         self._rate = 0.0  # tokens a second, lately
@@ -272,37 +343,51 @@ class Engine:
         `seconds`: how long it may wait without any of it being run. `work`: the tokens of all the request's jobs, where
         this is one of several.
         """
-        job = Job(lane, items, lengths, self._loop.create_future(), seconds, client)
-        with self._wake:
-            if self._down or self._closing:
-                raise EngineDown
-            if not items:
-                job.future.set_result([])
-                return job
-            queue = self._queue(job.tokens if work is None else work)
-            self._check(queue, client, job.tokens)
-            queue.add(job)
-            self._wake.notify_all()
+        job = Job(lane, items, lengths, seconds, client, future=self._loop.create_future())
+        refused = self.submit_all([(job, work)])
+        if refused:
+            raise refused[0][1]
+        if not items:
+            job.future.set_result([])
         return job
+
+    def submit_all(self, given: Sequence[tuple[AnyJob, int | None]]) -> list[tuple[AnyJob, Exception]]:
+        """Queue jobs, each with the tokens of all its request's jobs; those that are refused, and why."""
+        refused: list[tuple[AnyJob, Exception]] = []
+        filled: set[FairQueue] = set()
+        with self._lock:
+            for job, work in given:
+                queue = self._queue(job.tokens if work is None else work)
+                if self._down or self._closing:
+                    refused.append((job, EngineDown()))
+                elif not queue.has_room(job.client, job.tokens):
+                    refused.append((job, self._overloaded(queue)))
+                elif job.ends:
+                    queue.add(job)
+                    filled.add(queue)
+            for queue in filled:
+                queue.filled.notify()
+        return refused
 
     def check_room(self, client: str = "", work: int = 0) -> None:
         """Refuse work of about so many tokens if its queue has no room at all."""
-        with self._wake:
-            self._check(self._queue(work), client, 0)
+        with self._lock:
+            queue = self._queue(work)
+            if not queue.has_room(client):
+                raise self._overloaded(queue)
 
     def _queue(self, work: int) -> FairQueue:
         return self._short if work <= self.short_tokens else self._long
 
-    def _check(self, queue: FairQueue, client: str, tokens: int) -> None:
-        if not queue.has_room(client, tokens):
-            raise overloaded(
-                f"Model is overloaded: {queue.jobs} requests with {queue.tokens} tokens are waiting.",
-                retry_after=queue.tokens / self._rate if self._rate else 0.0,
-            )
+    def _overloaded(self, queue: FairQueue) -> Exception:
+        return overloaded(
+            f"Model is overloaded: {queue.jobs} requests with {queue.tokens} tokens are waiting.",
+            retry_after=queue.tokens / self._rate if self._rate else 0.0,
+        )
 
     def stop(self, *, wait: float = 1.0) -> None:
         """End after the batches that are running; whoever is not answered then is told to ask elsewhere."""
-        with self._wake:
+        with self._lock:
             self._closing = True
             left = [*self._short.clear(), *self._long.clear()]
         refusal = unhealthy("The server is shutting down and did not get to the end of this request.")
@@ -311,9 +396,9 @@ class Engine:
 
     def close(self, *, wait: float = 5.0) -> None:
         """Finish what is queued, then end the threads."""
-        with self._wake:
+        with self._lock:
             self._closing = True
-            self._wake.notify_all()
+            self._wake_up()
         ends = time.monotonic() + wait
         for thread in self._threads:
             if threading.current_thread() is not thread:
@@ -325,14 +410,14 @@ class Engine:
         try:
             self._start()
             while True:
-                with self._wake:
+                with self._lock:
                     while not (queue.jobs or self._closing or self._down):
-                        self._wake.wait()
+                        queue.filled.wait()
                     if self._down or not queue.jobs:
                         return
                 # Whoever comes while the device is busy elsewhere is still in the batch.
                 with turns:
-                    with self._wake:
+                    with self._lock:
                         dropped = queue.drop()
                         batch = queue.take(self._room)
                     if batch:
@@ -344,12 +429,16 @@ class Engine:
     def _room(self, lane: AnyLane) -> int:
         return min(lane.budget or self.budget, max(_LEAST_BATCH, int(self._rate * _BATCH_SECONDS)))
 
+    def _wake_up(self) -> None:
+        for queue in (self._short, self._long):
+            queue.filled.notify_all()
+
     def _run(self, queue: FairQueue, batch: Batch) -> None:
         lane = batch[0][0].lane
-        queue.running = {job for job, _ in batch}
+        queue.running = {job for job, _, _ in batch}
         begin = time.perf_counter()
         try:
-            answers = _through(lane, [job.items[number] for job, number in batch])
+            answers = self._through(lane, batch)
         except Exception as error:
             if failures.device_failed(error):
                 raise
@@ -357,31 +446,41 @@ class Engine:
         else:
             self._failures = 0
             seconds = time.perf_counter() - begin
-            tokens = sum(job.lengths[number] for job, number in batch)
+            tokens = sum(job.ends[stop - 1] - (job.ends[start - 1] if start else 0) for job, start, stop in batch)
             self._rate = tokens / seconds if not self._rate else 0.9 * self._rate + 0.1 * tokens / seconds
-            self._on_batch(lane.name, len(batch), tokens, seconds)
+            self._on_batch(lane.name, len(answers), tokens, seconds)
             self._give(batch, answers)
         queue.running = set()
 
+    def _through(self, lane: AnyLane, batch: Batch) -> Sequence[object]:
+        with self._launching:
+            parts = [job.items[start:stop] for job, start, stop in batch]
+            found = lane.run(parts if lane.in_parts else [item for part in parts for item in part])
+        answers = found.read() if isinstance(found, Later) else found
+        wanted = sum(stop - start for _, start, stop in batch)
+        if len(answers) != wanted:
+            raise RuntimeError(f"{lane.name} gave {len(answers)} answers for {wanted} items")
+        return answers
+
     def _one_by_one(self, lane: AnyLane, batch: Batch, error: Exception) -> None:
         """A batch has failed: each job's part by itself, so that only the one at fault hears of it."""
-        jobs = list(dict.fromkeys(job for job, _ in batch))
+        jobs = list(dict.fromkeys(job for job, _, _ in batch))
         if not failures.is_told(error):
             logger.error("a batch of %s failed", lane.name, exc_info=error)
         failed = 0
         for job in jobs:
-            own = [(other, number) for other, number in batch if other is job]
+            own = [(job, n, n + 1) for other, start, stop in batch if other is job for n in range(start, stop)]
             try:
                 if len(jobs) == 1 and len(own) == 1:
                     raise error
                 # Item by item: what was too much at once may fit so.
-                answers = [_through(lane, [job.items[number]])[0] for _, number in own]
+                answers = [self._through(lane, [one])[0] for one in own]
             except Exception as own_error:
                 if failures.device_failed(own_error):
                     raise
                 expected = failures.is_told(own_error) or failures.out_of_memory(own_error)
                 failed += not expected
-                with self._wake:
+                with self._lock:
                     self._short.remove(job)
                     self._long.remove(job)
                 self._deliver([(job, own_error if expected else InferenceFailed(str(own_error)))])
@@ -393,14 +492,16 @@ class Engine:
 
     def _give(self, batch: Batch, answers: Sequence[object]) -> None:
         now = time.perf_counter()
-        complete = []
-        for (job, number), answer in zip(batch, answers, strict=True):
-            job.answers[number] = answer
-            job.missing -= 1
+        complete: list[tuple[AnyJob, None]] = []
+        at = 0
+        for job, start, stop in batch:
+            begin, at = at, at + stop - start
+            job.give(answers[begin:at])
             if not job.missing:
                 job.finished = now
                 complete.append((job, None))
-        self._deliver(complete)
+        if complete:
+            self._deliver(complete)
 
     def _drop(self, jobs: list[AnyJob]) -> None:
         if not jobs:
@@ -408,23 +509,21 @@ class Engine:
         self.skipped += sum(job.gone for job in jobs)
         retry = self.waiting[1] / self._rate if self._rate else 0.0
         error = overloaded("Model is overloaded: the request waited longer than it may.", retry_after=retry)
-        self._deliver([(job, error) for job in jobs if not job.gone])
+        self._deliver([(job, error) for job in jobs])
 
-    def _deliver(self, outcomes: Sequence[tuple[AnyJob, Exception | None]]) -> None:
-        if not outcomes:
-            return
+    def _deliver_here(self, outcomes: Outcomes) -> None:
         try:
-            self._loop.call_soon_threadsafe(_settle, outcomes)
+            self._loop.call_soon_threadsafe(settle, outcomes)
         except RuntimeError:  # the event loop has ended, and with it everyone who waited
             logger.warning("%d answers came after the server had stopped", len(outcomes))
 
     def _break_down(self, error: BaseException) -> None:
         logger.critical("the engine of %s broke down", self.name, exc_info=error)
-        with self._wake:
+        with self._lock:
             first = not self._down
             self._down = True
             jobs = {job for queue in (self._short, self._long) for job in (*queue.clear(), *queue.running)}
-            self._wake.notify_all()
+            self._wake_up()
         try:  # first, so that whoever hears of it finds the model broken and not ready
             if first:
                 self._on_crash(error)
@@ -432,18 +531,6 @@ class Engine:
             self._deliver([(job, EngineDown()) for job in jobs if job.missing])
 
 
-def _through(lane: AnyLane, items: list[object]) -> Sequence[object]:
-    answers = lane.run(items)
-    if len(answers) != len(items):
-        raise RuntimeError(f"{lane.name} gave {len(answers)} answers for {len(items)} items")
-    return answers
-
-
-def _settle(outcomes: Sequence[tuple[AnyJob, Exception | None]]) -> None:
+def settle(outcomes: Outcomes) -> None:
     for job, error in outcomes:
-        if job.future.done():  # cancelled: its client has left
-            continue
-        if error is None:
-            job.future.set_result([job.answers[number] for number in range(len(job.items))])
-        else:
-            job.future.set_exception(error)
+        job.settle(error)
