@@ -97,18 +97,19 @@ def _load(
     times: list[float] = []
     statuses: dict[int, int] = {}
     kept: list[tuple[int, bytes]] = []
+    buffer = memoryview(bytearray(1 << 18))
     while (now := clock()) < end:
         for number, _ in poll.poll(end - now):
             line = lines[number]
-            if not line.receive():
+            if not line.receive(buffer, len(kept) < _KEPT):
                 continue
             now = clock()
             if now >= start:
                 if line.status == 200:
                     times.append(now - line.sent)
                 statuses[line.status] = statuses.get(line.status, 0) + 1
-                if len(kept) < _KEPT and line.status == 200:
-                    kept.append((line.index, line.body()))
+                if len(kept) < _KEPT and line.status == 200 and line.body:
+                    kept.append((line.index, bytes(line.body)))
             if line.broken:
                 poll.unregister(number)
                 continue
@@ -126,37 +127,29 @@ class _Line:
 
     def send(self, request: bytes, index: int, now: float) -> None:
         self.index, self.sent = index, now
-        self.parts: list[bytes] = []
         self.missing = -1
         with contextlib.suppress(OSError):  # the answer is the end of the connection
             self.sock.sendall(request)
 
-    def receive(self) -> bool:
+    def receive(self, buffer: memoryview, keeps: bool) -> bool:
         """Whether the answer is here."""
         try:
-            data = self.sock.recv(1 << 18)
+            size = self.sock.recv_into(buffer)
         except OSError:
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             self.status, self.broken = 0, True
             return True
-        self.parts.append(data)
-        if self.missing < 0:
-            whole = data if len(self.parts) == 1 else b"".join(self.parts)
-            at = whole.find(b"\r\n\r\n")
-            if at < 0:
-                return False
-            head = whole[:at].lower()
-            length = head.index(b"content-length:") + 15
+        if self.missing < 0:  # a header comes in one piece
+            head = bytes(buffer[: min(size, 2048)]).lower()
+            end, length = head.index(b"\r\n\r\n") + 4, head.index(b"content-length:") + 15
             self.status = int(head[9:12])
-            self.head = at + 4
-            self.missing = self.head + int(head[length:].split(b"\r\n", 1)[0]) - len(whole)
-        else:
-            self.missing -= len(data)
+            self.missing = end + int(head[length:].split(b"\r\n", 1)[0])
+            self.body = bytearray(buffer[end:size]) if keeps else bytearray()
+        elif self.body:
+            self.body += buffer[:size]
+        self.missing -= size
         return self.missing <= 0
-
-    def body(self) -> bytes:
-        return b"".join(self.parts)[self.head :]
 
 
 def vectors_of(load: ManyLoad) -> list[tuple[int, np.ndarray[Any, np.dtype[np.float32]]]]:

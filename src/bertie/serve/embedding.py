@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertie.running.pooling import Pieces
-from bertie.running.rows import Cuts, Cutting
+from bertie.running.rows import Cuts, Cutting, cut_ids
 from bertie.serve.failures import Refusal, invalid, too_large
 from bertie.serve.models import Place, Source
 from bertie.serve.scheduler import Lane, Later
@@ -139,11 +139,13 @@ class EmbedTexts:
         cutting = self._cuttings.get((prompt_name, whole, long))
         if cutting is None:
             cutting = self._cuttings[prompt_name, whole, long] = self._cutting(prompt_name, whole, long)
-        pieces = cutting.pieces(cast(Sequence[str], texts), cuts)
+        given = cast(Sequence[str], texts)
         if long != "truncate":
-            return EmbedRows.of_pieces(pieces, raw=raw)
+            return EmbedRows.of_pieces(cutting.pieces(given, cuts), raw=raw)
+        ids, lengths, is_cut = cut_ids(self.tokenizer, cutting.prepared(given), cutting.max_length)
+        cuts.count(int(np.count_nonzero(is_cut)), len(given))
         skipped = 0 if cutting.count_prompt or not cutting.prompt_ids else 1 + len(cutting.prompt_ids)
-        rows = EmbedRows(pieces.ids, pieces.lengths, skipped, raw)
+        rows = EmbedRows(ids, lengths, skipped, raw)
         return self._cut(rows, truncation, cuts) if whole else rows
 
     def _cutting(self, prompt_name: str | None, whole: bool, long: str) -> Cutting:

@@ -53,7 +53,7 @@ from bertie.serve.tasks import TASKS
 
 logger = logging.getLogger("bertie.serve")
 
-_AT_ONCE = 1 << 18
+_AT_ONCE = 1 << 16  # bytes of messages
 _HELLO_SECONDS = 5.0
 _ADMIN = "/admin/models"
 _FOLDERS = ("/v1/models/", _ADMIN + "/")
@@ -88,7 +88,7 @@ class WorkLink:
         self.memory, self.jobs = memory, dict[int, FrontRows]()
         self._sock, self._host = sock, host
         self._loop = asyncio.get_running_loop()
-        self._unpacker = Unpacker()
+        self._unpacker, self._buffer = Unpacker(), bytearray(_AT_ONCE)
         self._lock = threading.Lock()
         self._unsent = b""
         sock.setblocking(False)
@@ -96,16 +96,16 @@ class WorkLink:
 
     def _read(self) -> None:
         try:
-            data = self._sock.recv(_AT_ONCE)
+            size = self._sock.recv_into(self._buffer)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             self.close()
             return
         with self._host.launching:
-            self._host.take_rows(self, list(self._unpacker.feed(data)))
+            self._host.take_rows(self, list(self._unpacker.feed(memoryview(self._buffer)[:size])))
 
     def send(self, messages: Sequence[AnyMessage]) -> None:
         """From any thread."""

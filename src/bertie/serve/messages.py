@@ -137,7 +137,8 @@ class Unpacker:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[AnyMessage]:
+    def feed(self, data: bytes | memoryview) -> Iterator[AnyMessage]:
+        """`data` is not looked at any more once the last message is taken."""
         if not self._buffer and len(data) >= 4 and len(data) == 4 + _LENGTH.unpack_from(data)[0]:
             yield from _decode(memoryview(data)[4:])  # what nearly always comes: one list, whole
             return

@@ -122,10 +122,10 @@ async def embeddings(call: Call, body: schemas.EmbeddingsRequest) -> bytes:
         found = []
         for index, vector in enumerate(some, first):
             if body.encoding_format == "base64":
-                embedding = base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode()
+                embedding = b'"%b"' % base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes())
             else:
-                embedding = vector.tolist()
-            found.append(msgspec.Raw(encode(schemas.EmbeddingOut("embedding", embedding, index))))
+                embedding = encode_rows(vector)
+            found.append(msgspec.Raw(b'{"object":"embedding","embedding":%b,"index":%d}' % (embedding, index)))
         return found
 
     if call.as_bytes:

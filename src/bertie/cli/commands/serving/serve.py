@@ -39,7 +39,7 @@ Then open the address in a browser, or:
   curl 127.0.0.1:8000/embed -H 'content-type: application/json' \\
     -d '{"inputs": "A text."}'
 """
-NEEDED = ("fastapi", "uvicorn", "httptools", "msgspec", "prometheus_client")
+NEEDED = ("fastapi", "uvicorn", "httptools", "msgspec", "orjson", "prometheus_client")
 F = TypeVar("F", bound=Callable[..., object])
 _FIRST = ("embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features")
 TASKS = tuple(dict.fromkeys((*_FIRST, *TASK_ROUTES, "explore")))
