@@ -85,6 +85,7 @@ def test_what_fronts_cannot_answer_an_engine_does(server: Server) -> None:
     assert server.post("/tokenize", {"inputs": "a dog"}).status_code == 200
     assert server.get("/info").json()["max_batch_tokens"] > 0
     assert {one["id"] for one in server.get("/v1/models").json()["data"]} == {"embed", "classify"}
+    assert server.get("/ready").json()["engines"] == {"0": "ready", "1": "ready"}
     assert server.get("/v1/models/embed").json()["state"] == "ready"
     assert server.get("/v1/models/none").status_code == 404
     refused = server.post("/embed", {"inputs": ["x"] * 2000})

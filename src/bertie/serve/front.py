@@ -320,6 +320,10 @@ class Engines:
         """No engine has a model that is ready, and one had."""
         return any(model.state == "restarting" for model in self._service.models.all)
 
+    def states(self) -> dict[str, str]:
+        names = {True: "ready", False: "restarting"}
+        return {str(link.index): names[link.connected and not link.is_loading] for link in self.links}
+
     async def come_back(self) -> None:
         """Wait for an engine that is being restarted, a few seconds at most: whoever asks meanwhile is not refused."""
         with contextlib.suppress(TimeoutError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from msgspec import UNSET
+
 import bertie
 from bertie.answers import Token
 from bertie.errors import BertieError
@@ -25,7 +27,9 @@ _TOKEN_BYTES, _CHARACTER_BYTES = 80, 6
 
 
 def state_of(call: Call, status: str) -> schemas.State:
-    return schemas.State(status, {model.name: model.state for model in call.service.models.all})
+    engines = call.service.engines
+    models = {model.name: model.state for model in call.service.models.all}
+    return schemas.State(status, models, UNSET if engines is None else engines.states())
 
 
 async def live(call: Call, body: None) -> schemas.State:
