@@ -19,7 +19,7 @@ from bertie.running.pooling import Pieces
 from bertie.running.rows import Cuts, Cutting, cut_ids
 from bertie.serve.failures import Refusal, invalid, too_large
 from bertie.serve.models import Place, Source
-from bertie.serve.scheduler import Lane, Later
+from bertie.serve.queues import Lane, Later
 from bertie.serve.settings import Truncation
 from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer

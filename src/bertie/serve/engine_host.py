@@ -44,8 +44,9 @@ from bertie.serve.messages import (
     packed,
 )
 from bertie.serve.models import ServedModel
+from bertie.serve.queues import AnyJob, Outcomes, Queued
 from bertie.serve.run import SWITCH_SECONDS, new_loop
-from bertie.serve.scheduler import AnyJob, Outcomes, Queued, settle
+from bertie.serve.scheduler import settle
 from bertie.serve.service import AnyRoute, Call, Service
 from bertie.serve.settings import ModelChoice, Settings
 from bertie.serve.shared import Layout, SharedMemory

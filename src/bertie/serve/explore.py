@@ -30,7 +30,7 @@ from bertie.loading import load
 from bertie.running.open import OpenModel
 from bertie.serve.failures import Refusal, overloaded
 from bertie.serve.models import Place, Source
-from bertie.serve.scheduler import Lane
+from bertie.serve.queues import Lane
 
 logger = logging.getLogger("bertie.serve")
 

@@ -23,7 +23,7 @@ from bertie.serve.embedding import EmbedRows, EmbedSettings, EmbedTexts, Floats
 from bertie.serve.failures import ClientLeft, EngineDown, Refusal, overloaded, unhealthy
 from bertie.serve.messages import Answer, AnyMessage, Done, Forward, Leave, Link, ModelState, Refused, States, Work
 from bertie.serve.models import Models, ServedModel
-from bertie.serve.scheduler import Job, Lane
+from bertie.serve.queues import Job, Lane
 from bertie.serve.service import Answered, Call, Service
 from bertie.serve.settings import ModelChoice
 from bertie.serve.shared import Blocks, Layout, SharedMemory
@@ -133,7 +133,7 @@ class EngineLink:
         self.tokens = 0  # on their way there or back
         self._numbers = count(1)
         self._jobs: dict[int, FrontJob] = {}
-        self._calls: dict[int, asyncio.Future[Answered]] = {}
+        self._calls: dict[int, asyncio.Future[Answer]] = {}
         self._links: dict[bytes, Link] = {}
         self._lost = asyncio.Event()
         self._told = False  # what models there are
@@ -224,7 +224,7 @@ class EngineLink:
     async def ask(self, call: Call) -> Answered:
         """A whole request, answered by the engine."""
         number = next(self._numbers)
-        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._calls[number] = future
 
         def leave() -> None:
@@ -236,10 +236,12 @@ class EngineLink:
         request = Forward(number, call.id, call.method, call.path, call.key, call.client, call.body, call.as_bytes)
         self.send(request, REQUESTS)
         try:
-            return await future
+            found = await future
         finally:
             self._calls.pop(number, None)
             call.on_leave.remove(leave)
+        call.tokens = found.tokens
+        return found.status, found.headers, found.body
 
     def refuse_all(self, error: Refusal) -> None:
         for job in self._jobs.values():
@@ -269,7 +271,7 @@ class EngineLink:
             case Answer():
                 future = self._calls.get(message.number)
                 if future is not None and not future.done():
-                    future.set_result((message.status, message.headers, message.body))
+                    future.set_result(message)
             case States():
                 self.states, self._told = {state.name: state for state in message.models}, True
                 self._engines.changed()

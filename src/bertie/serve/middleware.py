@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertie.serve.connection import Cycle
+from bertie.serve.cycle import Cycle
 from bertie.serve.failures import ClientLeft, Refusal, overloaded, too_large, unhealthy
 from bertie.serve.rates import Rates
 from bertie.serve.service import Answered, AnyRoute, Call, Header, Service

@@ -28,7 +28,8 @@ from bertie.running.open import OpenModel, forget_models
 from bertie.running.rows import Row
 from bertie.serve.failures import Refusal, device_failed, unhealthy
 from bertie.serve.metrics import Metrics
-from bertie.serve.scheduler import Device, Engine, Outcomes, Queue
+from bertie.serve.queues import Device, Outcomes, Queue
+from bertie.serve.scheduler import Engine
 from bertie.serve.settings import ModelChoice, Settings
 
 logger = logging.getLogger("bertie.serve")

@@ -35,7 +35,7 @@ from bertie.serve.failures import (
 )
 from bertie.serve.metrics import Metrics
 from bertie.serve.models import Models, ServedModel, ServedTask
-from bertie.serve.scheduler import Lane
+from bertie.serve.queues import Lane
 from bertie.serve.schemas import SimilarityParameters, TeiRequest, Usage
 from bertie.serve.settings import Limits, Settings, Truncation
 from bertie.serve.traces import Traces

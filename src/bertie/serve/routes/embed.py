@@ -20,7 +20,7 @@ from bertie.serve.bodies import NUMBER_BYTES, encode, encode_parts, encode_rows
 from bertie.serve.embedding import EmbedRunner, EmbedTexts, Floats, too_long
 from bertie.serve.failures import empty, invalid
 from bertie.serve.models import Place, ServedModel, Source
-from bertie.serve.scheduler import Lane
+from bertie.serve.queues import Lane
 from bertie.serve.schemas import as_list
 from bertie.serve.service import AnyRoute, Call, Route
 from bertie.serve.settings import Truncation

@@ -21,9 +21,9 @@ from bertie.serve.bodies import LABEL_BYTES
 from bertie.serve.embedding import EmbedRows, EmbedRunner, Floats
 from bertie.serve.failures import empty, invalid
 from bertie.serve.models import Place, ServedModel, Source
+from bertie.serve.queues import Lane
 from bertie.serve.routes.embed import cut_rows
 from bertie.serve.routes.rows import run_rows
-from bertie.serve.scheduler import Lane
 from bertie.serve.schemas import as_item, as_list
 from bertie.serve.service import AnyRoute, Call, Route, text_size
 from bertie.serve.settings import Truncation
