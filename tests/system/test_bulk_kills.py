@@ -22,7 +22,7 @@ import bertie
 from bertie.cli.main import main
 from bulk_jobs import answers, jsonl_file, parquet_files, some_texts
 from sentence_models import tiny_sentence_model
-from system.bulk_kills import Driver, begun, parts, wait_for
+from system.bulk_kills import ForkedDriver, begun, parts, wait_for
 
 
 def prepared(folder: Path, rows: int, piece_rows: int) -> dict[str, Any]:
@@ -32,23 +32,23 @@ def prepared(folder: Path, rows: int, piece_rows: int) -> dict[str, Any]:
 
 
 def kill_driver(folder: Path, kills: int) -> None:
-    pieces = 40 * kills  # so many that a fast machine is not done before the last kill
-    asked = prepared(folder, 100 * pieces, 100)
+    pieces = 60 + 12 * kills  # so many that a fast machine is not done before the last kill
+    asked = prepared(folder, 20 * pieces, 20)
     log, chance = folder / "log", random.Random(0)
     done = 0
     for number in range(kills):
-        driver = Driver(asked, log)
+        driver = ForkedDriver(asked, log)
         before = len(begun(log))
         # Sometimes while it starts, mostly at work.
         if number % 5:
             wait_for(lambda before=before: len(begun(log)) > before, "a piece", driver)  # type: ignore[misc]
-        time.sleep(chance.uniform(0, 0.1))
+        time.sleep(chance.uniform(0, 0.02))
         driver.kill()
         assert parts(folder / "out") >= done
         done = parts(folder / "out")
         assert done < pieces, "the job was over before all kills were done"
-    report = Driver(asked, log).finished()
-    assert report["rows"] == 100 * pieces
+    report = ForkedDriver(asked, log).finished()
+    assert report["rows"] == 20 * pieces
     assert report["computed"] == pieces - done
     assert len(begun(log)) <= pieces + kills  # one worker, so one piece at most is lost to a kill
     bertie.bulk("embed", **asked | {"output": str(folder / "whole")})
@@ -104,6 +104,16 @@ def test_a_piece_that_kills_its_process_three_times_is_set_aside(tmp_path: Path)
     assert answers(tmp_path / "out").equals(answers(tmp_path / "whole"))
 
 
+def test_a_script_that_every_process_would_run_again_is_told_so(tmp_path: Path) -> None:
+    asked = prepared(tmp_path, 400, 100)
+    (tmp_path / "script.py").write_text(f"import bertie\nbertie.bulk('embed', **{asked!r}, workers=2)\n")
+    found = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=300)
+    assert found.returncode == 1
+    assert "ended before they could begin, 3 one after the other (exit code 1)" in found.stderr
+    assert 'under `if __name__ == "__main__":`' in found.stderr
+    assert bertie.bulk("embed", **asked).rows == 400
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command line has its own
@@ -134,7 +144,7 @@ def test_the_command_plans_runs_goes_on_and_says_how_it_ended(
     assert "The job goes on: 2 of 3 pieces are done." in run(*line)[2]
     code, _, said = run(*line, "--truncate-dim", "8")
     assert code == 2
-    assert "holds another job: its settings are the defaults" in said
+    assert "holds another job: truncate_dim was the default, and now it is 8" in said
 
 
 def test_bad_rows_and_damaged_files_have_their_exit_codes(
@@ -149,7 +159,7 @@ def test_bad_rows_and_damaged_files_have_their_exit_codes(
     code, out, _ = run("embed", str(rows), str(tmp_path / "strict"), "-m", asked["model"], "--json")
     assert (code, json.loads(out)["errors"]) == (0, 1)
     code, _, said = run("embed", str(rows), str(tmp_path / "noted"), "-m", asked["model"])
-    assert "1 rows could not be answered" in said
+    assert "1 row could not be answered: see the column 'error'" in said
     damaged = tmp_path / "in" / "2.parquet"
     with pq.ParquetFile(damaged) as file:
         size = file.metadata.row_group(0).total_byte_size

@@ -195,7 +195,7 @@ def test_similarity_is_a_matrix_or_pairs_or_the_best_pairs(rows: Any, shown: Any
     text = shown("similarity", "A man plays guitar.", "Someone makes music.", "It rained all day.")
     assert "1.000" in text
     assert "Someone makes music." in text
-    assert "the 20 most alike pairs of 10 texts" in shown("similarity", *map(str, range(10)))
+    assert "the 20 most similar pairs of 10 texts" in shown("similarity", *map(str, range(10)))
     assert SENTENCES[6] in shown("similarity", "-f", "texts.txt")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +99,17 @@ def test_doctor_shows_both_defaults(
     assert found["default language model"] == f"bertie-mini (fill, next, features) at {workshop / STAND_IN}"
     monkeypatch.setattr("bertie.defaults.LANGUAGE_MODEL", desk / "bertie-mini")
     assert facts()["default language model"].startswith("not installed. Install bertie again, or name a model")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_commands_and_options_are_completed(shell: str) -> None:
+    """What docs/howto.md has users put into their shell's start-up file."""
+    words = {"bash": ("bertie em", "1"), "zsh": ("bertie em", "1"), "fish": ("em", "")}[shell]
+    asked = {"_BERTIE_COMPLETE": f"{shell}_complete", "COMP_WORDS": words[0], "COMP_CWORD": words[1]}
+    run = [sys.executable, "-m", "bertie"]
+    script = subprocess.run(
+        run, env={**os.environ, "_BERTIE_COMPLETE": f"{shell}_source"}, capture_output=True, text=True
+    )
+    assert "_BERTIE_COMPLETE" in script.stdout
+    found = subprocess.run(run, env={**os.environ, **asked}, capture_output=True, text=True)
+    assert "embed" in found.stdout

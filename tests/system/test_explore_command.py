@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,19 @@ def test_the_examples_that_write_a_file_run(desk: Path, capsys: pytest.CaptureFi
     assert page.startswith("<!doctype html>")
     assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)
     assert "MB" in capsys.readouterr().out
+
+
+def test_a_file_keeps_patching_and_importance(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("texts.txt").write_text("The fox sleeps.\nThe dog jumps.\n", encoding="utf-8")
+    given = ["explore", "The [MASK] fox.", "-m", "./my-bert", "--task", "fill", "--importance", "texts.txt"]
+    assert main([*given, "--patch", "The [MASK] dog.", "-o", "page.html"]) == 0
+    packed = re.search(r'id="bertie-saved"[^>]*>([^<]+)<', Path("page.html").read_text(encoding="utf-8"))
+    assert packed is not None
+    whole = zlib.decompress(base64.b64decode(packed[1]))
+    index = json.loads(whole[4 : 4 + int.from_bytes(whole[:4], "little")])
+    assert {"patching{}", "importance{}"} <= set(index["entries"])
+    assert main(given) == 2
+    assert "--importance goes with -o" in capsys.readouterr().err
 
 
 def test_a_file_without_a_text_is_refused(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

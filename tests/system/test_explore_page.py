@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import bertie
-from bertie.explore import open_session
+from bertie.explore import Switches, importance, open_session
 from bertie.explore.page.saved import page_of, write_page
 from bertie.serve.run import Running
 from system.explore_browser import (
@@ -32,6 +32,7 @@ from system.explore_browser import (
     show,
     watched_page,
 )
+from system.test_serve_page import INJECTIONS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
@@ -184,6 +185,11 @@ def test_arrow_keys_walk_a_token_through_the_source(browser: Any, server: Runnin
             page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
         assert "Layer 1" in page.inner_text(".box .tools")
+        show(page, "walk")  # by mouse, after which arrow keys are not the tabs'
+        step = int(page.get_attribute(".box", "data-step"))
+        page.keyboard.press("ArrowLeft")
+        assert int(page.get_attribute(".box", "data-step")) == step - 1
+        page.keyboard.press("ArrowRight")
         assert page.inner_text(".step-title").startswith("Key")
         watch.assert_clean(server.url)
 
@@ -253,12 +259,25 @@ def test_importance_reads_the_users_file_and_names_bad_rows(browser: Any, server
         assert "bad.jsonl" in said
         assert "13" in said or "14" in said
         assert "/tmp" not in said
+        page.check("#skip-bad")
+        page.click("#measure")
+        page.wait_for_selector("#view [data-examples='12'] .heat")
+        assert "2" in page.inner_text("#view [data-examples] .hint >> nth=0")
         page.set_input_files("#file", str(good))
         page.click("#measure")
         page.wait_for_selector("#least")
         page.click("#least")
         page.wait_for_selector(".answers[data-off='3']")
         assert [error for error in watch.errors if "422" not in error] == []
+
+
+def test_words_that_the_model_does_not_know_are_counted(browser: Any, server: Running) -> None:
+    with watched_page(browser) as (page, watch):
+        open_page(page, server, text="the ☃☃ [MASK] fox", task="fill")
+        assert "[UNK]" in page.inner_text("#unknown")
+        chosen = page.inner_text("#explore-tokens [aria-pressed=true]")
+        assert chosen == "[MASK]"  # what is looked for is chosen first
+        watch.assert_clean(server.url)
 
 
 def test_a_text_that_is_too_long_is_cut_with_a_notice(browser: Any, server: Running) -> None:
@@ -293,6 +312,28 @@ def test_nothing_that_is_typed_in_is_run(browser: Any, server: Running) -> None:
         for view in VIEWS:
             show(page, view)
         assert page.evaluate("document.querySelectorAll('main img, main script, main iframe').length") == 0
+        watch.assert_clean(server.url)
+
+
+@pytest.mark.slow
+def test_thirty_injections_are_only_text(browser: Any, server: Running) -> None:
+    """Each as the text, as the second text, as the other text of patching, and out of a link."""
+    with watched_page(browser) as (page, watch):
+        page.expose_function("pwned", lambda *given: watch.pwned.append(given))
+        for view in ("attention", "switchboard", "walk", "lens", "patching"):
+            for number, text in enumerate(INJECTIONS):
+                if view == "attention" or number % 5 == 0:
+                    page.goto(
+                        link(server, model="words", task="fill", text=f"{text} [MASK]", otherText=text, view=view)
+                    )
+                    page.reload()
+                    page.wait_for_selector(f"#view[data-ready='{view}']")
+        for text in INJECTIONS[::5]:
+            page.goto(link(server, model="vectors", text=text, second=text, view="attribution"))
+            page.reload()
+            page.wait_for_selector("#view[data-ready='attribution']")
+        assert page.evaluate("document.querySelectorAll('main img, main script, main iframe').length") == 0
+        watch.errors = [error for error in watch.errors if "422" not in error]  # texts of another length
         watch.assert_clean(server.url)
 
 
@@ -375,11 +416,42 @@ def test_a_page_in_a_file_needs_nobody(browser: Any, folder: Path, tmp_path: Pat
             show(page, view)
             assert page.locator("#view .error").count() == 0
         assert answer(page)
-        page.click("#view-patching")
-        page.wait_for_selector("#view .error")
-        assert "bertie explore" in page.inner_text("#view .error")
+        for view, option in (("patching", "--patch"), ("importance", "--importance")):
+            page.click(f"#view-{view}")
+            page.wait_for_selector("#view .error")
+            assert option in page.inner_text("#view .error")
+            assert "bertie explore" in page.inner_text("#view .error")
+        show(page, "switchboard")
+        assert "one part off at a time" in page.inner_text("#view .notice")
+        page.click("[data-switch='h2.1']")
+        page.wait_for_selector(".answers[data-off='1']")
+        shown = page.inner_text(".answers > div:nth-child(2) .bars").split("\n")
+        without = open_session(ENGLISH, model=model).switch(Switches(heads={(2, 1)})).answer()
+        assert shown[0] == without.top[0][0]
+        assert float(shown[1]) == pytest.approx(without.top[0][1], abs=6e-4)
+        page.click("[data-switch='f0']")
+        page.wait_for_selector("#view .error")  # of two at once the file knows nothing
         assert watch.errors == []
         assert watch.requests == [f"file://{file}"]
+
+
+def test_a_page_in_a_file_keeps_what_was_computed_for_it(browser: Any, folder: Path, tmp_path: Path) -> None:
+    session = open_session(ENGLISH, model=saved(folder / "kept", "BertForMaskedLM"))
+    other = open_session(ENGLISH.replace("fox", "dog"), model=session.reading.loaded)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(SENTENCES[:2]), encoding="utf-8")
+    found = importance(texts, model=session.reading.loaded, task="fill", progress=False)
+    file = tmp_path / "page.html"
+    write_page(session, file, other=other, importance=found)
+    with watched_page(browser) as (page, watch):
+        page.goto(f"file://{file}")
+        page.wait_for_selector("#view[data-ready='attention']")
+        show(page, "patching")
+        assert page.locator("#view .heat tbody tr").count() == 4
+        assert other.texts[0] in page.inner_text("#view")
+        show(page, "importance")
+        assert page.locator("#view .heat tbody td").count() == 12
+        assert watch.errors == []
 
 
 def test_a_notebook_shows_the_page_in_a_frame(browser: Any, folder: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
     ("generate Once -m my-decoder --num-beams 3 --sample", "--sample and --num-beams were both", "Draw one text"),
     (
         f"generate Once -m my-decoder --sample --seed {10**23}",
-        f"--seed {10**23}: it takes a whole number",
+        f"--seed {10**23}: it must be a whole number",
         "bertie generate --help",
     ),
 ]

@@ -5,6 +5,8 @@ QUALITY 24: 30 injection strings, 0 executed; Content-Security-Policy self; 0 re
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -348,3 +350,35 @@ def test_a_server_with_a_key_asks_for_it(browser: Any, tmp_path: Path) -> None:
         )
         context.close()
     assert "a-long-enough-key" not in locked.log.read_text()
+
+
+def test_the_whole_response_can_be_copied_and_kept(page: Any) -> None:
+    """The response on the page is shortened for reading; what is downloaded is all of it."""
+    go(page, "embed")
+    ask(page)
+    assert "more" in page.text_content("#json")
+    page.click("#raw summary")
+    with page.expect_download() as found:
+        page.click("#keep")
+    vectors = json.loads(Path(found.value.path()).read_text(encoding="utf-8"))
+    assert [len(vector) for vector in vectors] == [len(vectors[0])] * 3
+    assert len(vectors[0]) > 12
+
+
+def test_the_python_snippet_is_the_request(page: Any, server: Server) -> None:
+    go(page, "embed")
+    ask(page)
+    tree = ast.parse(page.text_content("#python"))
+    (body,) = [node.value for node in tree.body if isinstance(node, ast.Assign) and "body" in ast.dump(node.targets[0])]
+    sent = ast.literal_eval(body)
+    assert sent["truncate"] is True
+    assert len(sent["inputs"]) == 3
+    assert f'requests.post("{server.url}/embed"' in page.text_content("#python")
+
+
+def test_pieces_that_go_on_with_a_word_have_their_marks(page: Any) -> None:
+    go(page, "tokenize")
+    shown = ask(page)
+    pieces = page.eval_on_selector_all(".piece", "all => all.map(one => one.childNodes.length > 2)")
+    assert any(pieces)
+    assert "##" in shown

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from serving import settings
 
 import bertie
 import family_models
+import tiny_models
 from bertie.cli.main import main
 from bertie.serve.run import Running
 from tiny_models import SENTENCES
@@ -52,6 +55,18 @@ def test_answers_over_http_are_the_offline_ones(models: dict[str, str]) -> None:
         answered = asked.answer(question, context)
         wanted_answer = bertie.answer(question, context, model=models["answer"])
         assert [one.text for one in answered.candidates[:1]] == [one.text for one in wanted_answer.candidates[:1]]
+
+
+def test_a_colbert_is_not_ranked_by_one_vector(tmp_path: Path) -> None:
+    tiny_models.saved(tmp_path, "BertModel")
+    tensors = {f"bert.{name}": tensor for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    save_file(tensors | {"linear.weight": torch.ones(8, 32)}, tmp_path / "model.safetensors")
+    with (
+        Running(settings({"embed": str(tmp_path)})) as server,
+        bertie.Client(server.url) as asked,
+        pytest.raises(bertie.BertieError, match="is a ColBERT"),
+    ):
+        asked.rerank(SENTENCES[0], SENTENCES)
 
 
 def test_commands_take_them(models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

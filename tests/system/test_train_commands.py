@@ -152,7 +152,7 @@ def test_tensorboard_files_are_written(desk: Path, files: Path) -> None:
         ("finetune classify -m my-bert -o out", "--train", "--help"),
         ("finetune classify -m my-bert --train {classify}", "--output", "--help"),
         ("finetune sort -m my-bert", "sort", "--help"),
-        ("finetune classify -m my-bert --train {classify} -o out --lr 0", "--lr 0: it takes a number above", "--help"),
+        ("finetune classify -m my-bert --train {classify} -o out --lr 0", "--lr 0: it must be above", "--help"),
         ("finetune classify -m my-bert --train {classify} -o out --resume", "no run in out", "--resume"),
         ("finetune classify -m my-bert --train {classify} -o out --device cuda:7", "cuda:7", "--device cpu"),
         ("finetune classify -m my-bert --train {classify} -o out --shard", "one alone", "torchrun"),

@@ -58,28 +58,28 @@ def files(desk: Path) -> Path:
 MISTAKES = [
     # settings are named as they were typed
     (f"{CLASSIFY} --train two.jsonl --lr 0",
-     "error: --lr 0: it takes a number above 0.", "bertie finetune classify --help"),
+     "error: --lr 0: it must be above 0.", "bertie finetune classify --help"),
     (f"{CLASSIFY} --train two.jsonl --lr high", "'--lr'", "bertie finetune classify --help"),
-    (f"{CLASSIFY} --train two.jsonl --batch-size 0", "--batch-size 0: it takes a number at least 1.", "--help"),
-    (f"{CLASSIFY} --train two.jsonl --micro-batch-tokens -5", "--micro-batch-tokens -5: it takes", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --batch-size 0", "--batch-size 0: it must be at least 1.", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --micro-batch-tokens -5", "--micro-batch-tokens -5: it must be", "--help"),
     (f"{CLASSIFY} --train two.jsonl --seed {2**63}",
-     f"--seed {2**63}: it takes a number at least 0 and at most {2**63 - 1}.", "--help"),
-    (f"{CLASSIFY} --train two.jsonl --dropout 1", "--dropout 1: it takes a number at least 0 and below 1.", "--help"),
+     f"--seed {2**63}: it must be at least 0 and at most {2**63 - 1}.", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --dropout 1", "--dropout 1: it must be at least 0 and less than 1.", "--help"),
     (f"{CLASSIFY} --train two.jsonl --dev-share 2",
-     "--dev-share 2: it takes a number at least 0 and below 1.", "--help"),
+     "--dev-share 2: it must be at least 0 and less than 1.", "--help"),
     (f"{CLASSIFY} --train two.jsonl --dev two.jsonl --dev-share 0.5", "Both --dev and --dev-share were given", "share"),
-    (f"{CLASSIFY} --train two.jsonl --max-length 4000", "--max-length 4000: it takes 4 to 48", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --max-length 4000", "--max-length 4000: it must be 4 to 48", "--help"),
     (f"{CLASSIFY} --train two.jsonl --class-weights 1,2,3", "--class-weights 1,2,3: there are 2 labels", "bad, good"),
-    (f"{PRETRAIN} --corpus texts.txt --mask-probability 2", "--mask-probability 2: it takes", "bertie pretrain --help"),
+    (f"{PRETRAIN} --corpus texts.txt --mask-probability 2", "--mask-probability 2: it must", "bertie pretrain --help"),
     (f"{FURTHER} my-bert --vocab my-bert", "Both --model and --vocab were given", "keeps"),
-    (f"{PRETRAIN} --corpus texts.txt --dupe-factor 0", "--dupe-factor 0: it takes a number at least 1.", "--help"),
+    (f"{PRETRAIN} --corpus texts.txt --dupe-factor 0", "--dupe-factor 0: it must be at least 1.", "--help"),
     (f"{CLASSIFY} --train two.jsonl three.jsonl", "unexpected extra argument", "--train A --train B"),
     (f"{CLASSIFY} --train two.jsonl --class-weights=-1,1", "--class-weights -1,1: weights are 0 or more", "--help"),
     ("finetune embed -m my-bert --train pairs.csv -o out --batch-size 1", "--batch-size 1: rows of a batch", "Larger"),
     (f"{CLASSIFY} --train two.jsonl --class-weights inf,1", "--class-weights inf,1: weights are 0 or more", "--help"),
     (f"{CLASSIFY} --train none --seed 99999999999999999999",
-     "--seed 99999999999999999999: it takes a number", "--help"),
-    (f"{CLASSIFY} --train none --warmup inf", "error: --warmup inf: it takes a finite number.", "--help"),
+     "--seed 99999999999999999999: it must be", "--help"),
+    (f"{CLASSIFY} --train none --warmup inf", "error: --warmup inf: it must be a finite number.", "--help"),
     (f"{FURTHER} my-bert --size base", "Both --model and --size were given", "its own"),
     ("finetune answer -m my-bert --train two.jsonl -o out --input-format conll", "--input-format conll is not known",
      "jsonl, json"),
@@ -127,7 +127,7 @@ MISTAKES = [
     (f"{CLASSIFY} --train two.jsonl --teacher my-nli", "'entailment'", "--distil 0.5 0 0 0."),
     (f"{CLASSIFY} --train two.jsonl --teacher my-sentiment --distil 0 0 0 0", "--distil 0 0 0 0: its", "--help"),
     (f"{CLASSIFY} --train none --teacher my-sentiment --temperature 0",
-     "--temperature 0: it takes a number above 0.", "--help"),
+     "--temperature 0: it must be above 0.", "--help"),
     ("finetune classify --train two.jsonl -o out --teacher my-sentiment --student-layers 99",
      "--student-layers 99: the teacher has 3", "--help"),
     (f"{FURTHER} other-words --teacher my-bert", "has another vocabulary", "same ids"),
@@ -150,9 +150,9 @@ def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(
 
 
 def test_python_names_settings_by_their_own_names(files: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^learning_rate is 0\.0; it takes a number above 0\.$"):
+    with pytest.raises(ConfigError, match=r"^learning_rate is 0\.0; it must be above 0\.$"):
         Settings(learning_rate=0.0)
-    most = r"^seed is 36893488147419103232; it takes a number at least 0 and at most 9223372036854775807\.$"
+    most = r"^seed is 36893488147419103232; it must be at least 0 and at most 9223372036854775807\.$"
     with pytest.raises(ConfigError, match=most):
         Settings(seed=2**65)
     weights = TaskOptions(class_weights={"good": -1.0})

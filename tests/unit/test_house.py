@@ -25,7 +25,8 @@ TASKS = RUNNING | {"running"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "arguments": {"errors"},
-    "answers": {"errors"},
+    "display": set(),
+    "answers": {"errors", "display"},
     "files": {"errors"},
     "json_values": set(),
     "library": set(),
@@ -161,7 +162,10 @@ import doctest, importlib, json, sys
 names = sys.argv[1:]
 print(json.dumps({n: list(doctest.testmod(importlib.import_module(n))) for n in names}))
 """
-    names = ["bertie", "bertie.config.bert", "bertie.model.bert", "bertie.model.encoder_decoder", "bertie.ops.packing"]
+    names = [
+        "bertie", "bertie.config.bert", "bertie.model.bert", "bertie.model.encoder_decoder", "bertie.ops.packing",
+        "bertie.tasks.similarity", "bertie.text.windows",
+    ]  # fmt: skip
     result = subprocess.run(
         [sys.executable, "-c", code, *names], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
@@ -178,13 +182,13 @@ def test_errors_carry_cause_and_remedy() -> None:
     assert isinstance(error, FileNotFoundError)
     assert isinstance(error, errors.BertieError)
     setting = errors.ConfigError(
-        "{beta:is} it takes less than 1.", "Leave {beta} alone, or {resume}.", beta=2, resume=...
+        "{beta:is} it must be less than 1.", "Leave {beta} alone, or {resume}.", beta=2, resume=...
     )
-    assert setting.cause == "beta is 2; it takes less than 1."
+    assert setting.cause == "beta is 2; it must be less than 1."
     assert setting.remedy == "Leave beta=2 alone, or resume."
     assert (setting.setting, setting.value) == ("beta", 2)
     spoken = setting.said(lambda name, value, judged: f"--{name}{':' if judged else ''}")
-    assert spoken == ("--beta: it takes less than 1.", "Leave --beta alone, or --resume.")
+    assert spoken == ("--beta: it must be less than 1.", "Leave --beta alone, or --resume.")
     again = copy.copy(setting)
     assert (str(again), again.settings) == (str(setting), setting.settings)
     missing = errors.MissingExtra("pyarrow", "data", "Reading parquet")

@@ -94,3 +94,12 @@ export function selectTab(list: HTMLElement, id: string): void {
     if (selected) list.scrollLeft = tab.offsetLeft - list.offsetLeft - (list.clientWidth - tab.offsetWidth) / 2;
   }
 }
+
+/** Offer something as a file. */
+export function download(blob: Blob, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

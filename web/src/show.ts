@@ -136,13 +136,33 @@ export function ranking(rows: { text: string; score: number }[]): HTMLElement {
   return list;
 }
 
-export function pieces(tokens: { id: number; text: string; special: boolean }[]): HTMLElement {
+export function pieces(tokens: Piece[]): HTMLElement {
   const line = make("div", { class: "pieces" });
-  for (const token of tokens) {
+  tokens.forEach((token, place) => {
     const id = make("small", {}, String(token.id));
-    line.append(make("span", { class: token.special ? "piece special" : "piece" }, make("bdi", {}, token.text || "␣"), id));
-  }
+    const goesOn = tokens[0]?.text === "[CLS]" && continues(tokens[place - 1], token);
+    const mark = goesOn ? make("span", { class: "soft" }, "##") : null;
+    line.append(make("span", { class: token.special ? "piece special" : "piece" }, mark, make("bdi", {}, token.text || "␣"), id));
+  });
   return line;
+}
+
+export interface Piece {
+  id: number;
+  text: string;
+  special: boolean;
+  start?: number | null;
+  stop?: number | null;
+}
+
+/** Whether a piece goes on with the word before it: they touch, and WordPiece would not have parted them (it parts
+ * punctuation and Chinese characters from everything). */
+function continues(before: Piece | undefined, piece: Piece): boolean {
+  if (!before || before.special || piece.special || before.stop !== piece.start) return false;
+  const inWord = /[\p{L}\p{N}\p{M}]/u;
+  const alone = /\p{Script=Han}/u;
+  const [end, begin] = [[...before.text].at(-1) ?? "", [...piece.text][0] ?? ""];
+  return inWord.test(end) && inWord.test(begin) && !alone.test(end) && !alone.test(begin);
 }
 
 /** A text that an answer is about. */

@@ -152,7 +152,7 @@ def _as_input(file: Found, format: str | None) -> InputFile:  # noqa: A002
             f"{file.name}: its format cannot be told from its name.", f"Say it with {{format=}}: {', '.join(FORMATS)}."
         )
     if told not in FORMATS:
-        raise DataError(f"{file.name}: {told} cannot be read in pieces.", "Write it as jsonl: an object to a line.")
+        raise DataError(f"{file.name}: {told} cannot be read in pieces.", "Write it as jsonl: one object per line.")
     return InputFile(file.name, file.size, told)
 
 
@@ -199,7 +199,7 @@ def common_schema(files: Sequence[InputFile], looks: Sequence[Look]) -> pa.Schem
     import pyarrow as pa
 
     first = looks[0].schema
-    merged = first
+    fields: dict[str, pa.Field] = {}
     for file, look in zip(files, looks, strict=True):
         # A jsonl row may lack a field, so a file's first rows may too.
         optional = file.format == "jsonl" or files[0].format == "jsonl"
@@ -211,14 +211,23 @@ def common_schema(files: Sequence[InputFile], looks: Sequence[Look]) -> pa.Schem
                 f"{has.name} has a column {name!r}, and {lacks.name} has none.",
                 "Run a job for each kind of file, or give all files the same columns.",
             )
-        try:
-            merged = pa.unify_schemas([merged, look.schema], promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise DataError(
-                f"{file.name} has other types than {files[0].name}: {str(error).splitlines()[0]}",
-                "Run a job for each kind of file, or write them with one schema.",
-            ) from error
-    return pa.schema([one.with_type(_written_as(one.type)).with_nullable(True) for one in merged])
+        for one in look.schema:
+            known = fields.get(one.name, one)
+            try:
+                fields[one.name] = known if known.type == one.type else _wider(known, one)
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                raise DataError(
+                    f"{file.name}: the column {one.name!r} is {one.type}, and in files before it {known.type}.",
+                    "Run a job for each kind of file, or write them with one schema.",
+                ) from None
+    return pa.schema([one.with_type(_written_as(one.type)).with_nullable(True) for one in fields.values()])
+
+
+def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
+    """A column that holds what both hold: int32 and int64, null and text."""
+    import pyarrow as pa
+
+    return pa.unify_schemas([pa.schema([one]), pa.schema([other])], promote_options="permissive").field(0)
 
 
 def _written_as(kind: pa.DataType) -> pa.DataType:

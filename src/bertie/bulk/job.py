@@ -2,7 +2,7 @@
 
     bertie.bulk("embed", "texts/*.parquet", "vectors", model="all-MiniLM-L6-v2")
 
-Asked for again, a job goes on where it was left; asked for after its end, it does nothing. A folder that holds another
+Asked for again, a job continues where it stopped; asked for after its end, it does nothing. A folder that holds another
 job (other files, another model, other settings) is refused.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from bertie.bulk.manifest import (
 )
 from bertie.bulk.progress import Progress
 from bertie.bulk.questions import TASKS, chosen_columns, own_settings
-from bertie.bulk.stores import full_name, is_address, joined, make_folder
+from bertie.bulk.stores import full_name, is_address, joined, look_up, make_folder
 from bertie.bulk.work import ERROR, ROW_GROUP, JobStopped, Report, named_model
 from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import DataError, InputError
@@ -61,14 +61,17 @@ class Prepared:
 
     @property
     def left(self) -> list[int]:
+        """Numbers of the pieces that are still to be done."""
         return self.state.left(self.job)
 
     @property
     def rows_done(self) -> int:
+        """How many rows are answered."""
         return sum(done.rows for done in self.state.done.values())
 
     @property
     def rows_left(self) -> int:
+        """How many rows are still to be answered."""
         return sum(self.job.pieces[number].rows for number in self.left)
 
 
@@ -108,7 +111,11 @@ def prepare(
     piece_rows: int | None = None,
     **settings: Any,
 ) -> Prepared:
-    """The job that is asked for, new or as it was left. Nothing is written, and no model is loaded."""
+    """The job that is asked for, new or as it was left. Nothing is written, and no model is loaded.
+
+    `task`, `input`, `output`, `model`, `column`, `columns`, `prefix`, `format`, `encoding`, `delimiter` and
+    `piece_rows` are those of `bulk`.
+    """
     given = own_settings(task, {name: _json_value(value) for name, value in settings.items()})
     whole_number("piece_rows", piece_rows, or_none="as many as fit a file of 128 MB")
     place = full_name(output)
@@ -128,6 +135,8 @@ def prepare(
         "reading": reading,
         "version": __version__,
     }
+    if look_up(place)[0] is not None:
+        raise DataError(f"{output} is a file.", "Name a folder as {output}: the answers are several files.", output=...)
     there = read_job(place)
     if there is not None:
         asked = tuple(columns) if columns is not None else (column,) if column is not None else there.columns
@@ -149,7 +158,7 @@ def prepare(
     size = piece_rows or _fitting_rows(row_bytes)
     pieces = cut(files, looks, size)
     job = Job(**same, model=named, columns=chosen, schema=schema_text(schema), piece_rows=size, pieces=tuple(pieces))
-    return Prepared(job, place, State(), True, row_bytes * size)
+    return Prepared(job, place, State(), True, row_bytes * min(size, job.rows))
 
 
 def bulk(
@@ -171,19 +180,22 @@ def bulk(
     """Answer every row of many files, and write parquet files with all columns of the input and those of the answers.
 
     - `task`: embed, classify, tag, answer, rerank, fill or features; further keywords are that task's settings.
+    - `model`: a folder or a hub name; by default the task's own, where it has one.
     - `input`: files, folders or patterns, on this machine or in a store (`s3://`, `gs://`, `hdfs://`): parquet, Arrow,
       jsonl, csv, tsv, txt. `output`: a folder, there or in a store.
     - `column` (or two `columns`, for tasks about pairs) hold what is asked about; found by their names otherwise.
       `prefix` goes before the names of the answers' columns. `format`, `encoding`, `delimiter` as for `read_rows`.
     - A row that cannot be answered has an `error` and no answer; with `strict` the first one ends the job.
-    - `workers`: processes on this machine; by default this one, or one to a GPU. `ray="auto"` or an address: a Ray
+    - `workers`: processes on this machine; by default this one, or one per GPU. `ray="auto"` or an address: a Ray
       cluster does it, each worker with `gpus_per_worker` or `cpus_per_worker`, `workers` of them at most.
     - `piece_rows`: rows of a piece, whose answers are one file; by default as many as make 128 MB, 262,144 at most.
+    - `device`: "cpu", "cuda" …; by default a GPU if PyTorch finds one.
     - `price` of an hour (of one worker, in any currency) adds what a million rows cost.
+    - `progress`: True shows a progress bar, False hides it.
 
     Asked for again, the job goes on; nothing is computed twice but pieces that were not finished.
     """
-    whole_number("workers", workers, or_none="one, or one to a GPU")
+    whole_number("workers", workers, or_none="one, or one per GPU")
     if price is not None:
         checked_number("price", price, least=0)
     prepared = prepare(task, input, output, model, **asked)
@@ -206,7 +218,11 @@ def run(
     progress: bool | None = None,
     stopped: Callable[[BulkReport], None] = lambda report: None,
 ) -> BulkReport:
-    """Do what is left of a job. When it is interrupted, `stopped` is given how far it came."""
+    """Do what is left of the job that is `prepared`. When it is interrupted, `stopped` is given how far it came.
+
+    `ray`, `gpus_per_worker`, `cpus_per_worker`, `workers`, `device`, `strict`, `price` and `progress` are those of
+    `bulk`.
+    """
     for name, value in (("gpus_per_worker", gpus_per_worker), ("cpus_per_worker", cpus_per_worker)):
         if value is not None and ray is None:
             raise InputError(f"{{{name}}} is for Ray's workers.", "Add {ray=auto}, or leave it out.", **{name: value})
@@ -242,14 +258,15 @@ def run(
                 if computed % _SAVED_EVERY == 0:
                     write_state(output, job, state)
         except JobStopped as error:
+            _stopped_at(prepared, meter)
             raise error.error from None
         except BaseException:
+            _stopped_at(prepared, meter)
             stopped(_report(prepared, aside, computed, meter))
             raise
-        finally:
-            meter.close()
-            if computed:
-                write_state(output, job, state)
+        meter.close()
+        if computed:
+            write_state(output, job, state)
     return _report(prepared, aside, computed, meter)
 
 
@@ -275,6 +292,12 @@ def _reports(
     if len(devices) == 1:
         return local.run_here(prepared.output, left, devices[0], strict, meter.tick)
     return local.run_processes(prepared.output, left, devices[: len(left)], strict, meter.tick)
+
+
+def _stopped_at(prepared: Prepared, meter: Progress) -> None:
+    meter.close()
+    with suppress(DataError):  # a full disk, where the parts themselves say that they are done
+        write_state(prepared.output, prepared.job, prepared.state)
 
 
 def _report(prepared: Prepared, aside: Mapping[int, str], computed: int, meter: Progress) -> BulkReport:

@@ -1,4 +1,4 @@
-"""A job on this machine: in this process, or in several, one to a GPU or as many as were asked for.
+"""A job on this machine: in this process, or in several, one per GPU or as many as were asked for.
 
 A process that dies over a piece (a crash, the system's memory killer) is replaced; a piece that three processes died
 over is set aside. Processes end with the one that started them, however that ends.
@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from bertie.bulk.work import TRIES, JobStopped, Report, Tick, Worker
-from bertie.errors import BertieError
+from bertie.errors import BertieError, DataError
 from bertie.running.stream import started_ahead
 
 
@@ -46,7 +46,8 @@ def run_processes(
     output: str, pieces: Sequence[int], devices: Sequence[str | None], strict: bool, tick: Tick
 ) -> Iterator[Report]:
     """In a process to each of `devices`."""
-    waiting, deaths = deque(pieces), Counter[int]()
+    waiting, deaths, failed_starts = deque(pieces), Counter[int](), 0
+    begun: set[int] = set()  # whose process has its model and begins pieces
     seats = {device_number: _seated(output, device, strict) for device_number, device in enumerate(devices)}
     working: dict[int, int] = {}
 
@@ -65,7 +66,13 @@ def run_processes(
                     kind, *said = seats[number].line.recv()
                 except (EOFError, OSError):
                     piece = working.pop(number)
-                    deaths[piece] += 1
+                    if number in begun:
+                        deaths[piece] += 1
+                    else:  # no fault of the piece
+                        failed_starts += 1
+                        if failed_starts == TRIES:
+                            raise JobStopped(_no_start(seats[number])) from None
+                    begun.discard(number)
                     if deaths[piece] < TRIES:
                         waiting.appendleft(piece)
                     else:
@@ -75,7 +82,10 @@ def run_processes(
                     seats[number] = _seated(output, devices[number], strict)
                     give(number)
                     continue
-                if kind == "tick":
+                if kind == "ready":
+                    begun.add(number)
+                    failed_starts = 0
+                elif kind == "tick":
                     tick(*said)
                 elif kind == "stopped":
                     raise JobStopped(said[0])
@@ -111,6 +121,15 @@ def _ending(seat: _Seat) -> str:
     return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
 
+def _no_start(seat: _Seat) -> DataError:
+    seat.process.join(5)
+    return DataError(
+        f"Processes for the job ended before they could begin, {TRIES} one after the other ({_ending(seat)}).",
+        'What they said is above. In a script, call bertie.bulk under `if __name__ == "__main__":`, since each process '
+        "imports the script; or do without {workers=}.",
+    )
+
+
 def _serve(output: str, device: str | None, strict: bool, line: Connection, watched: Connection) -> None:
     """The other process: pieces in, reports out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked
@@ -118,6 +137,7 @@ def _serve(output: str, device: str | None, strict: bool, line: Connection, watc
     logging.getLogger("bertie.bulk").setLevel(logging.INFO)
     try:
         worker = Worker(output, device=device, strict=strict)
+        line.send(("ready",))
         while True:
             number = line.recv()
             report = worker.run(number, lambda rows, tokens: line.send(("tick", rows, tokens)))

@@ -192,8 +192,7 @@ def _differs(name: str, there: Job, wanted: Wanted) -> str:
     if name == "settings":
         old, new = there.settings, wanted["settings"]
         names = sorted(one for one in {*old, *new} if old.get(one) != new.get(one))
-        was, now = ({one: which[one] for one in names if one in which} for which in (old, new))
-        return f"its settings are {was or 'the defaults'}, now they are {now or 'the defaults'}"
+        return "; ".join(f"{one} was {_setting(one, old)}, and now it is {_setting(one, new)}" for one in names)
     words = {
         "model_hash": "the files of its model are not those of the model named now",
         "version": f"it was begun by Bertie {there.version}, and this is {wanted['version']}",
@@ -201,6 +200,10 @@ def _differs(name: str, there: Job, wanted: Wanted) -> str:
     }
     was_now = f"is {getattr(there, name)!r}, now it is {dict(wanted)[name]!r}"
     return words.get(name, f"its {name.replace('_', ' ')} {was_now}")
+
+
+def _setting(name: str, settings: Settings) -> str:
+    return repr(settings[name]) if name in settings else "the default"
 
 
 def _files_differ(old: Sequence[InputFile], new: Sequence[InputFile]) -> str:

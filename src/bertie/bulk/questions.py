@@ -140,7 +140,7 @@ def _joined(blocks: Sequence[Numbers]) -> pa.Array:
 
     count, kind = sum(map(len, blocks)), blocks[0].dtype
     buffer = pa.allocate_buffer(count * blocks[0].shape[1] * kind.itemsize)
-    values = np.frombuffer(buffer, kind).reshape(count, -1)
+    values = np.frombuffer(buffer, kind).reshape(count, blocks[0].shape[1])
     np.concatenate(blocks, out=values)
     flat = pa.Array.from_buffers(pa.from_numpy_dtype(kind), values.size, [None, buffer])
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
@@ -180,14 +180,15 @@ class EmbedQuestion:
     def fields(self) -> list[pa.Field]:
         import pyarrow as pa
 
-        return [pa.field("embedding", self._column(np.empty((0, self.embedder.dimension), np.float32)).type)]
+        # Not told from an array: to make one of NumPy's, pyarrow imports pandas, which is 20 MB and half a second.
+        empty = self._empty()
+        return [pa.field("embedding", pa.list_(pa.from_numpy_dtype(empty.dtype), empty.shape[1]))]
 
     def arrays(self, answers: Sequence[Numbers]) -> list[pa.Array]:
-        empty = np.empty((0, self.embedder.dimension), np.float32)
-        return [_joined(answers) if answers else self._column(empty)]
+        return [_joined(answers or [self._empty()])]
 
-    def _column(self, vectors: Numbers) -> pa.Array:
-        return _vectors(quantize(vectors, self.precision))
+    def _empty(self) -> Numbers:
+        return quantize(np.empty((0, self.embedder.dimension), np.float32), self.precision)
 
 
 class ValueQuestion(Generic[Answer]):

@@ -3,7 +3,7 @@
 What goes through Ray are the numbers of pieces and reports about them: a worker reads its rows and writes its file by
 itself, so nothing is copied through Ray's object store, and what counts is on the disk before Ray knows of it. A worker
 is an actor of Ray Data's pool, which holds a model. Ray starts a piece again whose worker died, without end; so every
-start is counted (`_Starts`), and a piece that three workers died over is set aside.
+start is counted (`_counter`), and a piece that three workers died over is set aside.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import socket
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import ModuleType
@@ -47,7 +46,7 @@ def run_on_ray(
     most = max(fit, min(len(pieces), workers or len(pieces)))
     if meter.price is not None:
         meter.price *= fit
-    starts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Starts).remote()
+    starts = _counter(ray)
     asked = ray.data.from_items([{"piece": number} for number in pieces], override_num_blocks=len(pieces))
     done = asked.map_batches(
         _RayWorker,
@@ -71,22 +70,32 @@ def run_on_ray(
 
 def _report(said: dict[str, Any], meter: Progress) -> Report:
     if "stopped" in said:
-        raise JobStopped(DataError(*said["stopped"]))
+        settings = {name: ... if value is None else value for name, value in said["settings"].items()}
+        raise JobStopped(DataError(*said["stopped"], **settings))
     done = None if said["done"] is None else Done(**said["done"])
     if done is not None:
         meter.tick(done.rows, done.tokens)
     return Report(said["piece"], done, said["reason"])
 
 
-class _Starts:
-    """How often each piece was started, in this run."""
+def _said(error: BertieError) -> str:
+    """The error as JSON, with places for its settings: the command line spells them in its own way."""
+    settings = {name: None if value is ... else value for name, value in error.settings.items()}
+    return json.dumps({"stopped": error.sentences, "settings": settings}, default=str)
 
-    def __init__(self) -> None:
-        self.counts: Counter[int] = Counter()
 
-    def begin(self, piece: int) -> int:
-        self.counts[piece] += 1
-        return self.counts[piece]
+def _counter(ray: ModuleType) -> Any:
+    """An actor that counts how often each piece was started, in this run."""
+
+    class Starts:  # inside a function it travels by value: its process imports neither Bertie nor PyTorch
+        def __init__(self) -> None:
+            self.counts: dict[int, int] = {}
+
+        def begin(self, piece: int) -> int:
+            self.counts[piece] = self.counts.get(piece, 0) + 1
+            return self.counts[piece]
+
+    return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Starts).remote()
 
 
 class _RayWorker:
@@ -109,18 +118,16 @@ class _RayWorker:
         import ray
 
         (piece,) = (int(number) for number in batch["piece"])
-        if self.stopped is None and ray.get(self.starts.begin.remote(piece)) > TRIES:
+        if self.stopped is not None:
+            return {"report": [_said(self.stopped)]}
+        if ray.get(self.starts.begin.remote(piece)) > TRIES:
             report = Report(piece, None, f"it ended its worker {TRIES} times")
         else:
             try:
-                if self.stopped is not None:
-                    raise JobStopped(self.stopped)
                 report = self.worker.run(piece)
             except JobStopped as stopped:
-                error = stopped.error
-                return {"report": [json.dumps({"stopped": [error.cause, error.remedy]})]}
-        done = None if report.done is None else asdict(report.done)
-        return {"report": [json.dumps({"piece": piece, "done": done, "reason": report.reason})]}
+                return {"report": [_said(stopped.error)]}
+        return {"report": [json.dumps(asdict(report))]}
 
 
 def _connected(address: str) -> ModuleType:

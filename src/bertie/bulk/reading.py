@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, object]  # of a row, by column
 
-BATCH_ROWS = 4096
+BATCH_ROWS = 2048
 _COLUMN_BYTES = 1 << 22
 _LINE = re.compile(r"^, line [0-9]+( to [0-9]+)?: ")  # of the part that was read; Batch.where() says it of the file
 

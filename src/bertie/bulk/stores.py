@@ -100,17 +100,26 @@ def read_small(name: str) -> bytes | None:
 
 def write_small(name: str, text: str) -> None:
     """A small file, in one step."""
-    if not is_address(name):
-        replace_file(Path(name), text)
-        return
-    new = NewObject(name)
-    new.stream.write(text.encode())
-    new.keep()
+    try:
+        if not is_address(name):
+            replace_file(Path(name), text)
+            return
+        new = NewObject(name)
+        new.stream.write(text.encode())
+        new.keep()
+    except OSError as error:
+        raise unwritable(name, error) from error
 
 
 def make_folder(name: str) -> None:
-    system, path = _opened(name)
-    system.create_dir(path, recursive=True)
+    try:
+        if not is_address(name):
+            Path(name).mkdir(parents=True, exist_ok=True)
+            return
+        system, path = _opened(name)
+        system.create_dir(path, recursive=True)
+    except OSError as error:
+        raise unwritable(name, error) from error
 
 
 def new_file(name: str) -> NewFile | NewObject:
@@ -189,7 +198,17 @@ def _below(folder: str, path: str) -> str:
     return path if path.startswith(folder) else f"/{path}"
 
 
+def unwritable(name: str, error: OSError) -> DataError:
+    """A full disk, a folder that nobody may write to: no fault of the job, which goes on once that is mended."""
+    return DataError(
+        f"{name}: cannot be written: {reason_of(error)}.",
+        "Make room, or check the path and who may write there; then run the same job again: it goes on.",
+    )
+
+
 def _unreachable(name: str, error: Exception) -> DataError:
+    if not is_address(name):
+        return DataError(f"{name}: cannot be read: {reason_of(error)}.", "Check the path and who may read it.")
     return DataError(
         f"{name}: the store cannot be reached: {reason_of(error)}.",
         "Check the address and the credentials; s3://, gs:// and hdfs:// are pyarrow's, all others fsspec's.",

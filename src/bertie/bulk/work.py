@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from bertie.bulk.inputs import read_schema
 from bertie.bulk.manifest import FOOTER, Done, model_hash, part_name, read_job
 from bertie.bulk.questions import TASKS, AnyQuestion, Block
 from bertie.bulk.reading import BATCH_ROWS, Batch, is_all_text, read_piece, texts_of
-from bertie.bulk.stores import joined, new_file
-from bertie.data.source import reason_of
+from bertie.bulk.stores import joined, new_file, unwritable
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import BertieError, CheckpointError, DataError
 from bertie.running.progress import Meter, metered
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROW_GROUP = 1 << 16
-_GROUP_BYTES = (
-    48 << 20
-)  # or less than so many rows, where their vectors are wide: a row group is held until it is whole
+_GROUP_BYTES = 128 << 20  # or fewer rows, where vectors are wide: a row group is held in memory until it is whole
 TRIES = 3
 ERROR = "error"
-_QUEUED = 4  # batches on their way to the file
+# Batches on their way to the file. A GPU computes a hundred thousand rows while a row group is written and synced.
+_QUEUED, _QUEUED_BY_GPU = 4, 64
 _READ_AHEAD = 2
 _DEFAULT_MODELS: dict[str, Callable[[], str]] = {
     "embed": default_embedding_model,
@@ -104,6 +103,7 @@ class Worker:
         self.question: AnyQuestion = TASKS[job.task].make({"model": model, "device": device, **job.settings})
         self.fields = [one.with_name(job.prefix + one.name) for one in self.question.fields()]
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk")
+        self._queued = _QUEUED_BY_GPU if (device or "").startswith("cuda") else _QUEUED
 
     def run(self, number: int, tick: Tick = lambda rows, tokens: None) -> Report:
         """A piece, from its rows to its file. What fails three times is set aside."""
@@ -115,20 +115,18 @@ class Worker:
         for attempt in range(TRIES):
             logger.info("piece %d begins in process %d%s", number, os.getpid(), f", again: {reason}" if attempt else "")
             try:
-                return self._start(number, tick)
+                return partial(_ended, number, self._start(number, tick))
             except JobStopped:
                 raise
-            except BertieError as error:
-                reason = f"{type(error).__name__}: {error.cause}"
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
+                reason = _reason(error)
         return lambda: Report(number, None, reason)
 
     def close(self) -> None:
         self._writer.shutdown(wait=True, cancel_futures=True)
 
     def _start(self, number: int, tick: Tick) -> Callable[[], Report]:
-        part = _Part(joined(self.output, part_name(number)), self._written_schema(), self._writer)
+        part = _Part(joined(self.output, part_name(number)), self._written_schema(), self._writer, self._queued)
         try:
             counts = self._answer(number, part, tick)
         except BaseException:
@@ -168,7 +166,7 @@ class Worker:
             nonlocal errors, told
             asked = waiting.popleft()
             errors += len(asked.errors)
-            part.write(self._written(asked, answers))
+            part.write(partial(self._written, asked, answers))
             tick(asked.batch.rows.num_rows, meter.tokens - told)
             told = meter.tokens
 
@@ -279,27 +277,28 @@ class _Held:
 class _Part:
     """A parquet file that is written in another thread, a row group at a time, and there once it is kept."""
 
-    def __init__(self, name: str, schema: pa.Schema, writer: ThreadPoolExecutor) -> None:
+    def __init__(self, name: str, schema: pa.Schema, writer: ThreadPoolExecutor, queued: int) -> None:
         import pyarrow.parquet as pq
 
-        self._name, self._pool = name, writer
+        self._name, self._pool, self._queued = name, writer, queued
         self._pending: deque[Future[None]] = deque()
         self._held: list[pa.RecordBatch] = []
         self._rows = self._held_rows = self._held_bytes = 0
         self._new = self._guarded(lambda: new_file(name))
         leaves = {path: is_vector for one in schema for path, is_vector in _leaves(one.type, one.name)}
+        self._sink = _sink(self._new.stream)
         # Vectors are noise to a compressor.
         self._parquet = pq.ParquetWriter(
-            self._new.stream,
+            self._sink,
             schema,
             compression={path: "NONE" if is_vector else "ZSTD" for path, is_vector in leaves.items()},
             use_dictionary=[path for path, is_vector in leaves.items() if not is_vector],
         )
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Give a batch to the writer; waits if that is behind."""
-        self._pending.append(self._pool.submit(self._put, batch))
-        while len(self._pending) > _QUEUED or (self._pending and self._pending[0].done()):
+    def write(self, make: Callable[[], pa.RecordBatch]) -> None:
+        """Have the other thread make a batch and write it; waits if that is behind."""
+        self._pending.append(self._pool.submit(self._put, make))
+        while len(self._pending) > self._queued or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
 
     def keep(self, about: str) -> Callable[[], tuple[int, int]]:
@@ -318,7 +317,8 @@ class _Part:
             future.cancel()
         self._pool.submit(self._drop).result()
 
-    def _put(self, batch: pa.RecordBatch) -> None:
+    def _put(self, make: Callable[[], pa.RecordBatch]) -> None:
+        batch = make()
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
@@ -339,7 +339,8 @@ class _Part:
             self._flush()
             self._parquet.add_key_value_metadata({FOOTER: about})
             self._guarded(self._parquet.close)
-            size = self._new.stream.tell()
+            size: int = self._sink.tell()
+            self._guarded(self._sink.close)
             self._guarded(self._new.keep)
         except BaseException:
             self._drop()
@@ -350,6 +351,8 @@ class _Part:
         self._held = []
         with suppress(OSError, ValueError):
             self._parquet.close()
+        with suppress(OSError, ValueError):
+            self._sink.close()
         self._new.discard()
 
     def _guarded(self, write: Callable[[], T]) -> T:
@@ -357,12 +360,15 @@ class _Part:
         try:
             return write()
         except OSError as error:
-            raise JobStopped(
-                DataError(
-                    f"{self._name}: cannot be written: {reason_of(error)}.",
-                    "Make room, or check who may write there; then run the same job again: it goes on.",
-                )
-            ) from error
+            raise JobStopped(unwritable(self._name, error)) from error
+
+
+def _sink(stream: IO[bytes]) -> pa.NativeFile:
+    """The same open file for pyarrow alone: through Python's, each page is copied while no other thread may run."""
+    import pyarrow as pa
+
+    again = f"/proc/self/fd/{stream.fileno()}"
+    return pa.OSFile(again, "wb") if os.path.exists(again) else pa.PythonFile(stream, "w")
 
 
 def _leaves(kind: pa.DataType, path: str) -> Iterator[tuple[str, bool]]:
@@ -378,6 +384,20 @@ def _leaves(kind: pa.DataType, path: str) -> Iterator[tuple[str, bool]]:
         yield from _leaves(kind.value_type, f"{path}.list.element")
     else:
         yield path, False
+
+
+def _ended(number: int, wait: Callable[[], Report]) -> Report:
+    """A piece whose answers could not be written is set aside too; a disk that is full stops the job."""
+    try:
+        return wait()
+    except JobStopped:
+        raise
+    except Exception as error:
+        return Report(number, None, _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {getattr(error, 'cause', error)}"
 
 
 def _bad_row(cause: str) -> DataError:

@@ -196,7 +196,7 @@ class _Repository:
         if fetching.get("force_download") and (self._out_of_reach or self._offline):
             why = "the hub cannot be reached" if self._out_of_reach else "HF_HUB_OFFLINE or local_files_only"
             raise CheckpointError(
-                f"{repo_id} cannot be downloaded anew: the network is off ({why}).",
+                f"{repo_id} cannot be downloaded again: the network is off ({why}).",
                 "Leave {force_download} out, or turn the network on.",
                 force_download=...,
             )

@@ -280,7 +280,7 @@ def _described(tensors: Tensors) -> str:
 def _note_untied(
     tensors: Tensors, places: Mapping[str, str], stored: str, others: list[str], report: LoadingReport
 ) -> None:
-    """A tied weight is sometimes stored twice; one that differs is passed over, as the hub does, and reported."""
+    """A tied weight is sometimes stored twice; one that differs is skipped, as on the hub, and reported."""
     for other in others:
         first, second = tensors.read(places[stored]), tensors.read(places[other])
         if first.data_ptr() != second.data_ptr() and not (first.shape == second.shape and torch.equal(first, second)):

@@ -51,7 +51,7 @@ class SafeFile:
         return torch.frombuffer(self._map, dtype=dtype, count=count, offset=entry.start).view(entry.shape)
 
     def release(self, name: str) -> None:
-        """Let go of a tensor's pages after it was copied. They are the file's: a later use reads them again."""
+        """Release a tensor's pages after it was copied. They are the file's: a later use reads them again."""
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
         entry = self.entries[name]

@@ -26,7 +26,7 @@ SECTIONS = {
         "embed similarity rerank index search classify tag answer fill next features generate tokenize bulk",
     ),
     "Training": ("training", "finetune pretrain"),
-    "Checkpoints": ("checkpoints", "inspect verify convert"),
+    "Checkpoints": ("checkpoints", "models inspect verify convert"),
     "Serving": ("serving", "serve client explore"),
     "This machine": ("", "doctor"),
 }

@@ -20,6 +20,7 @@ class AsyncClient(TaskMethods):
         self._http = self._httpx.AsyncClient(**self._connection(100, pool=None))
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> AsyncClient:

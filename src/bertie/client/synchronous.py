@@ -21,6 +21,7 @@ class Client(TaskMethods):
         self._http = self._httpx.Client(**self._connection(10))
 
     def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def __enter__(self) -> Client:

@@ -64,6 +64,8 @@ class AutoTokenizer(_Auto):
 
 
 class _AutoModel(_Auto, Generic[M]):
+    """Stands for the class with this head of BERT or a relative; `config.json` says of which (`model_type`)."""
+
     _model: str
 
     @classmethod

@@ -18,7 +18,7 @@ class BertConfig(bertie.config.BertConfig, transformers.PretrainedConfig):  # ty
     transformers looks for such a line when it is imported, and complains where there is none.
     """
 
-    # transformers 5 makes every subclass a dataclass, which would write these two anew where a class has none.
+    # transformers 5 makes every subclass a dataclass, which would write these two again where a class has none.
     def __init__(self, *arguments: object, **values: object) -> None:
         bertie.config.BertConfig.__init__(self, *arguments, **values)
 

@@ -2,7 +2,7 @@
 
 A layer's time is that of its attention, which depends on its heads, and of its feed-forward network, which depends on
 its neurons, each a step function of the kernels' tiles. So models of two layers with other sizes are made and timed in
-turn, over rows as long as the user's, and the differences are a table of seconds for so many heads and for so many
+turn, over rows as long as the user's, and the differences are a table of seconds for each number of heads and of
 neurons. It is kept on the disk, by the machine, the engine, the width and the lengths.
 """
 

@@ -72,9 +72,11 @@ def compress(
     One target: `speedup` (times as fast `on` "cpu", "cpu-int8" or "cuda"), `size` (share of the parameters), or `keep`
     (share of the score). `data` is what the task is judged by: labelled rows for the tasks of `finetune`, plain texts
     for "embed" and "fill". With `train` the choices look at that instead of at half of `data`, and the smaller model
-    learns from the original for so many `epochs` (1 by default, 0 for none). `vocab_from` (texts) takes out the tokens
-    that these never use, `positions` those beyond so many; both also without a target. `dense` writes plain sizes with
-    zeros. `frontier` writes every model that was tried, in folders of `output`.
+    learns from the original for this many `epochs` (1 by default, 0 for none). `vocab_from` (texts) takes out the
+    tokens that these never use, `positions` those beyond this many; both also without a target. `dense` writes plain
+    sizes with zeros. `frontier` writes every model that was tried, in folders of `output`.
+    `options` are the task's own (`TaskOptions`), `say` is called with lines of progress, and `command` is shown in the
+    report as what was run.
     """
     started = time.monotonic()
     asked = _check(task, data, speedup, size, keep, on, train, epochs, vocab_from, positions)

@@ -26,7 +26,7 @@ from bertie.model.pretrained import BertPreTrainedModel
 FRONTIER = (1.25, 1.5, 2.0, 3.0)  # speed-ups that a report shows besides the one that was asked for
 _FASTER = (*FRONTIER, 4.0, 6.0, 8.0)  # that are tried, one after the other, for what keeps a score
 _STEEP = 2.0  # a speed-up above which there are two rounds
-_CLOSE = 0.03  # how far the measured speed may be from the one asked for before sizes are chosen anew
+_CLOSE = 0.03  # how far the measured speed may be from the one asked for before sizes are chosen again
 _TRIES = 4
 _UNSEEN = 1e-3  # of the answers' squares: what may be lost with a layer that holds nothing
 

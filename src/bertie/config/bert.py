@@ -235,6 +235,7 @@ class BertConfig:
 
     @property
     def attention_head_size(self) -> int:
+        """The width of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
     @property
@@ -399,10 +400,11 @@ class BertConfig:
         return values | self.extra
 
     def to_json(self) -> str:
+        """The configuration as `config.json` holds it."""
         return self.to_json_string()
 
     def to_json_string(self, use_diff: bool = True) -> str:
-        """As a file has it; with `use_diff=False` every key is there. What JSON cannot hold is refused by name."""
+        """As a file has it; with `use_diff=False` every key is there. What JSON cannot hold is an error."""
         if callable(self.hidden_act):
             raise ConfigError(
                 f"config.hidden_act is the function {self.hidden_act!r}, which a file cannot hold.",
@@ -422,6 +424,7 @@ class BertConfig:
         return json.dumps(values, indent=2, sort_keys=True, default=_nested) + "\n"
 
     def to_json_file(self, path: str | os.PathLike[str], use_diff: bool = True) -> None:
+        """Write `to_json_string()` to a file."""
         Path(path).write_text(self.to_json_string(use_diff), encoding="utf-8")
 
     def save_pretrained(

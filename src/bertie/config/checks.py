@@ -110,7 +110,7 @@ def validate(config: BertConfig) -> None:
         for name in names:
             value = getattr(config, name)
             if not fits(value):
-                raise ConfigError(f"config.{name} is {value!r}; it takes {wanted}.")
+                raise ConfigError(f"config.{name} is {value!r}; it must be {wanted}.")
     for name in _SIZES:
         if getattr(config, name) > MAX_PARAMETERS:
             raise ConfigError(f"config.{name} is {getattr(config, name)!r:.40}; no BERT is that large.", _CHECK_SIZES)
@@ -134,7 +134,7 @@ def validate(config: BertConfig) -> None:
     pad = config.pad_token_id
     if pad is not None and not is_whole(pad, 0, config.vocab_size - 1):
         raise ConfigError(
-            f"config.pad_token_id is {pad!r}; it takes null or an id below config.vocab_size ({config.vocab_size})."
+            f"config.pad_token_id is {pad!r}; it must be null or an id below config.vocab_size ({config.vocab_size})."
         )
     _validate_pruned_heads(config)
     _validate_intermediate_sizes(config)
@@ -181,7 +181,7 @@ def _validate_intermediate_sizes(config: BertConfig) -> None:
         return
     if not isinstance(sizes, list) or not all(is_whole(size, 0, most) for size in sizes):
         raise ConfigError(
-            f"config.intermediate_sizes is {sizes!r:.200}; it takes a list of whole numbers from 0 to "
+            f"config.intermediate_sizes is {sizes!r:.200}; it must be a list of whole numbers from 0 to "
             f"config.intermediate_size ({most}), one for each layer."
         )
     if len(sizes) != config.num_hidden_layers:
@@ -230,7 +230,7 @@ def checked_num_labels(value: object) -> int:
     value = plain_int(value)
     if not is_whole(value, 1, MAX_LABELS):
         raise ConfigError(
-            f"config.num_labels is {value!r:.40}; it takes a whole number, at least 1 and at most {MAX_LABELS:,}."
+            f"config.num_labels is {value!r:.40}; it must be a whole number, at least 1 and at most {MAX_LABELS:,}."
         )
     return int(value)
 
@@ -240,7 +240,7 @@ def read_labels(value: Any) -> dict[int, str]:
     try:
         labels = {int(key): str(label) for key, label in value.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise ConfigError(f"config.id2label is {value!r:.200}; it takes an object {{id: label}}.") from None
+        raise ConfigError(f"config.id2label is {value!r:.200}; it must be an object {{id: label}}.") from None
     if not labels:
         raise ConfigError("config.id2label is empty.", "Name at least one label, or leave it out.")
     return labels
@@ -250,7 +250,7 @@ def read_label_ids(value: Any) -> dict[str, int]:
     try:
         return {str(label): int(i) for label, i in value.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise ConfigError(f"config.label2id is {value!r:.200}; it takes an object {{label: id}}.") from None
+        raise ConfigError(f"config.label2id is {value!r:.200}; it must be an object {{label: id}}.") from None
 
 
 def from_the_start(pruned: dict[int, list[int]], num_layers: int) -> dict[int, list[int]]:
@@ -267,7 +267,7 @@ def read_pruned_heads(value: Any, name: str = "config.pruned_heads") -> dict[int
     try:
         return {int(layer): sorted({int(head) for head in heads}) for layer, heads in value.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise ConfigError(f"{name} is {value!r:.200}; it takes an object {{layer: [heads]}}.") from None
+        raise ConfigError(f"{name} is {value!r:.200}; it must be an object {{layer: [heads]}}.") from None
 
 
 def like(old: object, name: str, text: str) -> object:

@@ -66,6 +66,7 @@ class EncoderDecoderConfig:
             setattr(self, name, value)
 
     def to_dict(self) -> Values:
+        """Both configurations as plain values."""
         return self._values() | {"encoder": self.encoder.to_dict(), "decoder": self.decoder.to_dict()}
 
     def to_diff_dict(self) -> Values:
@@ -73,6 +74,7 @@ class EncoderDecoderConfig:
         return self._values() | {"encoder": self.encoder.to_diff_dict(), "decoder": self.decoder.to_diff_dict()}
 
     def to_json_string(self, use_diff: bool = True) -> str:
+        """Both configurations as `config.json` holds them."""
         values = self.to_diff_dict() if use_diff else self.to_dict()
         return json.dumps(values, indent=2, sort_keys=True, default=str) + "\n"
 

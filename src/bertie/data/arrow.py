@@ -6,6 +6,7 @@ which `datasets` writes under the name `.arrow`. Both are read; parquet is read 
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,17 @@ def read_batches(source: Opened, *, kind: str, path: PathLike | None) -> Iterato
     with _guarded(pa, source.name, kind), open(path, "rb") if plain and path else _on_disk(source) as file:
         for batch in _parquet(file) if kind == "parquet" else _arrow(pa, source, file):
             yield from batch.to_pylist()
+
+
+def parquet_rows(path: str | os.PathLike[str]) -> int:
+    """How many rows a parquet file says it has; 0 where that cannot be read."""
+    pa = _pyarrow(f"Reading {path} (parquet)")
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError):
+        return 0
 
 
 class ParquetRows:
@@ -162,7 +174,7 @@ def _parquet(file: IO[bytes]) -> Iterator[Any]:
 
 def _arrow(pa: ModuleType, source: Opened, file: IO[bytes]) -> Iterator[Any]:
     if source.head.startswith(b"FEA1"):
-        raise DataError(f"{source.name}: feather of version 1, which is no longer read.", "Write it anew with pyarrow.")
+        raise DataError(f"{source.name}: feather of version 1, which is no longer read.", "Convert it with pyarrow.")
     if source.head.startswith(b"ARROW1"):
         with pa.ipc.open_file(file) as reader:
             for index in range(reader.num_record_batches):

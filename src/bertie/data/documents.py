@@ -1,4 +1,4 @@
-"""Raw text for pretraining as Google's BERT takes it: a sentence or paragraph to a line, blank lines between documents.
+"""Raw text for pretraining as Google's BERT takes it: one sentence or paragraph per line, blank lines between texts.
 
 See https://github.com/google-research/bert#pre-training-with-bert. Files are streamed, packed ones too; a document ends
 with its file.

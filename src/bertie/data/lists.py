@@ -1,4 +1,4 @@
-"""Rows and lists out of what a Python program holds: lists, generators, arrays, series, tables, `datasets.Dataset`.
+"""Rows and lists from what a Python program holds: lists, generators, arrays, series, tables, `datasets.Dataset`.
 
 None of the packages behind them is imported; a table is known by what it can do. Iterating over a pandas table gives
 the names of its columns, and over a set its items in no order: both look like texts, and neither is what was meant.
@@ -66,7 +66,7 @@ def _items(given: object) -> Iterable[object]:
 
 
 class _Again(Iterable[object]):
-    """An iterable that makes its iterator anew each time."""
+    """An iterable that makes a new iterator each time."""
 
     def __init__(self, start: Callable[[], Iterable[object]]) -> None:
         self._start = start

@@ -1,6 +1,6 @@
 """What every reader of this room has in common: it can be iterated again, and it keeps account of bad rows.
 
-A reader is strict unless told otherwise: the first bad row raises a `DataError` that names the file and the line. With
+A reader is strict by default: the first bad row raises a `DataError` that names the file and the line. With
 `skip_bad=True` bad rows are left out, counted, and the first few of them remembered:
 
     >>> reader = Reader("numbers", lambda bad: iter((1, 2, 3)))

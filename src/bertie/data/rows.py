@@ -3,8 +3,8 @@
 All but json are streamed: memory does not grow with the file. The format is told by the extension (before `.gz`, `.xz`
 or `.bz2`), or by the caller; what comes through a pipe is looked at, and is plain text unless it plainly is not.
 
-- txt: a text to a line, blank lines included, so that answers stay beside their texts.
-- jsonl: an object to a line, or a string.    - json: a list of those.
+- txt: one text per line, blank lines included, so that answers stay beside their texts.
+- jsonl: one object per line, or a string.    - json: a list of those.
 - csv: RFC 4180, with a header.    - tsv: IANA text/tab-separated-values, with a header; quotes are ordinary characters.
 """
 
@@ -95,6 +95,19 @@ def read_rows(
         delimiter=delimiter,
     )
     return read_source(path, read, skip_bad=skip_bad)
+
+
+def estimated_rows(path: PathLike) -> int:
+    """About how many rows a file has, for a progress bar: its lines, or what a parquet file says; 0 is unknown."""
+    suffix = Path(path).suffix.lower()
+    found = _EXTENSIONS.get(suffix)
+    if not is_regular(path) or found in (None, "json", "arrow"):
+        return 0
+    if found == "parquet":
+        return arrow.parquet_rows(path)
+    with open(path, "rb") as file:
+        lines = sum(block.count(b"\n") for block in iter(partial(file.read, 2**20), b""))
+    return lines - (found in ("csv", "tsv"))
 
 
 def joined_rows(readers: Sequence[RowReader]) -> RowReader:

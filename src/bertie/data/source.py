@@ -102,7 +102,7 @@ def from_stream(file: IO[bytes], name: str) -> Opened:
 
 
 def read_source(path: PathLike, read: Callable[[Opened, BadRows], Iterator[T]], *, skip_bad: bool = False) -> Reader[T]:
-    """A reader of a file that is opened anew for each iteration. What cannot be opened is said at once."""
+    """A reader of a file that is opened again for each iteration. What cannot be opened is said at once."""
     check_readable(path)
 
     def opening(bad: BadRows) -> Iterator[T]:

@@ -1,4 +1,4 @@
-"""Rows out: jsonl, json, csv, tsv, txt and parquet, to a file or to standard output.
+"""Rows out: jsonl, json, csv, tsv, txt, parquet, and vectors as npy or npz, to a file or to standard output.
 
 A file appears whole or not at all, when the writer closes without an error. Standard output is flushed row by row; when
 its reader has gone (`| head`), `reader_gone` says so and the rest is dropped without noise. NumPy and torch values
@@ -24,6 +24,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import IO, Any, cast
 
+from bertie.data.arrays import ArrayRows
 from bertie.data.arrow import ParquetRows
 from bertie.data.rows import FORMATS, known_format
 from bertie.data.source import PathLike, reason_of
@@ -32,7 +33,8 @@ from bertie.files import NewFile
 
 STANDARD_OUTPUT = "-"
 _QUOTABLE = re.compile(r'[",\r\n]')
-WRITABLE = tuple(name for name in FORMATS if name != "arrow")
+_ARRAYS = ("npy", "npz")
+WRITABLE = (*(name for name in FORMATS if name != "arrow"), *_ARRAYS)
 
 
 def plain(value: object) -> Any:
@@ -112,13 +114,15 @@ class RowWriter:
         self._place = _Place(path)
         self._line = _LINES.get(kind, _json_value)
         self._columns = list(columns) if columns is not None else None
-        self._strict_columns = kind in ("csv", "tsv", "parquet")
+        self._strict_columns = kind in ("csv", "tsv", "parquet", *_ARRAYS)
         self._json_list = kind == "json"
         self._header_due = kind in ("csv", "tsv")
-        self._parquet: ParquetRows | None = None
+        self._binary: ParquetRows | ArrayRows | None = None
         try:
             if kind == "parquet":
-                self._parquet = ParquetRows(self._place.stream, self.name)
+                self._binary = ParquetRows(self._place.stream, self.name)
+            elif kind in _ARRAYS:
+                self._binary = ArrayRows(self._place.stream, self.name, kind)
             if self._json_list:
                 self._place.put("[")
         except BaseException:
@@ -148,10 +152,10 @@ class RowWriter:
                 f"{self.name}, row {self.count + 1}: a column {extra[0]!r} that earlier rows do not have.",
                 f"Give every row the same columns, or name all with columns=; so far: {', '.join(self._columns)}.",
             )
-        if self._parquet is not None:
+        if self._binary is not None:
             if not self.reader_gone:
                 with self._place.guarded():
-                    self._parquet.write({name: _arrow_value(value) for name, value in values.items()}, self._columns)
+                    self._binary.write({name: _arrow_value(value) for name, value in values.items()}, self._columns)
         else:
             self._head()
             if self._json_list:
@@ -179,12 +183,12 @@ class RowWriter:
             self._head()
             if self._json_list:
                 self._place.put("\n]\n" if self.count else "]\n")
-            if self._parquet is not None:
+            if self._binary is not None:
                 with self._place.guarded():
                     if not self.reader_gone:
-                        self._parquet.close()
+                        self._binary.close()
                 if self.reader_gone:
-                    self._parquet.discard()
+                    self._binary.discard()
         except BaseException:
             self.discard()
             raise
@@ -192,8 +196,8 @@ class RowWriter:
 
     def discard(self) -> None:
         """Give up: a file that was there before stays as it was, and of the new one nothing is left."""
-        if self._parquet is not None:
-            self._parquet.discard()
+        if self._binary is not None:
+            self._binary.discard()
         self._place.discard()
 
     def _head(self) -> None:
@@ -305,9 +309,15 @@ class _Place:
             os.close(nothing)
 
 
+def told_format(path: PathLike, given: str | None = None) -> str | None:
+    """The format an output is written in: the one given, or told by the name; None for pipes and devices."""
+    told = given or Path(path).suffix[1:].lower()
+    return told if told in _ARRAYS else known_format(path, given)
+
+
 def _writable_format(path: PathLike, given: str | None) -> str:
     name = os.fspath(path)
-    found = known_format(path, given)
+    found = told_format(path, given)
     if found is None and (name == STANDARD_OUTPUT or Path(name).exists()):
         return "jsonl"
     if found not in WRITABLE:
@@ -365,7 +375,7 @@ def _txt_line(values: Mapping[str, object], columns: Sequence[str]) -> str:
     name = "text" if "text" in values else next(iter(values), "text")
     if len(values) > 1 and name != "text":
         raise DataError(
-            f"A txt file holds one text to a line, and the row has {', '.join(values)}.", "Write jsonl, csv or tsv."
+            f"A txt file holds one text per line, and the row has {', '.join(values)}.", "Write jsonl, csv or tsv."
         )
     return _one_line(_cell(values.get(name))) + "\n"
 

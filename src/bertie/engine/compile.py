@@ -71,7 +71,15 @@ def compile(  # noqa: A001  # it is what people call it
     threads: int | None = None,
     strict: bool = True,
 ) -> M:
-    """A model of the same class that answers faster. `dtype` and `device` are the model's own by default.
+    """A model of the same class that answers faster.
+
+    - `model`: any BERT model of ours, with any head.
+    - `dtype`: "float32", "int8" (CPU), "bfloat16", "float16" or "fp8" (GPU); by default the model's own.
+    - `device`: by default the model's own.
+    - `tokenizer`, `calibration`: texts, with the tokenizer, or rows of token ids, that int8 and fp8 are calibrated on.
+    - `accuracy`: the mean cosine to float32 that int8 and fp8 must keep.
+    - `threads`: of the CPU kernels; by default all cores.
+    - `strict`: where the engine cannot run the model, True is an error and False returns the reference model.
 
     int8 and fp8 look at `calibration` (texts, with the `tokenizer`, or rows of token ids; a page of prose by default)
     to keep the mean cosine to float32 at `accuracy` or above: layers that cost too much stay in a wider type. By

@@ -64,7 +64,7 @@ class Runner(Protocol):
 
     device: torch.device  # where states are; on a GPU an answer returns before it is computed
     dtype: torch.dtype  # of the states; what is inside may be rounded
-    token_budget: int  # tokens of a batch that keep it busy; it takes any number
+    token_budget: int  # tokens of a batch that keep it busy; it must be any number
 
     def __call__(
         self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool

@@ -15,7 +15,7 @@ import numpy as np
 from bertie.errors import InputError
 from bertie.explore.answers import Answer, Embedded, Target
 from bertie.explore.result import Column, Result, table_html
-from bertie.explore.switches import Means, Switches, summing
+from bertie.explore.switches import Means, Switches, encoder_of, summing
 from bertie.running.batching import split_by_tokens
 from bertie.running.open import OpenModel
 from bertie.running.rows import truncated_rows
@@ -78,7 +78,9 @@ def means_of(loaded: OpenModel, texts: Iterable[str | tuple[str, str]]) -> Means
     if not items:
         raise InputError("There are no texts to take means over.", "Give at least one; a few hundred are better.")
     rows = truncated_rows(loaded.tokenizer, items, max_length=loaded.max_length)
+    # Without its head, which is not asked, and which may want other rows.
+    layers = OpenModel(encoder_of(loaded.model), loaded.tokenizer, loaded.folder, loaded.name)
     with summing(loaded.model) as found:
         for group in split_by_tokens([len(row) for row in rows], loaded.budget):
-            loaded.run([rows[place] for place in group])
+            layers.run([rows[place] for place in group])
         return found()

@@ -29,7 +29,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Similarity:
-    """How alike two texts are, by the model's own measure."""
+    """How similar two texts are, by the model's own measure."""
 
     score: float
     function: str

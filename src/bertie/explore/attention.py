@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
 
 from bertie.errors import InputError
 from bertie.explore.result import Column, Floats, Result, heat_html, heat_map, long_table
 from bertie.explore.switches import check_head, encoder_of
 from bertie.ops.attention import AttentionPlan, attention_probabilities
+from bertie.ops.relative import RelativePositions, SharedBias, shared_bias
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,7 +147,16 @@ def probabilities(session: Session, layer: int, row: int, heads: Sequence[int] |
     q, k = part.split_heads(part.query(state)), part.split_heads(part.key(state))
     slots = None if heads is None else tuple(part.heads.index(head) for head in heads)
     plan = AttentionPlan(causal=session.config.is_decoder, maps=True if slots is None else slots)
-    return attention_probabilities(q, k, plan, relative=part.relative_positions())[0].float()
+    return attention_probabilities(q, k, plan, relative=_relative(session, layer, row))[0].float()
+
+
+def _relative(session: Session, layer: int, row: int) -> RelativePositions | SharedBias | None:
+    """A layer's own relative positions, or those that all layers of a relative share."""
+    encoder = session.bert.encoder
+    own, table = encoder.layer[layer].attention.self, encoder.relative_attention_bias
+    if table is None:
+        return own.relative_positions()
+    return shared_bias(table, len(session.rows[row])).of_heads(own.heads)
 
 
 def attention_map(session: Session, layer: int, head: int, row: int) -> AttentionMap:
@@ -164,35 +175,28 @@ def companded(weights: Tensor) -> Bytes:
     return (weights.clamp(0, 1).sqrt() * 255).round().to(torch.uint8).cpu().numpy()
 
 
-@dataclass(frozen=True, eq=False)
-class Overview:
-    """All heads of a text in one pass: their statistics, and their maps made small."""
-
-    statistics: HeadStatistics
-    thumbnails: Bytes  # [layers, N, h, w]
+@torch.no_grad()
+def thumbnails(session: Session, row: int, size: int) -> Bytes:
+    """`[layers, N, h, w]`. A layer at a time: all maps of a text of 512 tokens would be 150 MB."""
+    length, config = len(session.rows[row]), session.config
+    small = min(size, length)
+    found = np.zeros((config.num_hidden_layers, config.num_attention_heads, small, small), np.uint8)
+    for layer, heads in session.heads.items():
+        if heads:
+            maps = probabilities(session, layer, row)
+            shrunk = maps if small == length else adaptive_max_pool2d(maps, small)
+            found[layer, heads] = companded(shrunk)
+    return found
 
 
 @torch.no_grad()
-def overview(session: Session, row: int, size: int) -> Overview:
-    length = len(session.rows[row])
-    config = session.config
-    small = min(size, length)
-    thumbnails = np.zeros((config.num_hidden_layers, config.num_attention_heads, small, small), np.uint8)
-    found: list[Tensor] = []
-    places: list[tuple[int, int]] = []
+def head_statistics(session: Session, row: int) -> HeadStatistics:
     measure = _Measure(session, row)
-    for layer, part in enumerate(session.bert.encoder.layer):
-        heads = part.attention.self.heads
-        if not heads:
-            continue
-        maps = probabilities(session, layer, row)
-        found.append(measure(maps))
-        places += [(layer, head) for head in heads]
-        shrunk = maps if small == length else torch.nn.functional.adaptive_max_pool2d(maps, small)
-        thumbnails[layer, heads] = companded(shrunk)
+    places = [(layer, head) for layer, heads in session.heads.items() for head in heads]
+    found = [measure(probabilities(session, layer, row)) for layer, heads in session.heads.items() if heads]
     table = torch.cat(found).cpu().numpy() if found else np.zeros((0, 7), np.float32)
     layers, numbers = zip(*places, strict=True) if places else ((), ())
-    return Overview(HeadStatistics(layers, numbers, *table.T), thumbnails)
+    return HeadStatistics(layers, numbers, *table.T)
 
 
 class _Measure:
@@ -231,13 +235,15 @@ def neuron_view(session: Session, layer: int, head: int, query: int, key: int, r
         raise InputError("In a decoder a query does not see the keys after it.", "Choose a key up to the query.")
     state, slot = session.states(row)[layer][None], part.heads.index(head)
     q, k = (part.split_heads(project(state))[:, slot : slot + 1].float() for project in (part.query, part.key))
-    relative = part.relative_positions()
-    by_query = by_key = 0.0
-    if relative is not None:
-        by_query = float(replace(relative, with_keys=False).scores(q, k)[0, 0, query, key])
-        by_key = float(relative.scores(q, k)[0, 0, query, key]) - by_query
     one, other = q[0, 0, query], k[0, 0, key]
     product, scale = one * other, 1 / math.sqrt(len(one))
+    by_query = by_key = 0.0
+    match _relative(session, layer, row):
+        case RelativePositions() as relative:
+            by_query = float(replace(relative, with_keys=False).scores(q, k)[0, 0, query, key])
+            by_key = float(relative.scores(q, k)[0, 0, query, key]) - by_query
+        case SharedBias() as shared:  # it is added to what is scaled already
+            by_query = float(shared.of_heads([slot]).bias[0, query, key]) / scale
     return NeuronView(
         layer=layer,
         head=head,

@@ -1,4 +1,4 @@
-"""Which tokens an answer hangs on.
+"""Which tokens an answer depends on.
 
 - *integrated gradients* (Sundararajan et al. 2017, https://arxiv.org/abs/1703.01365): the gradient of the target with
   respect to the word vectors, averaged along the straight way from a baseline text to this one (Gauss–Legendre), times
@@ -91,7 +91,7 @@ class TokenMatch(Result):
     """Which token of A matched which of B: `weights[a, b]`.
 
     `kind` "contribution": the weights add up to the similarity (means of token vectors, compared by their product).
-    "cosine", of models that pool otherwise: how alike two tokens' last states are.
+    "cosine", of models that pool otherwise: how similar two tokens' last states are.
     """
 
     kind: str

@@ -168,7 +168,7 @@ def _same_model(session: Session, clean: Session, row: int, places: Sequence[int
     if places is None and sizes[0] != sizes[1]:
         raise InputError(
             f"The texts have {sizes[0]} and {sizes[1]} tokens, so their tokens cannot be paired.",
-            "Use texts of equally many tokens, or name the {places=} that stand for the same in both.",
+            "Use texts with the same number of tokens, or name the {places=} that stand for the same in both.",
         )
     chosen = range(sizes[0]) if places is None else places
     for place in chosen:

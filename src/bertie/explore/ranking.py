@@ -142,9 +142,11 @@ def importance(
 
     `task` is the checkpoint's own by default; "pairs" and "regress" read labelled pairs and scores for a classifier.
     "fill" takes texts, of which 15 % of the words are hidden, always the same; "next" pairs with label 0 where the
-    second text follows. `metric` is what leaving a part out is judged by: the loss, or a figure of the task's own
+    second text follows. `of` says which parts: "heads", "neurons", "feed_forward" or "layers". `method` is "gradient"
+    or "leave_one_out". `metric` is what leaving a part out is judged by: the loss, or a figure of the task's own
     evaluation (accuracy, f1, …). `layers` and `limit` restrict the work; `progress` is a bar, or a function that is
-    given (done, of how many).
+    given (done, of how many). `columns`, `skip_bad` and `max_length` are those of fine-tuning; `model`, `tokenizer`,
+    `device` and `dtype` are those of the tasks, and bertie-mini is the default.
     """
     one_of("of", of, OF)
     one_of("method", method, METHODS)
@@ -210,7 +212,7 @@ def _load(task: str, opened: OpenModel, data: object, options: TaskOptions) -> L
 
 
 def _check_labels(own: dict[int, str], found: dict[int, str]) -> None:
-    """The data's labels must be the model's: numbering them anew would judge the model by a shuffled key."""
+    """The data's labels must be the model's: numbering them again would judge the model by a shuffled key."""
     named = any(name != f"LABEL_{number}" for number, name in own.items())
     numbers = all(name in (str(number), f"LABEL_{number}") for number, name in found.items())
     if found == own or (not named and numbers):

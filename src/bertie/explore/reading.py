@@ -41,6 +41,7 @@ class TextRow:
 
     @property
     def ids(self) -> list[int]:
+        """Token ids."""
         return [token.id for token in self.tokens]
 
     @property

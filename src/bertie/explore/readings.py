@@ -268,7 +268,7 @@ class MultipleChoice(Reading):
 
 
 class Vectors(Reading):
-    """A text's vector, or how alike two texts are: a row for each text."""
+    """A text's vector, or how similar two texts are: a row for each text."""
 
     task = "embed"
 

@@ -3,7 +3,7 @@
     session = bertie.explore("The capital of France is [MASK].")
     session.attention(2, 1)                                  how much each token looks at each other in a head
     session.ablate(Switches(heads={(2, 1)}))                 the answer before and after
-    session.attribute()                                      which tokens the answer hangs on
+    session.attribute()                                      which tokens the answer depends on
     session.lens()                                           what the model would say after each layer
 
 A session runs the model once for the states between its layers, keeps those, and computes views from them when they are
@@ -24,7 +24,7 @@ from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.explore import ablation, attention, attribution, flow, lens, patching, trace
 from bertie.explore.answers import Answer, Target
-from bertie.explore.attention import AttentionMap, Bytes, HeadStatistics, NeuronView, Overview
+from bertie.explore.attention import AttentionMap, Bytes, HeadStatistics, NeuronView
 from bertie.explore.attribution import Attribution, Baseline, Method, TokenMatch
 from bertie.explore.flow import TokenFlow
 from bertie.explore.lens import Drift, Lens
@@ -33,6 +33,7 @@ from bertie.explore.patching import Part, Patching
 from bertie.explore.progress import Progress
 from bertie.explore.reading import Measure, Reading, TextRow
 from bertie.explore.readings import read
+from bertie.explore.states import States
 from bertie.explore.switches import EVERYTHING_ON, Means, Switches, encoder_of, from_layer, held, switched
 from bertie.explore.trace import Trace
 from bertie.model import BertModel
@@ -70,10 +71,12 @@ def open_session(
     dtype: torch.dtype | str | None = None,
     warn: bool = True,
 ) -> Session:
-    """Open a text, or a text and a second one, with a model: by name, by path, or as an object with its tokenizer.
+    """Open `text`, or a text and a `second` one, with a `model`: a name, a path, or an object with its `tokenizer`.
+
+    `device` and `dtype` are those of the tasks.
 
     `task` is how it is read: "fill", "next", "classify", "tag", "answer" (the question, then the context), "choice"
-    (the question, then a list of choices) or "embed" (with a second text: how alike they are). By default it is what
+    (the question, then a list of choices) or "embed" (with a second text: how similar they are). By default it is what
     the checkpoint was made for. Without a model it is bertie-mini, or for "embed" all-MiniLM-L6-v2. A text that is
     longer than the model is cut at the end of a word, with a warning unless `warn` is False; `truncated` says so too.
     """
@@ -102,13 +105,14 @@ class Session:
         truncated: bool,
         off: Switches = EVERYTHING_ON,
         means: Means | None = None,
-        whole: Session | None = None,
+        states: States | None = None,
     ) -> None:
         self.reading, self.tasks, self.truncated = reading, tasks, truncated
         self.off, self.means = off, means
-        self._whole = whole  # the same with everything on: below the first layer that differs, its states are ours
+        self._shared = states or States(reading)  # of all sessions that differ in what is off
         self._states: dict[int, Tensor] = {}
-        self._overviews: dict[tuple[int, int], Overview] = {}
+        self._thumbnails: dict[tuple[int, int], Bytes] = {}
+        self._statistics: dict[int, HeadStatistics] = {}
         self._answer: Answer | None = None
         self._scores: dict[tuple[Target, str], float] = {}
         self.off.check(self.bert)
@@ -117,6 +121,7 @@ class Session:
 
     @property
     def task(self) -> str:
+        """How the text is read."""
         return self.reading.task
 
     @property
@@ -136,18 +141,22 @@ class Session:
 
     @property
     def model(self) -> BertPreTrainedModel:
+        """The model."""
         return self.reading.loaded.model
 
     @property
     def tokenizer(self) -> BertTokenizer:
+        """The model's tokenizer."""
         return self.reading.loaded.tokenizer
 
     @property
     def device(self) -> torch.device:
+        """Where the model is."""
         return self.reading.loaded.device
 
     @property
     def config(self) -> BertConfig:
+        """The model's configuration."""
         return self.model.config
 
     @cached_property
@@ -156,10 +165,12 @@ class Session:
 
     @property
     def num_layers(self) -> int:
+        """How many layers the model has."""
         return self.config.num_hidden_layers
 
     @property
     def num_heads(self) -> int:
+        """How many heads a layer had before pruning."""
         return self.config.num_attention_heads
 
     @property
@@ -210,8 +221,9 @@ class Session:
 
     def switch(self, off: Switches, means: Means | None = None) -> Session:
         """The same text with parts of the model off (or, with `means`, at their mean), in every view."""
-        whole = self if not self.off else self._whole
-        return Session(self.reading, tasks=self.tasks, truncated=self.truncated, off=off, means=means, whole=whole)
+        return Session(
+            self.reading, tasks=self.tasks, truncated=self.truncated, off=off, means=means, states=self._shared
+        )
 
     def __repr__(self) -> str:
         off = f", off={self.off}" if self.off else ""
@@ -233,31 +245,21 @@ class Session:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """As `running`, from the first layer in which anything is off. Not for gradients, which begin at the words."""
-        lowest = self.off.lowest()
-        whole = self._whole
-        if whole is None or lowest is None or self.reading.loaded.is_fast:
+        """The model is this thread's, and gives its heads the states that are kept. Not for gradients."""
+        if self.reading.loaded.is_fast:
             with self.running():
                 yield
             return
-        states = [whole.states(row) for row in range(len(self.rows))]  # before there are hooks
-        with self.running(), from_layer(self.bert, lambda: states[self.reading.current], lowest):
+        states = [self.states(row) for row in range(len(self.rows))]
+        layers = len(self.bert.encoder.layer)
+        with held(self.model), from_layer(self.bert, lambda: states[self.reading.current], layers):
             yield
 
     def states(self, row: int = 0) -> Tensor:
         """`[layers + 1, S, D]`: the states of a row's tokens, after the embeddings and after each layer."""
         self.check_row(row)
         if row not in self._states:
-            with self.running(), torch.no_grad():
-                # Packed, as the tasks run it: the same bits.
-                output = self.bert(
-                    inputs_embeds=self.reading.embeds(row),
-                    token_type_ids=self.reading.types(row, 1)[0],
-                    cu_seqlens=torch.tensor([0, len(self.rows[row])]),
-                    output_hidden_states=True,
-                    return_dict=True,
-                )
-            self._states[row] = torch.stack(output.hidden_states or ())
+            self._states[row] = self._shared.get(row, self.off, self.means)
         return self._states[row]
 
     # -- attention ---------------------------------------------------------------------------------------------------
@@ -278,17 +280,17 @@ class Session:
         A cell is a byte as in `map_bytes`; pruned heads are 0.
         """
         whole_number("size", size)
-        return self._overview(row, size).thumbnails
+        self.check_row(row)
+        if (row, size) not in self._thumbnails:
+            self._thumbnails[row, size] = attention.thumbnails(self, row, size)
+        return self._thumbnails[row, size]
 
     def head_statistics(self, row: int = 0) -> HeadStatistics:
         """Where each head looks, in numbers to sort by."""
-        return self._overview(row, 32).statistics
-
-    def _overview(self, row: int, size: int) -> Overview:
         self.check_row(row)
-        if (row, size) not in self._overviews:
-            self._overviews[row, size] = attention.overview(self, row, size)
-        return self._overviews[row, size]
+        if row not in self._statistics:
+            self._statistics[row] = attention.head_statistics(self, row)
+        return self._statistics[row]
 
     def neuron_view(self, layer: int, head: int, query: int, key: int, row: int = 0) -> NeuronView:
         """Why one token looks at another: q, k and their product, neuron by neuron."""
@@ -330,7 +332,7 @@ class Session:
 
     @cached_property
     def _targets(self) -> tuple[Target, ...]:
-        with self.running():
+        with self._answering():
             return self.reading.targets()
 
     def targets(self) -> tuple[Target, ...]:
@@ -374,7 +376,7 @@ class Session:
         baseline: Baseline = "pad",
         progress: Progress = None,
     ) -> Attribution:
-        """Which tokens the answer, or another `target`, hangs on.
+        """Which tokens the answer, or another `target`, depends on.
 
         Integrated gradients take as many `steps` as their scores need to add up to within 1 % (50 to 800), or those
         that are given. `progress` is a bar, or a function that is given (done, of how many) and may raise to stop.

@@ -60,7 +60,7 @@ class Switches:
                 found = frozenset((int(a), int(b)) for a, b in given) if pairs else frozenset(map(int, given))
             except (TypeError, ValueError):
                 wanted = "(layer, number) pairs" if pairs else "layer numbers"
-                raise InputError(f"{{{name}:is}} it takes {wanted}.", **{name: given}) from None
+                raise InputError(f"{{{name}:is}} it must be {wanted}.", **{name: given}) from None
             object.__setattr__(self, name, found)
 
     def __or__(self, other: Switches) -> Switches:
@@ -81,6 +81,7 @@ class Switches:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Switches:
+        """The inverse of `to_json`."""
         unknown = sorted(set(given) - set(_PARTS))
         if unknown:
             raise InputError(f"There is no part {unknown[0]!r} to switch off.", f"There are: {', '.join(_PARTS)}.")
@@ -172,7 +173,7 @@ def encoder_of(model: BertPreTrainedModel) -> BertModel:
 
 @contextmanager
 def switched(model: BertPreTrainedModel, off: Switches, means: Means | None = None) -> Iterator[None]:
-    """While this lasts, the model answers without these parts, or, with `means`, with their means in their place."""
+    """While this lasts, `model` answers without the parts that are `off`, or with their `means` in their place."""
     bert = encoder_of(model)
     off.check(bert)
     config, weight = bert.config, bert.embeddings.word_embeddings.weight
@@ -264,12 +265,12 @@ def _added_output(weigh: Weigh) -> Hook:
 def from_layer(bert: BertModel, states: Callable[[], Tensor], layer: int) -> Iterator[None]:
     """While this lasts, a run begins after `layer` layers, with `states()[layer]`, `[S, D]` of the row that is run.
 
-    The layers below give what they gave: a run that differs above alone need not begin with the embeddings.
+    The layers below give what they gave: a run that differs above alone need not begin with the embeddings. They stay
+    where they are, for other threads look at them, and pass on what they are given.
     """
     if layer == 0:
         yield
         return
-    whole = bert.encoder.layer
 
     def begin(module: nn.Module, given: tuple[object, ...], output: Tensor) -> Tensor:
         found = states()[layer]
@@ -277,12 +278,19 @@ def from_layer(bert: BertModel, states: Callable[[], Tensor], layer: int) -> Ite
 
     with held(bert):
         handle = bert.embeddings.register_forward_hook(begin)
-        bert.encoder.layer = nn.ModuleList(list(whole)[layer:])  # type: ignore[assignment]
+        below = bert.encoder.layer[:layer]
+        for part in below:
+            vars(part)["forward"] = _pass_on
         try:
             yield
         finally:
             handle.remove()
-            bert.encoder.layer = whole
+            for part in below:
+                del vars(part)["forward"]
+
+
+def _pass_on(hidden_states: Tensor, *given: object, **options: object) -> tuple[Tensor, None, None]:
+    return hidden_states, None, None
 
 
 # -- means -------------------------------------------------------------------------------------------------------------

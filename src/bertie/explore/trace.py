@@ -101,6 +101,7 @@ class Trace(Result):
     place: int | None
 
     def steps(self) -> list[tuple[int, Step]]:
+        """All steps in the order they run, each with its depth."""
         return list(self.root.walk())
 
     def find(self, name: str) -> Step:

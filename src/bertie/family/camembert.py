@@ -1,57 +1,53 @@
 """CamemBERT: RoBERTa in French (Martin et al. 2019, https://arxiv.org/abs/1911.03894).
 
-The model is RoBERTa's, and so are the names of its tensors (`roberta.…`). What differs is the tokenizer: SentencePiece
-(Unigram), from `tokenizer.json` or `sentencepiece.bpe.model`.
+As XLM-RoBERTa it is RoBERTa's model behind SentencePiece, so every class here is one of XLM-RoBERTa's by another name.
+What differs are the first pieces of its vocabulary (text/kinds.py).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from bertie.config import Values
 from bertie.family.heads import Relative
-from bertie.family.roberta import (
-    RobertaConfig,
-    RobertaForCausalLM,
-    RobertaForMaskedLM,
-    RobertaForMultipleChoice,
-    RobertaForQuestionAnswering,
-    RobertaForSequenceClassification,
-    RobertaForTokenClassification,
-    RobertaModel,
-    RobertaPreTrainedModel,
+from bertie.family.xlm_roberta import (
+    XLMRobertaConfig,
+    XLMRobertaForCausalLM,
+    XLMRobertaForMaskedLM,
+    XLMRobertaForMultipleChoice,
+    XLMRobertaForQuestionAnswering,
+    XLMRobertaForSequenceClassification,
+    XLMRobertaForTokenClassification,
+    XLMRobertaModel,
+    XLMRobertaPreTrainedModel,
 )
 
 
-class CamembertConfig(RobertaConfig):
+class CamembertConfig(XLMRobertaConfig):
     model_type = "camembert"
-    defaults: ClassVar[Values] = {**RobertaConfig.defaults, "vocab_size": 30522}
 
 
-class CamembertPreTrainedModel(RobertaPreTrainedModel):
+class CamembertPreTrainedModel(XLMRobertaPreTrainedModel):
     config_class = CamembertConfig
 
 
-class CamembertModel(CamembertPreTrainedModel, RobertaModel): ...
+class CamembertModel(CamembertPreTrainedModel, XLMRobertaModel): ...
 
 
 class CamembertHead(CamembertPreTrainedModel, Relative):
     body = CamembertModel
 
 
-class CamembertForMaskedLM(CamembertHead, RobertaForMaskedLM): ...
+class CamembertForMaskedLM(CamembertHead, XLMRobertaForMaskedLM): ...
 
 
-class CamembertForCausalLM(CamembertHead, RobertaForCausalLM): ...
+class CamembertForCausalLM(CamembertHead, XLMRobertaForCausalLM): ...
 
 
-class CamembertForSequenceClassification(CamembertHead, RobertaForSequenceClassification): ...
+class CamembertForSequenceClassification(CamembertHead, XLMRobertaForSequenceClassification): ...
 
 
-class CamembertForMultipleChoice(CamembertHead, RobertaForMultipleChoice): ...
+class CamembertForMultipleChoice(CamembertHead, XLMRobertaForMultipleChoice): ...
 
 
-class CamembertForTokenClassification(CamembertHead, RobertaForTokenClassification): ...
+class CamembertForTokenClassification(CamembertHead, XLMRobertaForTokenClassification): ...
 
 
-class CamembertForQuestionAnswering(CamembertHead, RobertaForQuestionAnswering): ...
+class CamembertForQuestionAnswering(CamembertHead, XLMRobertaForQuestionAnswering): ...

@@ -51,7 +51,7 @@ class ElectraConfig(RelativeConfig):
 
     def validate(self) -> None:
         if not isinstance(self.embedding_size, int) or not 1 <= self.embedding_size <= 2**20:
-            raise ConfigError(f"config.embedding_size is {self.embedding_size!r}; it takes a width of at least 1.")
+            raise ConfigError(f"config.embedding_size is {self.embedding_size!r}; it must be a width of at least 1.")
         super().validate()
 
 

@@ -62,7 +62,7 @@ class MPNetConfig(RelativeConfig):
         given = self.relative_attention_num_buckets
         if not isinstance(given, int) or not _BUCKETS <= given <= 2**16:
             raise ConfigError(
-                f"config.relative_attention_num_buckets is {given!r}; it takes at least {_BUCKETS}, the number that "
+                f"config.relative_attention_num_buckets is {given!r}; it must be at least {_BUCKETS}, the number that "
                 "distances are sorted into."
             )
         super().validate()

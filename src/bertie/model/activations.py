@@ -1,7 +1,7 @@
 """The activations a config can name, as the hub names them.
 
 Three forms of GELU (Hendrycks & Gimpel 2016, https://arxiv.org/abs/1606.08415) are in use. `gelu` is the exact one,
-x·Φ(x) with the Gauss error function; `gelu_new` and its kin approximate it with tanh; `quick_gelu` with a logistic
+x·Φ(x) with the Gauss error function; `gelu_new` and similar ones approximate it with tanh; `quick_gelu` with a logistic
 function. A checkpoint must run with the one it was trained with: they differ by up to 5e-4 (quick_gelu: 2e-2) in every
 layer.
 """

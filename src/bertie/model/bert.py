@@ -156,9 +156,11 @@ class BertSelfAttention(hub_parts.SelfAttentionNames):
         return x.transpose(1, 2) if x.dim() == 4 else x
 
     def join_heads(self, context: Tensor) -> Tensor:
+        """`[batch, heads, length, size]` → `[batch, length, heads × size]`."""
         return (context.transpose(1, 2) if context.dim() == 4 else context).flatten(-2)
 
     def relative_positions(self) -> RelativePositions | None:
+        """The distance table of relative positions; None for absolute ones."""
         if self.position_embedding_type == "absolute":
             return None
         return RelativePositions(
@@ -205,7 +207,7 @@ class BertAttention(hub_parts.AttentionNames):
         return self.output(context, hidden_states), maps
 
     def prune_heads(self, heads: Sequence[int]) -> None:
-        """Remove heads, by their original numbers; those already gone are passed over."""
+        """Remove heads, by their original numbers; those already removed are skipped."""
         kept = [slot for slot, head in enumerate(self.self.heads) if head not in set(heads)]
         width = self.self.attention_head_size
         columns = torch.cat([torch.arange(slot * width, (slot + 1) * width) for slot in kept] or [torch.arange(0)])
@@ -274,6 +276,7 @@ class BertLayer(hub_parts.LayerNames):
         return fed, maps, cross_maps
 
     def feed_forward_chunk(self, hidden_states: Tensor) -> Tensor:
+        """The feed-forward network on some of the tokens."""
         fed: Tensor = self.output(self.intermediate(hidden_states), hidden_states)
         return fed
 
@@ -457,7 +460,7 @@ def apply_chunking_to_forward(forward: Any, chunk_size: int, chunk_dim: int, *in
     The last piece may be shorter than `chunk_size`.
     """
     if chunk_size < 0:
-        raise ConfigError("{chunk_size:is} it takes 0 (whole) or a length.", chunk_size=chunk_size)
+        raise ConfigError("{chunk_size:is} it must be 0 (whole) or a length.", chunk_size=chunk_size)
     if chunk_size == 0 or inputs[0].shape[chunk_dim] <= chunk_size:
         whole: Tensor = forward(*inputs)
         return whole

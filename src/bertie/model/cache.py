@@ -56,7 +56,7 @@ class KeyValueCache:
         return self
 
     def check(self, batch: int, heads: Sequence[int]) -> None:
-        """That it was made by a batch of as many texts, and layers of so many heads."""
+        """That it was made by a batch of as many texts, and layers of this many heads."""
         for number, (layer, wanted) in enumerate(zip(self.layers, heads, strict=True)):
             for k, v in filter(None, (layer.own, layer.cross)):
                 if k.shape != v.shape or k.shape[0] != batch:
@@ -88,7 +88,7 @@ class KeyValueCache:
             past = [list(given) for given in past]
         except TypeError:
             raise InputError(
-                f"past_key_values is of type {type(past).__name__}; it takes what a model returned under that name."
+                f"past_key_values is of type {type(past).__name__}; it must be what a model returned under that name."
             ) from None
         cache = cls(len(past))
         for number, (layer, given) in enumerate(zip(cache.layers, past, strict=True)):
@@ -96,7 +96,7 @@ class KeyValueCache:
             if len(tensors) not in (2, 4) or any(not isinstance(t, Tensor) or t.dim() != 4 for t in tensors):
                 shapes = [list(t.shape) if isinstance(t, Tensor) else t for t in tensors]
                 raise InputError(
-                    f"past_key_values[{number}] holds {shapes}; it takes 2 or 4 tensors [batch, heads, length, head]."
+                    f"past_key_values[{number}] holds {shapes}; it must be 2 or 4 tensors [batch, heads, length, head]."
                 )
             layer.own = (tensors[0], tensors[1])
             layer.cross = (tensors[2], tensors[3]) if len(tensors) == 4 else None
@@ -109,9 +109,11 @@ class KeyValueCache:
     # The names that code written for the hub's library uses.
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        """How many positions the cache holds."""
         return self.length
 
     def get_max_cache_shape(self) -> int:
+        """None: the cache grows as needed."""
         return -1  # it grows
 
     reorder_cache = reorder

@@ -52,7 +52,7 @@ def is_building() -> bool:
 
 
 def begin(model: nn.Module) -> None:
-    """One of our models starts to be built, unless it is part of another of ours."""
+    """One of our models starts to be built, unless it is part of another one."""
     if _building.active and _building.part is None and type(model).__module__.startswith(_OURS):
         _building.part, _building.mode = model, ExitStack()
         _building.mode.enter_context(_WithoutMemory())

@@ -131,10 +131,12 @@ class BertEncoderDecoder(Answers[Seq2SeqOutput], EncoderDecoderIO, Kin, Generati
 
     @property
     def device(self) -> torch.device:
+        """Where the encoder's parameters are."""
         return self.decoder.device
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of the encoder's parameters."""
         return self.decoder.dtype
 
     def encode(self, input_ids: Tensor | None, attention_mask: Tensor | None = None, **more: Any) -> BertModelOutput:
@@ -233,7 +235,7 @@ class BertEncoderDecoder(Answers[Seq2SeqOutput], EncoderDecoderIO, Kin, Generati
                 f"Set model.config.{missing} (with a BERT vocabulary: [CLS] to start, [PAD] to pad).",
             )
         if labels.dim() != 2:
-            raise InputError(f"labels has shape {list(labels.shape)}; it takes [batch, length].")
+            raise InputError(f"labels has shape {list(labels.shape)}; it must be [batch, length].")
         shifted = labels.roll(1, dims=-1)
         shifted[:, 0] = start
         return shifted.masked_fill(shifted == IGNORED, pad)
@@ -272,10 +274,12 @@ class BertEncoderDecoder(Answers[Seq2SeqOutput], EncoderDecoderIO, Kin, Generati
         self.decoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
 
     def gradient_checkpointing_disable(self) -> None:
+        """Keep all states for the backward pass again, on both sides."""
         self.encoder.gradient_checkpointing_disable()
         self.decoder.gradient_checkpointing_disable()
 
     def resize_token_embeddings(self, num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> None:
+        """Resize the vocabulary of the decoder."""
         raise InputError(
             "A BertEncoderDecoder has two vocabularies.",
             "Resize one of them: model.encoder.resize_token_embeddings(…) or model.decoder.…",
@@ -364,5 +368,5 @@ def _as_encoded(given: Any) -> BertModelOutput:
 
 def _checked(name: str, model: object, kind: type[Model], remedy: str) -> Model:
     if not isinstance(model, kind):
-        raise InputError(f"The {name} is of type {type(model).__name__}; it takes a {kind.__name__}.", remedy)
+        raise InputError(f"The {name} is of type {type(model).__name__}; it must be a {kind.__name__}.", remedy)
     return model

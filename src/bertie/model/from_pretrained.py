@@ -139,7 +139,7 @@ class PretrainedIO(Saved, HubModel):
             checkpoint = given_checkpoint(source, state_dict, **fetching)
         else:
             checkpoint = open_checkpoint(
-                pretrained_model_name_or_path,  # type: ignore[arg-type]  # None is refused by name
+                pretrained_model_name_or_path,  # type: ignore[arg-type]  # None is rejected with a message
                 needs_config=config is None,
                 model_type=cls.config_class.model_type,
                 also=(GENERATION,) if cls.can_generate() else (),
@@ -308,7 +308,7 @@ def _two_configs(checkpoint: Checkpoint) -> dict[str, BertConfig]:
     for side in ("encoder", "decoder"):
         values = checkpoint.config.get(side)
         if not isinstance(values, Mapping):
-            raise ConfigError(f"{checkpoint.config_file}: {side!r} is {values!r:.80}; it takes a BERT's configuration.")
+            raise ConfigError(f"{checkpoint.config_file}: {side!r} is {values!r:.80}, not a BERT's configuration.")
         check_model_type(values, f"{checkpoint.config_file} ({side})")
         configs[side] = BertConfig.from_dict(values)
     said = {name: checkpoint.config[name] for name in OF_BOTH if checkpoint.config.get(name) is not None}

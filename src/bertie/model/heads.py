@@ -68,6 +68,8 @@ class BertLMPredictionHead(nn.Module):
 
 
 class BertOnlyMLMHead(nn.Module):
+    """The head that predicts masked words, under the name that checkpoints use (`cls.predictions`)."""
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.predictions = BertLMPredictionHead(config)
@@ -90,6 +92,8 @@ class BertOnlyNSPHead(nn.Module):
 
 
 class BertPreTrainingHeads(nn.Module):
+    """Both heads of pretraining: masked words (`predictions`) and next sentences (`seq_relationship`)."""
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.predictions = BertLMPredictionHead(config)
@@ -122,6 +126,7 @@ class LanguageModel(HeadModel):
         return self._predictions.decoder
 
     def set_output_embeddings(self, decoder: nn.Linear) -> None:
+        """Replace the output layer over the vocabulary."""
         self._predictions.decoder = decoder
         self._predictions.bias = decoder.bias
 
@@ -140,7 +145,7 @@ class LanguageModel(HeadModel):
             if given is not None:
                 inputs.is_tensor(name, given)
         if labels is not None and labels.shape != states.shape[:-1] and masked_positions is None:
-            raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(states.shape[:-1])}.")
+            raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(states.shape[:-1])}.")
         if masked_positions is not None:
             packed = states.dim() == 2
             if self.check_inputs:
@@ -258,6 +263,7 @@ class BertLMHeadModel(Answers[CausalLMOutput], LanguageModel, Generation):
 
     @classmethod
     def can_generate(cls) -> bool:
+        """True: this class can write texts."""
         return True
 
     def forward(
@@ -296,7 +302,7 @@ class BertLMHeadModel(Answers[CausalLMOutput], LanguageModel, Generation):
         loss = None
         if labels is not None:
             if labels.shape != logits.shape[:-1]:
-                raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(logits.shape[:-1])}.")
+                raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(logits.shape[:-1])}.")
             following = _next_labels(labels, cu_seqlens)
             following = class_labels(
                 "labels", following, logits.shape[:-1], logits.shape[-1], check_values=self.check_inputs

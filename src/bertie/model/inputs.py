@@ -50,7 +50,7 @@ def read_packing(input_ids: Tensor | None, inputs_embeds: Tensor | None, cu_seql
         return Packing.from_cu_seqlens(cu_seqlens, num_tokens=given.shape[0], device=given.device)
     if dims != 2 or (not records_sizes() and 0 in given.shape[:2]):
         raise InputError(
-            f"The input has shape {list(given.shape)}; it takes [batch, length"
+            f"The input has shape {list(given.shape)}; it must be [batch, length"
             f"{'' if input_ids is not None else ', hidden'}], none of them 0.",
             "For one text use input_ids[None]; for texts packed end to end also give cu_seqlens."
             if dims == 1
@@ -204,7 +204,7 @@ def cross_plan(
         _refuse_with_packing("encoder_hidden_states", states)
     if states.dim() != 3 or states.shape[0] != hidden_states.shape[0] or states.shape[2] != hidden_size:
         raise InputError(
-            f"encoder_hidden_states has shape {list(states.shape)}; it takes "
+            f"encoder_hidden_states has shape {list(states.shape)}; it must be "
             f"[{hidden_states.shape[0]}, length, {hidden_size}]."
         )
     same_dtype("encoder_hidden_states", states, hidden_states.dtype)
@@ -222,7 +222,7 @@ def wanted_maps(model: BertModel, wanted: WantedMaps | None) -> WantedMaps:
         pairs = list(dict.fromkeys((int(layer), int(head)) for layer, head in wanted))
     except (TypeError, ValueError):
         raise InputError(
-            "{output_attentions:is} it takes True, False or pairs (layer, head).", output_attentions=wanted
+            "{output_attentions:is} it must be True, False or pairs (layer, head).", output_attentions=wanted
         ) from None
     for layer, head in pairs:
         if not 0 <= layer < config.num_hidden_layers or head not in heads_of(model.encoder.layer[layer], config):
@@ -265,7 +265,7 @@ def _broadcastable(mask: Tensor, name: str, batch: int, num_heads: int, num_quer
     ):
         return mask
     raise InputError(
-        f"{name} has shape {shape}; with a batch of {batch}, {num_queries} queries and {num_keys} keys it takes "
+        f"{name} has shape {shape}; with a batch of {batch}, {num_queries} queries and {num_keys} keys it must be "
         f"[{batch}, {num_keys}], [{batch}, {num_queries}, {num_keys}] or "
         f"[{batch}, 1 or {num_heads}, {num_queries}, {num_keys}].",
         "When decoding with a cache, the mask covers the cached positions too.",
@@ -279,7 +279,7 @@ def _check_keep_or_drop(mask: Tensor, name: str) -> None:
     low, high = mask.aminmax()
     if low < 0 or high > 1 or bool(((mask != 0) & (mask != 1)).any()):
         raise InputError(
-            f"{name} holds values from {float(low):g} to {float(high):g}; it takes 1 (keep) and 0 (drop).",
+            f"{name} holds values from {float(low):g} to {float(high):g}; its values must be 1 (keep) or 0 (drop).",
             "A mask to be added to the scores (0 and -inf) becomes one of these with: mask == 0.",
         )
 
@@ -295,7 +295,7 @@ def layer_head_masks(config: BertConfig, head_mask: Tensor | None) -> Tensor | N
     if list(head_mask.shape) == [num_layers, num_heads]:
         return head_mask
     raise InputError(
-        f"head_mask has shape {list(head_mask.shape)}; it takes [{num_heads}] (every layer alike) or "
+        f"head_mask has shape {list(head_mask.shape)}; it must be [{num_heads}] (the same in every layer) or "
         f"[{num_layers}, {num_heads}] (layers, heads)."
     )
 
@@ -323,14 +323,14 @@ def one_of_ids_or_embeds(input_ids: Tensor | None, inputs_embeds: Tensor | None)
 
 def is_tensor(name: str, given: object) -> None:
     if not isinstance(given, Tensor | Proxy):  # torch.fx has proxies in the place of tensors
-        raise InputError(f"{name} is of type {type(given).__name__}; it takes a tensor: torch.tensor({name}).")
+        raise InputError(f"{name} is of type {type(given).__name__}; it must be a tensor: torch.tensor({name}).")
 
 
 def are_ids(name: str, given: Tensor) -> None:
     """A tensor of whole numbers that embeddings can look up."""
     is_tensor(name, given)
     if isinstance(given, Tensor) and given.dtype not in (torch.long, torch.int):
-        raise InputError(f"{name} has dtype {given.dtype}; it takes whole numbers, torch.long: {name}.long().")
+        raise InputError(f"{name} has dtype {given.dtype}; it must hold whole numbers, torch.long: {name}.long().")
 
 
 def same_dtype(name: str, given: Tensor, wanted: torch.dtype) -> None:
@@ -355,7 +355,7 @@ def ids_below(name: str, ids: Tensor, limit: int, limit_name: str) -> None:
         wrong = low if low < 0 else high
         where = (ids == wrong).nonzero()[0].tolist()
         raise IdOutOfRange(
-            f"{name} holds {wrong} at {where}; it takes 0 to {limit - 1} ({limit_name} is {limit}).",
+            f"{name} holds {wrong} at {where}; it must be 0 to {limit - 1} ({limit_name} is {limit}).",
             "Ids come from the tokenizer of the same checkpoint; a vocabulary of another size gives ids like this."
             if name == "input_ids"
             else None,
@@ -367,7 +367,7 @@ def shape_like(name: str, tensor: Tensor | None, wanted: tuple[int, ...], *, bat
         return
     if batch_may_be_one and tuple(tensor.shape) in ((1, *wanted[1:]), wanted[1:]):
         return
-    raise InputError(f"{name} has shape {list(tensor.shape)}; it takes {list(wanted)}, like the input.")
+    raise InputError(f"{name} has shape {list(tensor.shape)}; it must be {list(wanted)}, like the input.")
 
 
 def fits_positions(length: int, past: int, max_positions: int) -> None:

@@ -61,12 +61,12 @@ def classification_loss(
             problem_type = "multi_label_classification" if floating else "single_label_classification"
     if problem_type == "regression":
         if not _fits(labels, logits.shape):
-            raise InputError(f"labels has shape {list(labels.shape)}; for regression it takes {list(logits.shape)}.")
+            raise InputError(f"labels has shape {list(labels.shape)}; for regression it must be {list(logits.shape)}.")
         return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
     if problem_type == "multi_label_classification":
         if labels.shape != logits.shape:
             raise InputError(
-                f"labels has shape {list(labels.shape)}; with several labels to a text it takes {list(logits.shape)}, "
+                f"labels has shape {list(labels.shape)}; with several labels per text it must be {list(logits.shape)}, "
                 "1.0 where a label applies."
             )
         targets = labels.to(logits.dtype)
@@ -83,14 +83,14 @@ def class_labels(
     """Labels flattened to `[rows]`, refused unless there is one per row and each names a class or is −100."""
     is_tensor(name, labels)
     if not _fits(labels, shape):
-        raise InputError(f"{name} has shape {list(labels.shape)}; it takes {list(shape)}.")
+        raise InputError(f"{name} has shape {list(labels.shape)}; it must be {list(shape)}.")
     if labels.is_floating_point():
         raise InputError(f"{name} has dtype {labels.dtype}; class labels are whole numbers (torch.long).")
     if check_values and bool((bad := (labels != IGNORED) & ((labels < 0) | (labels >= num_classes))).any()):
         where = bad.nonzero()[0].tolist()
         accepted = f"0 to {num_classes - 1} or {IGNORED} (ignored)"
         raise IdOutOfRange(
-            f"{name} holds {int(labels[tuple(where)])} at {where}; it takes {accepted}.",
+            f"{name} holds {int(labels[tuple(where)])} at {where}; it must be {accepted}.",
             None if name != "labels" else f"The head has {num_classes} classes.",
         )
     return labels.flatten().long()
@@ -115,7 +115,7 @@ def yes_or_no_loss(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tenso
     """One question to a token, 1 for yes: the mean over the tokens that the mask does not hide."""
     is_tensor("labels", labels)
     if labels.shape != logits.shape:
-        raise InputError(f"labels has shape {list(labels.shape)}; it takes {list(logits.shape)}, 1 for yes, 0 for no.")
+        raise InputError(f"labels has shape {list(labels.shape)}; it must be {list(logits.shape)}: 1 is yes, 0 no.")
     losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
     kept = torch.ones_like(losses) if mask is None else (mask == 1).to(losses.dtype)
     return (losses * kept).sum() / kept.sum().clamp(min=1)
@@ -131,6 +131,6 @@ def _check_options(num_classes: int, class_weights: Tensor | None, smoothing: fl
     if class_weights is not None:
         is_tensor("class_weights", class_weights)
         if list(class_weights.shape) != [num_classes]:
-            raise InputError(f"class_weights has shape {list(class_weights.shape)}; it takes [{num_classes}].")
+            raise InputError(f"class_weights has shape {list(class_weights.shape)}; it must be [{num_classes}].")
     if not 0 <= smoothing <= 1:
-        raise InputError("{smoothing:is} it takes a share, 0 to 1.", smoothing=smoothing)
+        raise InputError("{smoothing:is} it must be a share, 0 to 1.", smoothing=smoothing)

@@ -73,10 +73,12 @@ class BertPreTrainedModel(PretrainedIO):
 
     @property
     def device(self) -> torch.device:
+        """Where the parameters are."""
         return next(self.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of the parameters."""
         return next(self.parameters()).dtype
 
     # -- checks and kernels ------------------------------------------------------------------------------------------
@@ -144,6 +146,7 @@ class BertPreTrainedModel(PretrainedIO):
             self.gradient_checkpointing_enable()
 
     def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings, `[vocab, hidden]`."""
         return self.base_model.embeddings.word_embeddings
 
     def set_input_embeddings(self, embeddings: nn.Embedding) -> None:
@@ -159,9 +162,11 @@ class BertPreTrainedModel(PretrainedIO):
         return None
 
     def get_position_embeddings(self) -> nn.Embedding:
+        """The position embeddings, `[positions, hidden]`."""
         return self.base_model.embeddings.position_embeddings
 
     def set_output_embeddings(self, decoder: nn.Linear) -> None:
+        """Replace the output layer of a model that predicts words."""
         raise ConfigError(f"{type(self).__name__} has no output embeddings.", "Only language-model heads have them.")
 
     def tie_weights(self) -> None:
@@ -237,7 +242,7 @@ class BertPreTrainedModel(PretrainedIO):
         """
         whole_number("num_positions", plain_int(num_positions))
         if how not in ("interpolate", "repeat"):
-            raise InputError("{how:is} it takes 'interpolate' or 'repeat'.", how=how)
+            raise InputError("{how:is} it must be 'interpolate' or 'repeat'.", how=how)
         embeddings = self.base_model.embeddings
         old = embeddings.position_embeddings
         embeddings.position_embeddings = _embedding(resized_positions(old.weight, num_positions, how=how), like=old)
@@ -288,6 +293,7 @@ class BertPreTrainedModel(PretrainedIO):
             self.enable_input_require_grads()
 
     def gradient_checkpointing_disable(self) -> None:
+        """Keep all states for the backward pass again."""
         self._set_checkpointing(None)
         if getattr(self, "_hf_peft_config_loaded", False):
             self.disable_input_require_grads()
@@ -305,6 +311,7 @@ class BertPreTrainedModel(PretrainedIO):
 
     @property
     def is_gradient_checkpointing(self) -> bool:
+        """Whether layers are computed again in the backward pass."""
         return any(
             getattr(module, "checkpointing", None) is not None or getattr(module, "gradient_checkpointing", False)
             for module in self.modules()
@@ -316,7 +323,7 @@ class BertPreTrainedModel(PretrainedIO):
         """1/0 keep/drop, `[B, K]` or `[B, Q, K]` → 0/lowest number, ready to be added to scores."""
         mask = encoder_attention_mask
         if mask.dim() not in (2, 3):
-            raise InputError(f"encoder_attention_mask has shape {list(mask.shape)}; it takes 2 or 3 dimensions.")
+            raise InputError(f"encoder_attention_mask has shape {list(mask.shape)}; it must have 2 or 3 dimensions.")
         mask = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
         return as_bias(mask, self.dtype, torch.finfo(self.dtype).min)
 
@@ -326,7 +333,7 @@ class BertPreTrainedModel(PretrainedIO):
         """Like `invert_attention_mask`, with causality added for a decoder's 2-D mask."""
         if attention_mask.dim() not in (2, 3):
             raise InputError(
-                f"attention_mask has shape {list(attention_mask.shape)}; it takes [batch, keys] or "
+                f"attention_mask has shape {list(attention_mask.shape)}; it must be [batch, keys] or "
                 "[batch, queries, keys]."
             )
         keep = attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask[:, None, None, :]
@@ -344,7 +351,7 @@ class BertPreTrainedModel(PretrainedIO):
         if head_mask is None:
             return [None] * num_hidden_layers
         if head_mask.dim() not in (1, 2):
-            raise InputError(f"head_mask has shape {list(head_mask.shape)}; it takes [heads] or [layers, heads].")
+            raise InputError(f"head_mask has shape {list(head_mask.shape)}; it must be [heads] or [layers, heads].")
         per_layer = head_mask.expand(num_hidden_layers, -1) if head_mask.dim() == 1 else head_mask
         expanded = per_layer[:, None, :, None, None].to(self.dtype)
         return expanded.unsqueeze(-1) if is_attention_chunked else expanded

@@ -201,7 +201,7 @@ def attention(
     maps = _maps(q, k, plan, relative=relative)
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
         return _context(q, k, v, plan, relative, dropout, kernel), maps
-    # The context hangs on the very tensors that are given back; they carry the head mask already.
+    # The context is computed from the very tensors that are returned; they carry the head mask already.
     if plan.maps is True:
         return _average(maps, v, plan.packing, dropout=dropout), maps
     heads = {

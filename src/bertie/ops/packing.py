@@ -78,11 +78,11 @@ class Packing:
     def from_cu_seqlens(cls, cu_seqlens: Tensor, *, num_tokens: int, device: torch.device) -> Packing:
         """Read cumulative lengths `[0, n₁, n₁+n₂, …, tokens]`, refusing any that do not describe `num_tokens`."""
         if not isinstance(cu_seqlens, Tensor):
-            raise InputError(f"cu_seqlens is of type {type(cu_seqlens).__name__}; it takes a tensor.")
+            raise InputError(f"cu_seqlens is of type {type(cu_seqlens).__name__}; it must be a tensor.")
         if cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2:
             raise InputError(
                 f"cu_seqlens has shape {list(cu_seqlens.shape)} and dtype {cu_seqlens.dtype}; "
-                "it takes whole numbers [0, n1, n1+n2, …], one more than there are texts."
+                "it must hold whole numbers [0, n1, n1+n2, …], one more than there are texts."
             )
         ends = cu_seqlens.tolist()
         lengths = tuple(b - a for a, b in pairwise(ends))

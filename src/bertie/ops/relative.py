@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from bertie.ops.packing import records_sizes
 
 _BLOCK = 64  # rows of one product with the table
+FARTHEST = 128  # a shared bias is the same for all distances from here on
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,13 @@ def shared_bias(table: nn.Embedding, length: int) -> SharedBias:
     return SharedBias(rows.permute(2, 0, 1))
 
 
-def distance_buckets(distance: Tensor, *, num_buckets: int = 32, farthest: int = 128) -> Tensor:
+def bias_by_distance(table: nn.Embedding, reach: int = FARTHEST) -> Tensor:
+    """The bias of a key `d` places after its query: `[heads, 2·reach + 1]`, in column `d + reach`."""
+    buckets = distance_buckets(torch.arange(-reach, reach + 1, device=table.weight.device))
+    return table.weight.detach()[buckets].T
+
+
+def distance_buckets(distance: Tensor, *, num_buckets: int = 32, farthest: int = FARTHEST) -> Tensor:
     """T5's buckets: half of them for keys before the query, half for those after it.
 
     Of each half, half are for single distances; the others grow like the logarithm, up to `farthest`.

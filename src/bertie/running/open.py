@@ -52,7 +52,7 @@ _ENGINE_BUDGETS = {"cpu": 4096, "cuda": 32768}
 # Types that only the engine has: the first on a CPU, the second on a GPU.
 _ENGINE_TYPES = ("int8", "fp8")
 
-# What a class answers, in the words of an error message.
+# What a class answers, as error messages say it.
 _HEADS = {
     "BertForMaskedLM": "a masked-word head (cls.predictions)",
     "BertLMHeadModel": "a language-model head (cls.predictions)",
@@ -331,7 +331,7 @@ def _type_name(dtype: torch.dtype | str | None) -> str | None:
 
 
 def forget_models() -> None:
-    """Let go of the models that were opened by name; whoever still uses one keeps it."""
+    """Unload the models that were opened by name; whoever still uses one keeps it."""
     _from_files.cache_clear()
 
 

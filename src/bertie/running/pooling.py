@@ -44,7 +44,7 @@ class Pieces:
     """Rows of texts end to end, and which of their tokens count: `starts[i]` and the `counts[i]` after it.
 
     The first token of row i that counts is its text's `positions[i]`-th. A text is one row, first and last, or several
-    rows in order. All columns have one entry to a row; only `ids` has one to a token.
+    rows in order. All columns have one entry per row; only `ids` has one per token.
     """
 
     ids: Ints  # [tokens]

@@ -29,7 +29,7 @@ class Meter:
         """Either has grown, or is about to."""
 
     def read(self, tokens: int) -> None:
-        """The model is about to read so many tokens for whoever is waiting in this thread."""
+        """The model is about to read this many tokens for whoever is waiting in this thread."""
         self.update()
         self.tokens += tokens
 
@@ -49,15 +49,19 @@ class Bar(Meter):
                 return
             self._drawn = self._draw()
         bar, task = self._drawn
-        bar.update(task, completed=self.answers, tokens=f"{self.tokens:,} tokens" if self.tokens else "")
+        seconds = time.monotonic() - self._started
+        rates = f"{self.answers / seconds:,.0f}/s" + (f", {self.tokens:,} tokens" if self.tokens else "")
+        # A total that was an estimate may be passed.
+        total = None if self.total is None else max(self.total, self.answers)
+        bar.update(task, completed=self.answers, total=total, rates=rates)
 
     def _draw(self) -> tuple[Progress, TaskID]:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[tokens]}"), TimeRemainingColumn())
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rates]}"), TimeRemainingColumn())
         bar = Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True), transient=True)
-        task = bar.add_task(self.what, total=self.total, completed=self.answers, tokens="")
+        task = bar.add_task(self.what, total=self.total, completed=self.answers, rates="")
         bar.start()
         return bar, task
 

@@ -77,7 +77,7 @@ class Cuts:
         self._lock = Lock()  # texts are tokenized in several threads
 
     def count(self, cut: int, seen: int) -> None:
-        """So many more texts were seen, and so many of them cut."""
+        """Counts texts that were seen, and those of them that were cut."""
         with self._lock:
             self.cut, self.seen = self.cut + cut, self.seen + seen
 

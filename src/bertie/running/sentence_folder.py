@@ -8,7 +8,7 @@
 
 (https://www.sbert.net/docs/sentence_transformer/usage/custom_models.html, "Structure of Sentence Transformer Models".)
 A folder without modules.json is a plain BERT: the mean of its token vectors. A module that is not known here would
-change the vectors, so it is refused by name; nothing that a file names is imported.
+change the vectors, so it is rejected with its name; nothing that a file names is imported.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _whole_number(values: Mapping[str, object], key: str, path: Path, *, least: 
     value = values.get(key)
     if value is None or is_whole(value, least):
         return value
-    raise CheckpointError(f"{path}: {key} is {value!r:.40}; it takes a whole number of at least {least}.")
+    raise CheckpointError(f"{path}: {key} is {value!r:.40}; it must be a whole number of at least {least}.")
 
 
 def _with_shared_settings(settings: SentenceSettings, path: Path) -> SentenceSettings:

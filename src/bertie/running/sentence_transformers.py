@@ -1,4 +1,4 @@
-"""What code written for sentence-transformers calls on an embedder: `encode` and its kin, with their arguments.
+"""What code written for sentence-transformers calls on an embedder: `encode` and the methods beside it.
 
 Source: sentence-transformers 5.7, `SentenceTransformer.encode`. The vectors are the embedder's own (tasks/embed.py),
 which says how texts become rows and rows become vectors.
@@ -83,7 +83,7 @@ class SentenceTransformerMethods(TextTask[Vectors]):
         if unused:
             raise InputError(f"encode() has no argument {', '.join(unused)}.", "Leave it out.")
         if batch_size < 1:
-            raise InputError("{batch_size}; it takes a whole number of at least 1.", batch_size=batch_size)
+            raise InputError("{batch_size}; it must be a whole number of at least 1.", batch_size=batch_size)
         check_precision(precision or "float32")
         if device is not None and torch.device(device) != self.loaded.device:
             return self.on(device).encode(
@@ -139,13 +139,16 @@ class SentenceTransformerMethods(TextTask[Vectors]):
 
     @property
     def document_prompt_name(self) -> str:
+        """The prompt that `encode_document` uses."""
         return next((name for name in _DOCUMENT_PROMPTS if self.prompts.get(name)), "document")
 
     @property
     def max_seq_length(self) -> int:
+        """How many tokens of a text are read, as `max_length`."""
         return self.max_length
 
     def get_embedding_dimension(self) -> int:
+        """The length of a vector, as `dimension`."""
         return self.dimension
 
     get_sentence_embedding_dimension = get_embedding_dimension

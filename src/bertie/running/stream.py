@@ -88,7 +88,7 @@ def windows(items: Iterable[T], *, budget: int, length: Callable[[T], int], soon
 def growing(budget: int, most: int, *, soon: bool) -> Iterator[int]:
     """Tokens to read ahead: a part of the budget at first (or, unless `soon`, all of it), doubled up to `most`."""
     if budget < 1:
-        raise InputError(f"The token budget is {budget}; it takes a whole number of at least 1.")
+        raise InputError(f"The token budget is {budget}; it must be a whole number of at least 1.")
     size = max(1, budget // _FIRST_PART if soon else budget)
     while True:
         yield size

@@ -31,6 +31,7 @@ import torch
 
 from bertie.data import Reader, RowReader, as_rows, choose_pair, pairs, read_rows, texts
 from bertie.data.lists import Table, is_table, listed, text_columns
+from bertie.data.rows import estimated_rows
 from bertie.errors import DataError, InputError
 from bertie.model import BertPreTrainedModel
 from bertie.running.open import ModelLike, OpenModel, open_model
@@ -146,19 +147,28 @@ class Task(Generic[Item, Answer]):
     def answered(self, given: object, progress: bool | None) -> Answer | list[Answer] | Iterator[Answer]:
         shape, items = self.shaped(given)
         answers = map(self.alone, items) if shape == "one" else self.stream(items)
-        total = None if shape == "stream" else length_hint(items)
-        answers = with_bar(answers, self.name, total, self.progress if progress is None else progress)
+        show = wants_bar(self.progress if progress is None else progress)
+        total = expected(given if shape == "stream" else items) if show else None
+        answers = with_bar(answers, self.name, total, show)
         if shape == "stream":
             return answers
         found = list(answers)
         return found[0] if shape == "one" else found
 
 
+def wants_bar(show: bool | None) -> bool:
+    """Whether a bar is shown: by default, on a terminal and in notebooks."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules if show is None else show
+
+
+def expected(given: object) -> int | None:
+    """How many items there are, or about how many, where that can be told."""
+    return (estimated_rows(given) if isinstance(given, PathLike) else length_hint(given)) or None
+
+
 def with_bar(items: Iterable[T], what: str, total: int | None, show: bool | None) -> Iterator[T]:
-    """The same items, with a progress bar where one is wanted: by default, where standard error is a terminal."""
-    if sys.stderr.isatty() if show is None else show:
-        return with_progress(items, what, total)
-    return iter(items)
+    """The same items, with a progress bar where one is wanted."""
+    return with_progress(items, what, total) if wants_bar(show) else iter(items)
 
 
 class TextTask(Task[str, Answer]):
@@ -240,7 +250,7 @@ class RowTask(Task[Text, Answer], Generic[Text, Context, Judged, Answer]):
             yield from self.counted(items, cuts)
 
     def counted(self, items: Iterable[Text], cuts: Cuts) -> Iterator[Answer]:
-        """As `stream`, for whoever keeps the account of long texts himself."""
+        """As `stream`, for callers that count long texts themselves."""
         for context, judged in answered(self.loaded, items, lambda some: list(self.tokenized(some, cuts)), self.start):
             yield self.decode(context, judged)
 
@@ -347,6 +357,16 @@ def function_of(
     return cast("TaskFunction[Item, Answer, P]", call)
 
 
+# What help() says of the parameters that all tasks have.
+_EVERY_TASK = {
+    "texts": "one text, which gives one answer; a list, which gives a list; or an iterator, which gives an iterator.",
+    "prompts": "one text, which gives one answer; a list, which gives a list; or an iterator, which gives an iterator.",
+    "model": "a folder, a hub name, or a model object with its `tokenizer`. Tasks that have a default model use it.",
+    "tokenizer": "replaces the one beside the model's files; a model object needs one.",
+    "device": '"cpu", "cuda", "cuda:1" …; by default a GPU if PyTorch finds one.',
+    "dtype": '"float32", "bfloat16", "float16", "int8" (CPU) or "fp8" (GPU); float32 by default.',
+    "progress": "True shows a progress bar, False hides it; by default it appears when a call takes long.",
+}
 _EITHER, _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
@@ -368,5 +388,7 @@ def described_as(
         settings += [inspect.Parameter(name, _NAMED, default=None, annotation=hint) for name, hint in hints.items()]
     signature = inspect.Signature(sorted([*own, *settings], key=lambda one: one.kind))
     call.__dict__["__signature__"] = signature
-    call.__doc__ = make.__doc__
+    call.__doc__ = f"{inspect.getdoc(make)}\n\n" + "".join(
+        f"- `{name}`: {said}\n" for name, said in _EVERY_TASK.items() if name in signature.parameters
+    )
     return signature

@@ -24,7 +24,9 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, TypedDict
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.checkpoint.hostile.paths import inside
@@ -160,7 +162,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def _cannot_write(folder: Path, error: OSError) -> DataError:
     return DataError(
         f"{folder} cannot be written: {error.strerror or error}.",
-        "Check the space left and the permissions, then run the same again: it goes on where it was.",
+        "Check the space left and the permissions, then run the same again: it continues where it stopped.",
     )
 
 
@@ -210,7 +212,7 @@ class OpenPart:
             shutil.copyfileobj(file, target, 1 << 20)
 
     def release(self) -> None:
-        """Let go of the vectors' memory until they are used again."""
+        """Release the vectors' memory until they are used again."""
         self._file.release("vectors")
 
     def lines(self, rows: Sequence[int]) -> list[dict[str, str]]:
@@ -332,8 +334,11 @@ def remove_empty(folder: Path) -> None:
 class IndexRows:
     """Iterates over (text, line). The columns are settled by the first row: those given, else the index's usual ones.
 
-    Without an id column rows are numbered, from `first_number` on.
+    Without an id column rows are numbered, from `first_number` on. Where rows bring vectors, in `vector_column`, the
+    last one's is in `vector`.
     """
+
+    vector: NDArray[np.float32]
 
     def __init__(
         self,
@@ -343,8 +348,11 @@ class IndexRows:
         id_column: str | None,
         usual: tuple[str | None, str | None],
         first_number: int,
+        vector_column: str | None = None,
+        dimension: int = 0,
     ) -> None:
         self._reader = reader
+        self._vector_column, self._dimension = vector_column, dimension
         self._given = text_column, id_column
         self._usual = usual
         self._number = first_number
@@ -360,6 +368,8 @@ class IndexRows:
         for row in chain((self._first,), self._rows):
             try:
                 text, identity = text_of(row, self.text_column), self._id_of(row)
+                if self._vector_column is not None:
+                    self.vector = self._vector_of(row, self._vector_column)
             except DataError as error:
                 self._reader.bad.report(error)
                 continue
@@ -389,6 +399,20 @@ class IndexRows:
                 f"{row.where}: the id in column {self.id_column!r} is {value!r:.40}.", "Give every row an id."
             )
         return str(value)
+
+    def _vector_of(self, row: Row, column: str) -> NDArray[np.float32]:
+        value = row.values.get(column)
+        try:
+            vector = np.asarray(value, dtype=np.float32)
+        except (TypeError, ValueError):
+            vector = np.empty(0, dtype=np.float32)
+        if vector.shape != (self._dimension,) or not np.isfinite(vector).all():
+            raise DataError(
+                f"{row.where}: the column {column!r} should hold {self._dimension} numbers, as the model's vectors "
+                f"have, and holds {'nothing' if value is None else f'{value!r:.40}'}.",
+                "Give the vectors of this model, or skip such rows with {skip_bad=True}.",
+            )
+        return vector
 
 
 def line_of(identity: str, text: str) -> bytes:

@@ -4,7 +4,7 @@
     for hit in index.search("how do birds find their way?", k=5):
         print(hit.score, hit.text)
 
-Building commits chunk by chunk (files.py). Killed and started again with the same rows, it goes on where it was;
+Building commits chunk by chunk (files.py). Killed and started again with the same rows, it continues where it stopped;
 whether they are the same rows is checked by a hash over all that were indexed.
 """
 
@@ -101,7 +101,7 @@ class Index:
         if manifest.is_unfinished and not manifest.num_finished and not partial:
             raise DataError(
                 f"{place} is not finished: it holds {manifest.count} rows, and more were on the way.",
-                "Run the same indexing again, which goes on where it was; or open it with {partial=True}.",
+                "Run the same indexing again, which continues where it stopped; or open it with {partial=True}.",
             )
 
         def open_embedder() -> Embedder:
@@ -207,6 +207,7 @@ class Index:
         *,
         text_column: str | None = None,
         id_column: str | None = None,
+        vector_column: str | None = None,
         skip_bad: bool = False,
         progress: bool | None = None,
         chunk_rows: int = CHUNK_ROWS,
@@ -216,7 +217,7 @@ class Index:
             self.manifest = read_manifest(self.folder)
             begin = self.manifest.num_finished
             begin_hash = self.manifest.begun_hash if self.manifest.is_unfinished else self.manifest.rows_hash
-            self._extend(rows, begin, begin_hash, text_column, id_column, skip_bad, progress, chunk_rows)
+            self._extend(rows, begin, begin_hash, text_column, id_column, vector_column, skip_bad, progress, chunk_rows)
             return len(self) - begin
 
     def _extend(
@@ -226,11 +227,12 @@ class Index:
         begin_hash: str,
         text_column: str | None,
         id_column: str | None,
+        vector_column: str | None,
         skip_bad: bool,
         progress: bool | None,
         chunk_rows: int,
     ) -> None:
-        """Rows number `begin` and on; those that the index holds already are passed over once they prove the same."""
+        """Rows number `begin` and on; those that the index holds already are skipped once they prove the same."""
         whole_number("chunk_rows", chunk_rows)
         remove_strays(self.folder, self.manifest)
         held = self.manifest
@@ -240,6 +242,8 @@ class Index:
             id_column=id_column,
             usual=(held.text_column, held.id_column),
             first_number=begin,
+            vector_column=vector_column,
+            dimension=held.dimension,
         )
         lines = iter(source)
         self._pass_over(lines, begin, begin_hash)
@@ -254,10 +258,7 @@ class Index:
                 waiting.append(line)
                 yield text
 
-        settings = self.manifest.settings
-        stream = self.embedder.embed(
-            texts(), prompt_name=settings["prompt_name"], long=settings["long"], progress=False
-        )
+        stream = self._embedded(texts()) if vector_column is None else self._given(texts(), source)
         total = len(rows) - (held.count - begin) if isinstance(rows, Sequence) else None
         vectors: list[NDArray[np.float32]] = []
         for vector in with_bar(stream, "indexing", total, progress):
@@ -268,6 +269,22 @@ class Index:
         if vectors:
             self._commit(vectors, [waiting.popleft() for _ in vectors])
         self._commit_manifest(replace(self.manifest, begun_at=None, begun_hash=""))
+
+    def _embedded(self, texts: Iterator[str]) -> Iterator[NDArray[np.float32]]:
+        settings = self.manifest.settings
+        return self.embedder.embed(texts, prompt_name=settings["prompt_name"], long=settings["long"], progress=False)
+
+    def _given(self, texts: Iterator[str], rows: IndexRows) -> Iterator[NDArray[np.float32]]:
+        """The vectors that the rows bring. The first is compared with the model's own, so that no other's come in."""
+        for number, text in enumerate(texts):
+            if not number:
+                likeness = float(score_pairs(rows.vector[None], [next(self._embedded(iter([text])))])[0])
+                if likeness < _SAME_MODEL:
+                    raise DataError(
+                        f"The vector given for {text[:40]!r} is not the one of this model (cosine {likeness:.3f}).",
+                        "Name the {model=} that the vectors come from; or leave out {vector_column=} to embed again.",
+                    )
+            yield rows.vector
 
     def _commit(self, vectors: Sequence[NDArray[np.float32]], lines: Sequence[bytes]) -> None:
         array = np.stack(vectors)
@@ -312,6 +329,7 @@ def build_index(
     model: ModelLike | Embedder | None = None,
     text_column: str | None = None,
     id_column: str | None = None,
+    vector_column: str | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     pooling: str | Sequence[str] | None = None,
@@ -329,9 +347,18 @@ def build_index(
 ) -> Index:
     """Embed rows (a list of texts or dicts, a table, `read_rows(path)`, a path object) into an index in `folder`.
 
-    Where the folder holds an index of these rows, or of the first of them, it is completed. Prompts are the model's own
-    for documents and queries unless named. `store="float16"` halves the vectors' room. Vectors are saved every
-    `chunk_rows` rows.
+    If the folder holds an index of these rows, or of the first of them, it is completed.
+
+    - `rows`: the texts; `text_column` and `id_column` say which columns to use, if their names do not tell.
+    - `vector_column`: a column of vectors that this model made before, as in the files of a bulk job; none is computed.
+    - `model`, `device`, `dtype`, `pooling`, `normalize`, `truncate_dim`, `max_length`: as in `Embedder`.
+    - `prompt_name`, `query_prompt_name`: the model's prompts for documents and for queries; by default its own.
+    - `long`: what happens to texts that are too long, as in `embed`.
+    - `function`: how vectors are compared; by default as the model was trained.
+    - `store`: "float32", or "float16", which takes half the space.
+    - `skip_bad`: skip rows that cannot be read instead of stopping.
+    - `progress`: True shows a progress bar, False hides it.
+    - `chunk_rows`: how many rows are saved at a time; an interrupted build continues after the last of them.
     """
     one_of("store", store, STORED)
     embedder = as_embedder(
@@ -380,7 +407,7 @@ def build_index(
             )
             write_manifest(place, manifest)
         index = Index(place, manifest, open_embedder=lambda: embedder)
-        index._extend(rows, 0, "", text_column, id_column, skip_bad, progress, chunk_rows)
+        index._extend(rows, 0, "", text_column, id_column, vector_column, skip_bad, progress, chunk_rows)
         return index
 
 

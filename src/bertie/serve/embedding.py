@@ -53,7 +53,13 @@ class EmbedRows(Sequence["EmbedRows"]):
     def __getitem__(self, which: slice) -> EmbedRows: ...
 
     def __getitem__(self, which: int | slice) -> EmbedRows:
-        start, stop, _ = (which if isinstance(which, slice) else slice(which, which + 1)).indices(len(self))
+        match which:
+            case slice():
+                start, stop, _ = which.indices(len(self))
+            case _ if 0 <= which < len(self):
+                start, stop = which, which + 1
+            case _:
+                raise IndexError(which)
         if stop - start == len(self):
             return self
         if self.pieces is not None:

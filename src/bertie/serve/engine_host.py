@@ -292,11 +292,12 @@ class EngineHost:
         by_link: dict[WorkLink, list[AnyMessage]] = {}
         here: list[tuple[AnyJob, Exception | None]] = []
         for job, error in outcomes:
-            if isinstance(job, FrontRows):
-                job.link.jobs.pop(job.number, None)
-                by_link.setdefault(job.link, []).append(job.reply(error))
-            else:
-                here.append((job, error))
+            match job:
+                case FrontRows():
+                    job.link.jobs.pop(job.number, None)
+                    by_link.setdefault(job.link, []).append(job.reply(error))
+                case _:
+                    here.append((job, error))
         for link, messages in by_link.items():
             link.send(messages)
         if here:

@@ -1,44 +1,36 @@
 """What runs the page's questions: sessions over one checkpoint, those used last kept, and what takes long beside them.
 
 A question goes through the model's queue as every other request does, so that a server explores and answers fairly.
-What takes long (attribution, patching, importance) runs in one thread of its own and is asked how far it is; it ends
-when nobody has asked for a while.
+What takes long (attribution, patching, importance) is a job (jobs.py) that is asked how far it is.
 """
 
 from __future__ import annotations
 
-import logging
-import secrets
+import ctypes
+import sys
 import threading
-import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import torch
 
-from bertie.errors import BertieError, TruncationWarning
+from bertie.errors import TruncationWarning
 from bertie.explore.opening import open_for
-from bertie.explore.page.queries import Report
 from bertie.explore.session import Session, open_session
 from bertie.explore.switches import encoder_of
 from bertie.loading import load
 from bertie.running.open import OpenModel
-from bertie.serve.failures import Refusal, overloaded
+from bertie.serve.jobs import Jobs
 from bertie.serve.models import Place, Source
 from bertie.serve.queues import Lane
 
-logger = logging.getLogger("bertie.serve")
-
-_MOST_SESSIONS = 2  # a text, and the one whose states are put into it
+# A text, and the one whose states are put into it; of long texts, whose states take 20 MB and more, the last alone.
+_MOST_SESSIONS = 2
+_MOST_TOKENS = 640
 _WARM_LENGTH = 64
-_MOST_JOBS = 4
-# A job that nobody has asked about for so long is nobody's.
-_FORGOTTEN_SECONDS = 20.0
 # Types that only the engine computes in; exploring needs the reference.
 _ENGINE_TYPES = ("int8", "fp8")
 
@@ -67,8 +59,11 @@ class ExploreRunner:
 
     @torch.no_grad()  # not inference mode: gradients go through the weights that are opened here
     def warm_up(self) -> None:
+        """Where a server only explores: it is one person's, and a small one."""
+        share_arenas()
         length = min(_WARM_LENGTH, self.loaded.max_length)
         encoder_of(self.loaded.model)(torch.zeros((1, length), dtype=torch.long, device=self.loaded.device))
+        give_back()
 
     def session(self, text: str, second: Second, task: str | None) -> Session:
         key = (text, second, task)
@@ -88,9 +83,13 @@ class ExploreRunner:
             )
         with self._lock:
             self._sessions[key] = made
-            while len(self._sessions) > _MOST_SESSIONS:
+            while len(self._sessions) > 1 and not self._fit():
                 self._sessions.popitem(last=False)
         return made
+
+    def _fit(self) -> bool:
+        tokens = sum(len(row) for session in self._sessions.values() for row in session.rows)
+        return len(self._sessions) <= _MOST_SESSIONS and tokens <= _MOST_TOKENS
 
     def save_pruned(self, heads: dict[int, list[int]], folder: Path) -> None:
         """The checkpoint without some heads, in a folder of its own."""
@@ -101,68 +100,23 @@ class ExploreRunner:
 
 
 def _ask_each(questions: Sequence[Question]) -> list[object]:
-    return [question() for question in questions]
+    answers = [question() for question in questions]
+    give_back()
+    return answers
 
 
-# -- what takes long ---------------------------------------------------------------------------------------------------
+def give_back() -> None:
+    """Memory that is free goes back to the system: glibc keeps hundreds of megabytes for the next long text."""
+    if _glibc is not None:
+        _glibc.malloc_trim(0)
 
 
-class Stopped(Exception):
-    """Nobody wants the result any more."""
+def share_arenas() -> None:
+    """All threads allocate from the same heap from now on: each would otherwise keep free memory of its own."""
+    if _glibc is not None:
+        _glibc.mallopt(_M_ARENA_MAX, 1)
 
 
-@dataclass(eq=False)
-class Job:
-    """Work under way. `partial` is what there is so far, where that can be shown."""
-
-    name: str
-    done: int = 0
-    total: int = 1
-    partial: object = None
-    result: object = None
-    error: Exception | None = None
-    stopped: bool = False
-    asked: float = field(default_factory=time.monotonic)
-
-    def report(self, done: int, total: int, partial: object = None) -> None:
-        if self.stopped or time.monotonic() - self.asked > _FORGOTTEN_SECONDS:
-            raise Stopped
-        self.done, self.total, self.partial = done, total, partial
-
-
-class Jobs:
-    """The long work of a model, one after the other."""
-
-    def __init__(self) -> None:
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="explore")
-
-    def start(self, work: Callable[[Report], object]) -> Job:
-        under_way = [job for job in self._jobs.values() if job.result is None and job.error is None and not job.stopped]
-        if len(under_way) >= _MOST_JOBS:
-            raise overloaded(f"{len(under_way)} long computations are under way.", retry_after=5)
-        job = Job(secrets.token_hex(8))
-        self._jobs[job.name] = job
-        while len(self._jobs) > 4 * _MOST_JOBS:
-            self._jobs.popitem(last=False)
-        self._thread.submit(self._run, job, work)
-        return job
-
-    def find(self, name: str) -> Job | None:
-        """The job of that name; it is wanted for a while longer."""
-        job = self._jobs.get(name)
-        if job is not None:
-            job.asked = time.monotonic()
-        return job
-
-    def _run(self, job: Job, work: Callable[[Report], object]) -> None:
-        try:
-            job.report(0, 1)
-            job.result = work(job.report)
-        except Stopped:
-            job.stopped = True
-        except (BertieError, Refusal) as error:  # told to whoever asks next
-            job.error = error
-        except Exception as error:
-            logger.exception("a long computation failed")
-            job.error = error
+_M_ARENA_MAX = -8  # malloc.h
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_glibc = _libc if hasattr(_libc, "malloc_trim") else None

@@ -285,18 +285,16 @@ class EngineLink:
 class Engines:
     """All engines of a server, as one of its fronts sees them."""
 
-    def __init__(self, service: Service, folder: Path, number: int) -> None:
-        self._service = service
+    def __init__(self, service: Service, models: FrontModels, folder: Path, number: int) -> None:
+        self._service, self._models = service, models
         self._loop = asyncio.get_running_loop()
         self.links = [EngineLink(index, address_of(folder, index), self) for index in range(number)]
         self._tasks = [self._loop.create_task(link.keep_connected()) for link in self.links]
         self.changed()
 
     def changed(self) -> None:
-        models = self._service.models
-        assert isinstance(models, FrontModels)
-        models.update(self.links, self._service.settings.models)
-        for model in models.all:
+        self._models.update(self.links, self._service.settings.models)
+        for model in self._models.all:
             model.remote = model.remote or RemoteQueue(model.name, self)
 
     def choose(self, model: str, but: EngineLink | None = None) -> EngineLink | None:
@@ -320,7 +318,7 @@ class Engines:
     @property
     def away(self) -> bool:
         """No engine has a model that is ready, and one had."""
-        return any(model.state == "restarting" for model in self._service.models.all)
+        return any(model.state == "restarting" for model in self._models.all)
 
     def states(self) -> dict[str, str]:
         names = {True: "ready", False: "restarting"}

@@ -1,4 +1,4 @@
-"""Log lines as JSON, one object to a line, written by a thread of their own.
+"""Log lines as JSON, one object per line, written by a thread of their own.
 
 The event loop never waits for whoever reads the log, and hardly works for it: records are put aside, and twenty times a
 second a thread writes what there is. Where nobody reads and too many wait, further ones are counted and dropped. Values

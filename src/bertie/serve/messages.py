@@ -82,11 +82,8 @@ class Refused(Message, frozen=True, tag=5):
 
     @classmethod
     def of(cls, number: int, error: Exception) -> Refused:
-        found = as_refusal(error)
-        return cls(
-            number, found.status, found.kind, found.message, found.remedy, found.retry_after,
-            isinstance(error, EngineDown),
-        )  # fmt: skip
+        found, down = as_refusal(error), type(error) is EngineDown
+        return cls(number, found.status, found.kind, found.message, found.remedy, found.retry_after, down)
 
     def as_error(self) -> Exception:
         if self.down:

@@ -313,7 +313,7 @@ class Models:
 
 
 def forget_loaded() -> None:
-    """Let go of models that are only kept in case they are asked for again: the next one is read from its files."""
+    """Unload models that are only kept in case they are needed again: the next one is read from its files."""
     forget_models()
     gc.collect()
     if torch.cuda.is_available():

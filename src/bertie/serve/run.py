@@ -20,6 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 
@@ -171,11 +172,11 @@ def make_front(
     One that was started `again` accepts nobody before it has found them, for a while: others accept meanwhile.
     """
     service = Service(settings, {}, models=FrontModels)
+    models = cast(FrontModels, service.models)
     service.rate_buckets = rate_buckets
 
     async def startup() -> None:
-        linked = Engines(service, folder, engines)
-        service.engines = linked
+        service.engines = Engines(service, models, folder, engines)
         ends = time.monotonic() + _ENGINES_SECONDS
         while again and not service.ready and time.monotonic() < ends:
             await asyncio.sleep(0.01)

@@ -118,7 +118,7 @@ class Engine:
         return refused
 
     def check_room(self, client: str = "", work: int = 0) -> None:
-        """Refuse work of about so many tokens if its queue has no room at all."""
+        """Refuse work of about this many tokens if its queue has no room at all."""
         with self._lock:
             queue = self._queue(work)
             if not queue.has_room(client):
@@ -204,7 +204,11 @@ class Engine:
         with self._launching:
             parts = [job.items[start:stop] for job, start, stop in batch]
             found = lane.run(parts if lane.in_parts else [item for part in parts for item in part])
-        answers = found.read() if isinstance(found, Later) else found
+        match found:
+            case Later():
+                answers = found.read()
+            case _:
+                answers = found
         wanted = sum(stop - start for _, start, stop in batch)
         if len(answers) != wanted:
             raise RuntimeError(f"{lane.name} gave {len(answers)} answers for {wanted} items")

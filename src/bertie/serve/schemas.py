@@ -23,7 +23,7 @@ TextOrPairIn = str | Annotated[list[str], Meta(min_length=1, max_length=2)]
 
 
 class Request(Struct, kw_only=True):
-    """A body; fields that are not known are passed over, as other servers do."""
+    """A body; unknown fields are ignored, as other servers do."""
 
     model: str | None = None
 

@@ -114,7 +114,7 @@ def digest(key: bytes) -> bytes:
 
 
 def read_keys(variable: str, file: str | None) -> frozenset[bytes]:
-    """Digests of the keys in an environment variable (with commas) and in a file (one to a line, # for remarks)."""
+    """Digests of the keys in an environment variable (with commas) and in a file (one per line, # for remarks)."""
     found = [key.strip() for key in os.environ.get(variable, "").split(",")]
     if file is not None:
         try:

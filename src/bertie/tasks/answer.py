@@ -90,7 +90,7 @@ class Answerer(RowTask[tuple[str, str], WindowedDocument, Logits, AnswerResult],
         whole_number("beam", beam, or_none="a search of every span")
         whole_number("stride", stride, 0)
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or math.isnan(threshold):
-            raise InputError("{threshold:is} it takes a number (math.inf: always answer).", threshold=threshold)
+            raise InputError("{threshold:is} it must be a number (math.inf: always answer).", threshold=threshold)
         self.stride, self.threshold = stride, threshold
         self.rules = SpanRules(n_best, max_answer_tokens, beam)
         self.no_answer = threshold < math.inf if no_answer is None else bool(no_answer)

@@ -34,7 +34,7 @@ from bertie.running.rows import Cuts, Cutting, cut_ids
 from bertie.running.sentence_folder import SentenceSettings, read_sentence_settings
 from bertie.running.sentence_transformers import SentenceTransformerMethods
 from bertie.running.stream import Vectors, VectorStream
-from bertie.running.task import Streamed, with_bar
+from bertie.running.task import Streamed, expected, wants_bar, with_bar
 from bertie.tasks.similarity import score_matrix, score_pairs
 from bertie.text import BertTokenizer
 
@@ -68,11 +68,19 @@ class EmbedSettings(CallSettings, _ModelSettings, total=False):
 
 
 class Embedder(SentenceTransformerMethods):
-    """A model ready to embed. `pooling`, `normalize`, `truncate_dim` and `max_length` replace the checkpoint's own.
+    """A model that is loaded and ready to embed. It has the methods of a `SentenceTransformer` too.
 
-    `normalize=True` makes vectors of unit length after `truncate_dim` has cut them; `normalize=False` leaves out the
-    checkpoint's normalising. `dtype` may be "int8" (CPU) or "fp8" (GPU) too, and `engine="reference"` leaves a
-    model that is loaded here as it is, for comparison.
+    - `model`: a folder, a hub name, or a model object; by default all-MiniLM-L6-v2.
+    - `tokenizer`: replaces the one beside the model's files; a model object needs one.
+    - `device`: "cpu", "cuda", "cuda:1" …; by default a GPU if PyTorch finds one.
+    - `dtype`: "float32" (default), "bfloat16", "float16", "int8" (CPU) or "fp8" (GPU).
+    - `pooling`: how token vectors become one vector: "mean", "cls", "max" …, or several of them, joined. By default,
+      this and the next three are the checkpoint's own.
+    - `normalize`: True makes vectors of unit length, after `truncate_dim` has cut them; False leaves out the
+      checkpoint's own normalization.
+    - `truncate_dim`: how many numbers of a vector to keep.
+    - `max_length`: how many tokens of a text are read, special tokens included.
+    - `engine`: "reference" runs the plain model instead of the faster engine ("auto").
     """
 
     name: ClassVar[str] = "embed"
@@ -140,6 +148,7 @@ class Embedder(SentenceTransformerMethods):
 
     @property
     def device(self) -> torch.device:
+        """Where the model is."""
         return self.loaded.device
 
     def __repr__(self) -> str:
@@ -176,9 +185,13 @@ class Embedder(SentenceTransformerMethods):
     ) -> Numbers | Iterator[Numbers]:
         """A text's vector `[d]`; a list's `[n, d]`; for an iterator (or a file) an iterator of vectors in its order.
 
-        `long` says what happens to a text that is longer than the model: `"truncate"` reads its beginning and warns,
-        `"windows"` reads all of it in overlapping windows, every token counted once, `"error"` refuses it. int8 and
-        uint8 take `ranges` (precision.py), a list's own by default.
+        - `texts`: one text, a list, or an iterator.
+        - `prompt_name`, `prompt`: a prompt of the model by its name, or the prompt itself, put before every text.
+        - `precision`: "float32", "int8", "uint8", "binary" or "ubinary" (eight numbers in a byte).
+        - `ranges`: `[2, d]`, the lowest and highest values that int8 and uint8 are scaled to; a list's own by default.
+        - `long`: what happens to a text that is longer than the model. "truncate" reads its beginning and warns,
+          "windows" reads all of it in overlapping windows, every token counted once, and "error" rejects it.
+        - `progress`: True shows a progress bar, False hides it; by default it appears when a call takes long.
         """
         check_precision(precision)
         vectors = self.vector_stream(self.cutting(prompt=prompt, prompt_name=prompt_name, long=long))
@@ -190,7 +203,9 @@ class Embedder(SentenceTransformerMethods):
                 "Give many texts at once, or use another {precision=}. Or give {ranges=} (calibration_ranges).",
             )
         if shape == "stream":
-            return with_bar(_quantized(vectors, items, precision, ranges), "embedding", None, progress)
+            show = wants_bar(progress)
+            total = expected(texts) if show else None
+            return with_bar(_quantized(vectors, items, precision, ranges), "embedding", total, show)
         if shape == "list":
             return quantize(self.all_vectors(list(items), vectors, progress), precision, ranges=ranges)
         with vectors.cutting.cuts.told():
@@ -203,7 +218,7 @@ class Embedder(SentenceTransformerMethods):
         return _quantized(self.vector_stream(self.cutting()), items, "float32", None)
 
     def each_checked(self, items: Iterable[object]) -> Iterator[str]:
-        # Texts come by the million, so a place is put into words only where one is wrong.
+        # There may be millions of texts, so the place of one is written out only if it is wrong.
         for number, item in enumerate(items):
             yield item if isinstance(item, str) else self.checked(item, f"Text {number}")
 
@@ -230,7 +245,7 @@ class Embedder(SentenceTransformerMethods):
             deque(with_bar(filled(), "embedding", len(texts), progress), maxlen=0)
         return array
 
-    # -- the three steps, for whoever makes batches of his own (the server): texts → rows → sums → vectors -------------
+    # -- the three steps, for callers that make their own batches (the server): texts → rows → sums → vectors ----------
 
     def cutting(
         self,
@@ -259,7 +274,7 @@ class Embedder(SentenceTransformerMethods):
 
     @torch.inference_mode()
     def finished(self, pooled: Tensor, pieces: Pieces, *, raw: bool = False, truncate_dim: int | None = None) -> Tensor:
-        """`[texts, dimension]` out of what `pooled` gave for all rows of these texts, wherever that lies.
+        """`[texts, dimension]` from what `pooled` gave for all rows of these texts, on any device.
 
         `raw` leaves out the checkpoint's own normalising; `truncate_dim` cuts shorter than the embedder does.
         """
@@ -315,6 +330,7 @@ class Embedder(SentenceTransformerMethods):
 
     @property
     def similarity_fn_name(self) -> str:
+        """The function that the model's vectors are compared with: "cosine", "dot" …"""
         return self.settings.similarity
 
     def on(self, device: torch.device | str) -> Embedder:
@@ -371,7 +387,23 @@ def embed(
 ) -> Numbers | Iterator[Numbers]:
     """Vectors of texts: `[d]` of one, `[n, d]` of a list, an iterator of vectors in order of an iterator or a file.
 
-    Without `model` it is all-MiniLM-L6-v2. See `Embedder` for the settings and `Embedder.embed` for the rest.
+        embed("A text.").shape                               # (384,)
+        embed(["A text.", "Another."], normalize=True)       # [2, 384]
+
+    - `texts`: one text, a list, or an iterator.
+    - `model`: a folder, a hub name, an `Embedder` or a model object; by default all-MiniLM-L6-v2.
+    - `tokenizer`: replaces the one beside the model's files; a model object needs one.
+    - `prompt_name`, `prompt`: a prompt of the model by its name, or the prompt itself, put before every text.
+    - `pooling`: "mean", "cls", "max" …, or several; by default the checkpoint's own.
+    - `normalize`: True makes vectors of unit length; False leaves out the checkpoint's own normalization.
+    - `truncate_dim`: how many numbers of a vector to keep; by default all.
+    - `precision`: "float32", "int8", "uint8", "binary" or "ubinary".
+    - `ranges`: `[2, d]`, the lowest and highest values that int8 and uint8 are scaled to; by default those of the list.
+    - `long`: "truncate" reads the beginning of a text that is too long and warns, "windows" reads all of it, "error"
+      rejects it.
+    - `device`: "cpu", "cuda", "cuda:1" …; by default a GPU if PyTorch finds one.
+    - `dtype`: "float32" (default), "bfloat16", "float16", "int8" (CPU) or "fp8" (GPU).
+    - `progress`: True shows a progress bar, False hides it; by default it appears when a call takes long.
     """
     embedder = as_embedder(
         model, tokenizer=tokenizer, device=device, dtype=dtype, pooling=pooling, normalize=normalize,

@@ -66,6 +66,8 @@ class FillPlan:
     work: int  # tokens that go through the model, at most
     candidates: int  # in the answer, at most, each with a text about as long as this one
     fillings: int  # likewise
+    text: str
+    spans: tuple[tuple[int, int], ...]  # of the masks in the text; none where its tokens have to be decoded instead
 
 
 _Scored = list[tuple[int, float]]  # (id, log-probability)
@@ -144,10 +146,13 @@ class MaskFiller(TextTask[Filled]):
 
     def plan(self, text: str) -> FillPlan:
         """Read a text and say what it takes, before anything is computed."""
-        ids: Ids = tuple(self.loaded.tokenizer.encode(text, add_special_tokens=False))
+        tokenizer = self.loaded.tokenizer
+        read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids: Ids = tuple(read["input_ids"])
         places = tuple(place for place, token in enumerate(ids) if token == self.mask)
+        spans = tuple(read["offset_mapping"][place] for place in places) if tokenizer.writes_words else ()
         if not places:
-            token = self.loaded.tokenizer.mask_token
+            token = tokenizer.mask_token
             raise InputError(f"The tokenizer finds no {token} in {shortened(text)!r}.", f"Let {token} stand by itself.")
         masks, beams = len(places), self.num_beams if self.joint and len(places) > 1 else 0
         if self.targets is None:
@@ -161,10 +166,10 @@ class MaskFiller(TextTask[Filled]):
             together = masks * beams * pieces * (self._room(len(ids) + masks * longest) + 1)
             choices = min(self.top_k, len(self.targets))
         fillings = self.top_k if beams or masks == 1 else 0
-        return FillPlan(ids, places, alone + together, masks * choices, fillings)
+        return FillPlan(ids, places, alone + together, masks * choices, fillings, text, spans)
 
     def _room(self, tokens: int) -> int:
-        """The row of a text of so many tokens."""
+        """The row of a text of this many tokens."""
         return min(tokens + self.loaded.tokenizer.num_special_tokens_to_add(), self.loaded.max_length)
 
     # -- the model -----------------------------------------------------------------------------------------------------
@@ -232,17 +237,17 @@ class MaskFiller(TextTask[Filled]):
 
     def rounds(self, plan: FillPlan) -> _Work[Filled]:
         """A text's work: it asks for queries to be run, is sent their replies, and gives a `Filled` in the end."""
-        tokens, places = plan.tokens, plan.places
-        masks = yield from self._each(tokens, places)
+        masks = yield from self._each(plan)
         fillings: tuple[Filling, ...] = ()
-        if len(places) == 1:
+        if len(plan.places) == 1:
             fillings = tuple(Filling((one.token,), one.score, one.text) for one in masks[0])
         elif self.joint:
-            fillings = yield from self._all(tokens, places)
+            fillings = yield from self._all(plan)
         return Filled(masks, fillings)
 
-    def _each(self, tokens: Ids, places: Sequence[int]) -> _Work[tuple[tuple[Candidate, ...], ...]]:
+    def _each(self, plan: FillPlan) -> _Work[tuple[tuple[Candidate, ...], ...]]:
         """The candidates of every mask by itself, the others staying masks."""
+        tokens, places = plan.tokens, plan.places
         found: list[_Choices] = []
         if self.targets is None:
             windows = self._windows(tokens, places)
@@ -251,25 +256,27 @@ class MaskFiller(TextTask[Filled]):
         else:
             for place in places:
                 found.append((yield from self._targets_at(tokens, place)))
-        return tuple(
-            self._candidates(tokens, place, scored[: self.top_k], keep=len(places) > 1)
-            for place, scored in zip(places, found, strict=True)
-        )
+        return tuple(self._candidates(plan, number, scored[: self.top_k]) for number, scored in enumerate(found))
 
-    def _candidates(self, tokens: Ids, place: int, scored: _Choices, *, keep: bool) -> tuple[Candidate, ...]:
-        """`keep`: there are masks left, which are to be seen in the text."""
+    def _candidates(self, plan: FillPlan, number: int, scored: _Choices) -> tuple[Candidate, ...]:
+        """For one mask of a text; where there are others, these stay in the candidates' texts."""
         tokenizer = self.loaded.tokenizer
-        choices = [list(ids) for ids, _ in scored]
-        texts = tokenizer.decode_variants(list(tokens), place, choices, skip_special_tokens=not keep)
+        words = [tokenizer.decode(list(ids)) for ids, _ in scored]
+        if plan.spans:
+            texts = [_written(plan.text, plan.spans[number : number + 1], [word]) for word in words]
+        else:
+            choices = [list(ids) for ids, _ in scored]
+            skip = len(plan.places) == 1
+            texts = tokenizer.decode_variants(list(plan.tokens), plan.places[number], choices, skip_special_tokens=skip)
         return tuple(
-            Candidate(token=tokenizer.decode(list(ids)), score=math.exp(score), text=text, ids=ids)
-            for (ids, score), text in zip(scored, texts, strict=True)
+            Candidate(token=word, score=math.exp(score), text=text, ids=ids)
+            for (ids, score), word, text in zip(scored, words, texts, strict=True)
         )
 
-    def _all(self, tokens: Ids, places: Sequence[int]) -> _Work[tuple[Filling, ...]]:
+    def _all(self, plan: FillPlan) -> _Work[tuple[Filling, ...]]:
         """The best fillings of all masks, from left to right, `num_beams` kept at every mask."""
-        beams = [_Beam(tokens, tuple(places))]
-        for _ in places:
+        beams = [_Beam(plan.tokens, plan.places)]
+        for _ in plan.places:
             if self.targets is None:
                 replies = yield [self._query(beam.tokens, beam.places[:1], self.num_beams) for beam in beams]
                 choices: list[_Choices] = [[((token,), score) for token, score in reply[0]] for reply in replies]
@@ -281,14 +288,16 @@ class MaskFiller(TextTask[Filled]):
             longer.sort(key=lambda one: -(one[0].score + one[2]))
             beams = [_longer(beam, ids, score) for beam, ids, score in longer[: self.num_beams]]
         decode = self.loaded.tokenizer.decode
-        return tuple(
-            Filling(
-                tokens=tuple(decode(list(ids)) for ids in beam.chosen),
-                score=math.exp(beam.score),
-                text=decode(list(beam.tokens), skip_special_tokens=True),
+        found = []
+        for beam in beams[: self.top_k]:
+            words = tuple(decode(list(ids)) for ids in beam.chosen)
+            text = (
+                _written(plan.text, plan.spans, words)
+                if plan.spans
+                else decode(list(beam.tokens), skip_special_tokens=True)
             )
-            for beam in beams[: self.top_k]
-        )
+            found.append(Filling(tokens=words, score=math.exp(beam.score), text=text))
+        return tuple(found)
 
     def _targets_at(self, tokens: Ids, place: int) -> _Work[_Choices]:
         """(ids, log-probability) of every target at one mask, best first; those of one length start from one row."""
@@ -344,6 +353,20 @@ def _read(scores: Tensor, wanted: int | Ids) -> _Reply:
         return [list(zip(i, b, strict=True)) for i, b in zip(ids.tolist(), best.tolist(), strict=True)]
     values = scores[:, torch.tensor(wanted, device=scores.device)].tolist()
     return [list(zip(wanted, row, strict=True)) for row in values]
+
+
+def _written(text: str, spans: Sequence[tuple[int, int]], words: Sequence[str]) -> str:
+    """The user's own text with words in the places of masks; a piece that goes on a word joins what is before it.
+
+    >>> _written("A [MASK] Day", [(2, 8)], ["fine"]), _written("Two dog [MASK].", [(8, 14)], ["##s"])
+    ('A fine Day', 'Two dogs.')
+    """
+    parts, done = [], 0
+    for (start, end), word in zip(spans, words, strict=True):
+        joins = word.startswith("##") and len(word) > 2
+        parts += [text[done:start].rstrip(), word[2:]] if joins else [text[done:start], word]
+        done = end
+    return "".join([*parts, text[done:]])
 
 
 def _longer(beam: _Beam, ids: Ids, score: float) -> _Beam:

@@ -45,6 +45,11 @@ class TextGenerator(TextTask[Generated]):
     `temperature`, `top_k`, `top_p` and a `seed`). A prompt that leaves no room for `max_new_tokens` loses its
     beginning. A checkpoint that is not a decoder (`config.is_decoder`) predicts masked words, not next ones, and is
     refused; `force=True` runs it as a decoder all the same.
+
+    - `min_new_tokens`: no end of text before this many new tokens.
+    - `num_return_sequences`: how many texts to give for a prompt; the others are the answer's `alternatives`.
+    - `repetition_penalty`: above 1, tokens that have occurred become less likely.
+    - `length_penalty`, `early_stopping`: of beams; above 0, the penalty favours longer texts.
     """
 
     name: ClassVar[str] = "generate"
@@ -72,7 +77,7 @@ class TextGenerator(TextTask[Generated]):
         whole_number("num_beams", num_beams)
         whole_number("num_return_sequences", num_return_sequences)
         if seed is not None and not is_whole(seed, -(2**63), 2**64 - 1):  # what torch takes
-            raise InputError("{seed:is} it takes a whole number from -2^63 to 2^64 - 1.", seed=seed)
+            raise InputError("{seed:is} it must be a whole number from -2^63 to 2^64 - 1.", seed=seed)
         self.max_new_tokens, self.count = max_new_tokens, num_return_sequences
         self.copies = max(num_beams, num_return_sequences)
         self.draws_alone = do_sample and seed is not None

@@ -8,11 +8,11 @@ What a checkpoint can give is told by its files:
     dense     every encoder: what `embed` gives, by the folder's own pooling and normalising
     sparse    BGE-M3 (`sparse_linear.pt`: a weight for each token of the text), or SPLADE, which is a masked-word model:
               the words that its head would put anywhere in the text, max over the tokens of log(1 + relu(logit))
-    multi     BGE-M3 (`colbert_linear.pt`) and ColBERT (`linear.weight`): each token's state, projected, of length 1
+    multi     BGE-M3 (`colbert_linear.pt`) and ColBERT (`linear.weight`): each token's state, projected, of length 1;
+              ColBERT reads queries otherwise than documents (colbert.py), and has no dense form
 
 Sources: Chen et al. 2024 (BGE-M3, https://arxiv.org/abs/2402.03216), Formal et al. 2021 (SPLADE v2,
-https://arxiv.org/abs/2109.10086), Khattab & Zaharia 2020 (ColBERT, https://arxiv.org/abs/2004.12832). ColBERT's query
-is not filled up with [MASK] here.
+https://arxiv.org/abs/2109.10086), Khattab & Zaharia 2020 (ColBERT, https://arxiv.org/abs/2004.12832).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from bertie.running.open import open_model
 from bertie.running.pooling import Pieces, pool
 from bertie.running.rows import Cuts, Row, truncated_rows
 from bertie.running.task import RowTask, TextTask, function_of
+from bertie.tasks.colbert import METADATA, Colbert, read_colbert
 from bertie.tasks.embed import Embedder
 
 KINDS = ("dense", "sparse", "multi")
@@ -64,8 +65,8 @@ class Projection:
 
 class Representer(RowTask[str, bool, Representation, Representation], TextTask[Representation]):
     """Dense, sparse and multi-vector forms of texts, as `vectors` asks, by default all that the checkpoint has a head
-    for; asking for another is an error that says which it has. Texts longer than the model are cut with a warning, or
-    refused (`long="error"`).
+    for; asking for another is an error that says which it has. `query` says that the texts are queries, which ColBERT
+    reads otherwise than documents. Texts longer than the model are cut with a warning, or refused (`long="error"`).
     """
 
     name: ClassVar[str] = "represent"
@@ -75,6 +76,7 @@ class Representer(RowTask[str, bool, Representation, Representation], TextTask[R
         model: str | os.PathLike[str] | None = None,
         *,
         vectors: str | Sequence[str] | None = None,
+        query: bool = False,
         long: str = "truncate",
         device: torch.device | str | None = None,
         dtype: torch.dtype | str | None = None,
@@ -83,13 +85,14 @@ class Representer(RowTask[str, bool, Representation, Representation], TextTask[R
         if model is None:
             raise InputError("represent needs a model.", "Name a folder with a retrieval checkpoint, or a hub name.")
         self.long = long
-        checkpoint = open_checkpoint(model, with_companions=True)
+        checkpoint = open_checkpoint(model, also=(SPARSE, MULTI, METADATA), with_companions=True)
         sparse, multi = read_projections(checkpoint)
         self.words: Callable[[Tensor], Tensor] | None = None
         if sparse is None and kind_of(model_class(checkpoint)) in (BertForMaskedLM, BertForPreTraining):
             opened = open_model(model, BertForMaskedLM, task=self.name, device=device, dtype=dtype)
             self.words = cast("Callable[[Tensor], Tensor]", opened.model.cls)
-        has = ["dense", *(["sparse"] if sparse or self.words else []), *(["multi"] if multi else [])]
+        is_colbert = COLBERT in checkpoint.tensors.info
+        has = [name for name, there in zip(KINDS, (not is_colbert, sparse or self.words, multi), strict=True) if there]
         self.vectors = tuple(has) if vectors is None else one_or_several(vectors)
         for name in self.vectors:
             one_of("vectors", name, KINDS)
@@ -100,29 +103,37 @@ class Representer(RowTask[str, bool, Representation, Representation], TextTask[R
                 accepted=tuple(has),
                 vectors=",".join(self.vectors),
             )
-        # ColBERT keeps [CLS]; BGE-M3 leaves it out, whose vector is the dense one.
-        self.first_token = 0 if COLBERT in checkpoint.tensors.info else 1
         self.embedder = Embedder(model, device=device, dtype=dtype)
-        self.loaded = self.embedder.loaded
+        self.loaded, self.max_length = self.embedder.loaded, self.embedder.max_length
+        self.colbert: Colbert | None = None
+        if is_colbert:
+            tokens, longest = self.loaded.tokenizer, self.max_length
+            self.colbert = read_colbert(checkpoint.folder, tokens, longest=longest, query=query)
+            self.max_length = self.colbert.room
         self.sparse, self.multi = (x and x.to(self.loaded.device) for x in (sparse, multi))
         tokens = self.loaded.tokenizer
         roles = (tokens.cls_token_id, tokens.sep_token_id, tokens.pad_token_id, tokens.unk_token_id)
         self.unweighted = {index for index in (*roles, tokens.eos_token_id) if index is not None}
 
     def cuts(self) -> Cuts:
-        return Cuts(self.long, self.embedder.max_length)
+        return Cuts(self.long, self.max_length)
 
     def tokenized(self, items: list[str], cuts: Cuts) -> Iterator[tuple[bool, list[Row]]]:
         texts = self.embedder.cutting().prepared(items)
-        rows = truncated_rows(self.loaded.tokenizer, texts, max_length=self.embedder.max_length)
+        rows = truncated_rows(self.loaded.tokenizer, texts, max_length=self.max_length)
         for item, row in zip(items, rows, strict=True):
             if row.is_cut:
                 cuts.refuse(item)
             cuts.count(int(row.is_cut), 1)
-            yield row.is_cut, [row]
+            yield row.is_cut, [row if self.colbert is None else self.colbert.marked(row)]
 
     @torch.inference_mode()
     def start(self, rows: list[Row]) -> Callable[[], list[Representation]]:
+        if self.colbert is not None:
+            assert self.multi is not None  # read_projections found it
+            states_of = zip(rows, self.colbert.states(self.loaded, rows), strict=True)
+            vectors = [F.normalize(self.multi(part[self.colbert.kept(row)]), dim=-1) for row, part in states_of]
+            return lambda: [Representation(None, None, found.cpu().numpy()) for found in vectors]
         states: Tensor = self.loaded.run(rows).last_hidden_state
         dense: Sequence[np.ndarray | None] = [None] * len(rows)
         if "dense" in self.vectors:
@@ -135,7 +146,7 @@ class Representer(RowTask[str, bool, Representation, Representation], TextTask[R
             sparse = self._weights(row, part) if "sparse" in self.vectors else None
             multi = None
             if "multi" in self.vectors and self.multi is not None:
-                multi = F.normalize(self.multi(part[self.first_token :]), dim=-1).cpu().numpy()
+                multi = F.normalize(self.multi(part[1:]), dim=-1).cpu().numpy()  # that of [CLS] is the dense one
             found.append(Representation(vector, sparse, multi))
         return lambda: found
 

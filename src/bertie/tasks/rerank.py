@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, Protocol, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from bertie.answers import Ranked
+from bertie.answers import Ranked, Representation
 from bertie.arguments import one_of, whole_number
 from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.config import read_json_object
@@ -65,10 +65,10 @@ class PairScorer(Protocol):
 class Reranker:
     """`Ranked` documents, best first (equal ones in their order); a list of such lists for a list of queries.
 
-    `documents` is a list or an iterator; with `top_k` an iterator of any length needs no more memory than its answer.
-    `ids` names the documents. A document longer than the model counts as its best window (`long="windows"`), is cut
-    with a warning (`"truncate"`, as sentence-transformers does), or refused (`"error"`). A query of more than half the
-    model's length is cut.
+    `query` is one text or a list of them. `documents` is a list or an iterator; with `top_k` an iterator of any length
+    needs no more memory than its answer. `ids` names the documents. A document longer than the model counts as its best
+    window (`long="windows"`; windows overlap by `stride` tokens), is cut with a warning (`"truncate"`, as
+    sentence-transformers does), or refused (`"error"`). A query of more than half the model's length is cut.
     `function` sets how logits become scores; `relevant` is the name of the label to rank by, where there are several
     (otherwise the one called "relevant", "yes" or "true"; a classifier that has none of these is refused). Without a
     classifier in the checkpoint, and without a model, the ranking is by cosine of embeddings (`bertie.embed`), or with
@@ -97,9 +97,12 @@ class Reranker:
         if vectors == "multi" or (vectors is None and is_colbert(model)):
             if not is_named(model):
                 raise InputError("{vectors} needs the checkpoint's files.", "Give its folder.", vectors="multi")
-            made = Representer(model, vectors="multi", long="error" if long == "error" else "truncate", device=device,
-                               dtype=dtype)  # fmt: skip
-            self.scorer: PairScorer = _MaxSim(made)
+            cut = "error" if long == "error" else "truncate"
+            queries, texts = (
+                Representer(model, vectors="multi", query=query, long=cut, device=device, dtype=dtype)
+                for query in (True, False)
+            )
+            self.scorer: PairScorer = _MaxSim(queries, texts)
             return
         if embeds(model):
             for name, value in (("function", function), ("relevant", relevant)):
@@ -266,27 +269,32 @@ class _Cosine:
 class _MaxSim:
     """Every token of the query against every token of the document."""
 
-    representer: Representer
+    queries: Representer
+    documents: Representer
 
     def scored(self, query: str, documents: Iterable[str]) -> Iterator[tuple[float, bool]]:
-        (asked,) = self.representer([query], progress=False)
-        for found in self.representer(iter(documents), progress=False):
-            assert asked.multi is not None  # it was asked for
-            assert found.multi is not None
-            yield max_sim(asked.multi, found.multi), found.truncated
+        (asked,) = self.queries([query], progress=False)
+        for found in self.documents(iter(documents), progress=False):
+            yield self._score(asked, found)
 
     def counted(self, items: Iterable[tuple[str, str]], cuts: Cuts) -> Iterator[tuple[float, bool]]:
-        both = self.representer.counted(chain.from_iterable(items), cuts)
-        for asked, found in zip(both, both, strict=True):
-            assert asked.multi is not None  # it was asked for
-            assert found.multi is not None
-            yield max_sim(asked.multi, found.multi), found.truncated
+        first, second = tee(items)
+        asked = self.queries.counted((query for query, _ in first), cuts)
+        found = self.documents.counted((document for _, document in second), cuts)
+        return map(self._score, asked, found)
 
     def cuts(self) -> Cuts:
-        return self.representer.cuts()
+        return self.documents.cuts()
 
     def check(self, items: list[tuple[str, str]]) -> None:
-        list(self.representer.tokenized(list(chain.from_iterable(items)), self.cuts()))
+        for representer, texts in zip((self.queries, self.documents), zip(*items, strict=True), strict=True):
+            list(representer.tokenized(list(texts), representer.cuts()))
+
+    @staticmethod
+    def _score(asked: Representation, found: Representation) -> tuple[float, bool]:
+        assert asked.multi is not None  # it was asked for
+        assert found.multi is not None
+        return max_sim(asked.multi, found.multi), found.truncated
 
 
 class RerankSettings(TypedDict, total=False):

@@ -1,9 +1,9 @@
-"""How alike texts or vectors are: cosine, dot product, or the negative of a distance, all larger for more alike."""
+"""How similar texts or vectors are: cosine, dot product, or the negative of a distance; larger is more similar."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, overload
 
 import numpy as np
 import torch
@@ -21,6 +21,20 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 64  # of a distance matrix, whose differences take `dimension` times its room
 
 
+@overload
+def similarity(  # type: ignore[overload-overlap]  # two texts, which an Iterable[str] includes, have one score
+    a: str,
+    b: str,
+    *,
+    model: ModelLike | Embedder | None = None,
+    function: str | None = None,
+    long: str = "truncate",
+    progress: bool | None = None,
+    **settings: Unpack[EmbedderSettings],
+) -> float: ...
+
+
+@overload
 def similarity(
     a: str | Iterable[str] | ArrayLike,
     b: str | Iterable[str] | ArrayLike | None = None,
@@ -30,11 +44,33 @@ def similarity(
     long: str = "truncate",
     progress: bool | None = None,
     **settings: Unpack[EmbedderSettings],
-) -> NDArray[np.float32]:
-    """Scores `[len(a), len(b)]` of texts, or of vectors that are ready; of `a` with itself when there is no `b`.
+) -> NDArray[np.float32]: ...
 
-    `function` is the one the model was trained for by default (cosine if it does not say). `settings` are those of
-    `Embedder`.
+
+def similarity(
+    a: str | Iterable[str] | ArrayLike,
+    b: str | Iterable[str] | ArrayLike | None = None,
+    *,
+    model: ModelLike | Embedder | None = None,
+    function: str | None = None,
+    long: str = "truncate",
+    progress: bool | None = None,
+    **settings: Unpack[EmbedderSettings],
+) -> float | NDArray[np.float32]:
+    """How alike texts are, or vectors that are ready: one number for two texts, and a matrix for lists.
+
+    Scores of lists are `[len(a), len(b)]`, of `a` with itself when there is no `b`; a text beside a list counts as a
+    list of one.
+
+    - `a`, `b`: a text, several texts, or vectors `[n, d]`.
+    - `model`: a folder, a hub name, an `Embedder` or a model object; by default all-MiniLM-L6-v2.
+    - `function`: "cosine", "dot", "euclidean" or "manhattan"; by default the one the model was trained for, or cosine.
+    - `long`: what happens to texts that are too long, as in `embed`.
+    - `progress`: True shows a progress bar, False hides it; by default it is shown on a terminal and in notebooks.
+    - `settings`: those of `Embedder`: `tokenizer`, `device`, `dtype`, `pooling`, `normalize`, `truncate_dim`, …
+
+    >>> similarity([[1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]).tolist()
+    [[1.0, 0.0]]
     """
     check_function(function)
     if a is None:
@@ -59,7 +95,8 @@ def similarity(
     second = first if right is None else vectors(right)
     if not len(first) or not len(second):
         return np.zeros((len(first), len(second)), dtype=np.float32)
-    return score_matrix(first, second, function or "cosine")
+    scores = score_matrix(first, second, function or "cosine")
+    return float(scores[0, 0]) if isinstance(a, str) and isinstance(b, str) else scores
 
 
 def check_function(function: str | None) -> None:
@@ -68,7 +105,7 @@ def check_function(function: str | None) -> None:
 
 
 def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
-    """Scores `[n, m]` of vectors `[n, d]` and `[m, d]`.
+    """Scores `[n, m]` of vectors `a` `[n, d]` and `b` `[m, d]`, by `function` (as in `similarity`).
 
     >>> score_matrix([[1.0, 0.0]], [[2.0, 0.0], [0.0, 3.0]]).tolist()
     [[1.0, 0.0]]
@@ -86,7 +123,7 @@ def score_matrix(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArra
 
 
 def score_pairs(a: ArrayLike, b: ArrayLike, function: str = "cosine") -> NDArray[np.float32]:
-    """Scores `[n]` of the vectors of two lists of one length, pair by pair."""
+    """Scores `[n]` of the vectors `a` and `b`, two lists of one length, pair by pair, by `function`."""
     left, right = _compared(a, b, function)
     if len(left) != len(right):
         raise InputError(f"Pairs need lists of one length; these have {len(left)} and {len(right)} vectors.")

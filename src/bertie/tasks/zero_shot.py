@@ -25,7 +25,7 @@ from bertie.running.rows import DEFAULT_STRIDE, LONG, Cuts, Long, Reading, Row, 
 from bertie.running.task import RowTask, RunSettings, TextTask, described, function_of, is_collection
 from bertie.tasks.classify import averaged, best_first
 
-Readings: TypeAlias = list[Reading]  # one to a label
+Readings: TypeAlias = list[Reading]  # one per label
 
 HYPOTHESIS = "This example is {}."
 
@@ -35,7 +35,8 @@ class ZeroShotClassifier(RowTask[str, Readings, Tensor, Classification], TextTas
 
     `model` is a classifier trained for inference: one of its labels is called "entailment". `{}` in `hypothesis` is
     where a label goes. Long texts are cut with a warning, read whole (`long="windows"`), or refused (`"error"`); the
-    hypothesis is never cut.
+    hypothesis is never cut. Windows overlap by `stride` tokens. `multi_label` scores each label independently of the
+    others, and `top_k` keeps the best ones only.
     """
 
     name: ClassVar[str] = "zero_shot"

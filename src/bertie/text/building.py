@@ -227,7 +227,7 @@ def _add_missing(backend: Tokenizer, files: TokenizerFiles) -> None:
             if known != index:
                 raise TokenizerError(
                     f"{files.source}: the added token {token.content!r} is listed with id {index}, but has {known}.",
-                    "The added tokens' ids should go on where vocab.txt ends. Correct the file or get it again.",
+                    "The added tokens' ids should continue where vocab.txt ends. Correct the file or get it again.",
                 )
 
 

@@ -64,32 +64,40 @@ class EncodedRow:
 
     @property
     def words(self) -> list[int | None]:
+        """An older name of `word_ids`."""
         return self.word_ids
 
     @property
     def n_sequences(self) -> int:
+        """1 for a text, 2 for a pair."""
         return 2 if 1 in self.sequence_ids else 1
 
     def token_to_sequence(self, token_index: int) -> int | None:
+        """The text of a pair that a token belongs to."""
         return self.sequence_ids[token_index]
 
     def token_to_word(self, token_index: int) -> int | None:
+        """The word of a token: (text of the pair, word)."""
         return self.word_ids[token_index]
 
     def token_to_chars(self, token_index: int) -> CharSpan | None:
+        """Where a token begins and ends: (text of the pair, (begin, end))."""
         return None if self.sequence_ids[token_index] is None else CharSpan(*self.offsets[token_index])
 
     def char_to_token(self, char_index: int, sequence_index: int = 0) -> int | None:
+        """The token of a character; None between tokens."""
         for index, ((start, end), sequence) in enumerate(zip(self.offsets, self.sequence_ids, strict=True)):
             if sequence == sequence_index and start <= char_index < end:
                 return index
         return None
 
     def char_to_word(self, char_index: int, sequence_index: int = 0) -> int | None:
+        """The word of a character; None between words."""
         token = self.char_to_token(char_index, sequence_index)
         return None if token is None else self.word_ids[token]
 
     def word_to_tokens(self, word_index: int, sequence_index: int = 0) -> TokenSpan | None:
+        """The first token of a word, and the one after its last."""
         of_word = [
             index
             for index, (word, sequence) in enumerate(zip(self.word_ids, self.sequence_ids, strict=True))
@@ -98,6 +106,7 @@ class EncodedRow:
         return TokenSpan(of_word[0], of_word[-1] + 1) if of_word else None
 
     def word_to_chars(self, word_index: int, sequence_index: int = 0) -> CharSpan | None:
+        """Where a word begins and ends, in characters."""
         tokens = self.word_to_tokens(word_index, sequence_index)
         return None if tokens is None else CharSpan(self.offsets[tokens.start][0], self.offsets[tokens.end - 1][1])
 
@@ -247,6 +256,7 @@ class BatchEncoding(UserDict[str, Any]):
 
     @property
     def num_rows(self) -> int:
+        """How many rows there are."""
         if self._trace is None:
             return len(next(iter(self.data.values()), ()))
         return len(self._trace.samples)

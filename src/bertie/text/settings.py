@@ -70,7 +70,7 @@ def check_side(side: Side, name: str) -> Side:
 
 
 def check_others(tokenizer: type, others: Mapping[str, object], known: Iterable[str]) -> dict[str, object]:
-    """What to keep of settings that are none of ours; those that would change something are refused by name.
+    """What to keep of settings that we do not have; those that would change something are rejected with their names.
 
     On the hub any name passes and is kept in `init_kwargs`. Here one that looks like a misspelt setting is an error.
     """

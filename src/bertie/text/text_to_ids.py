@@ -419,7 +419,7 @@ class TextToIds(TokenTable):
         return_tensors: str | None = None,
         verbose: bool = True,
     ) -> BatchEncoding:
-        """Pad rows that were encoded before: a dict of columns, or a list of dicts, one to a row.
+        """Pad rows that were encoded before: a dict of columns, or a list of dicts, one per row.
 
         Columns of tensors or arrays come back as such.
         """

@@ -210,6 +210,11 @@ class TokenTable:
             text = self._decode_raw(ids, skip_special_tokens)
         return self._clean_up(text, clean_up_tokenization_spaces)
 
+    @property
+    def writes_words(self) -> bool:
+        """Whether a token decodes to its word without the space before it, as WordPiece's do."""
+        return isinstance(self._backend.decoder, decoders.WordPiece)
+
     def decode_variants(
         self, ids: list[int], place: int, variants: Iterable[list[int]], *, skip_special_tokens: bool = False
     ) -> list[str]:
@@ -219,7 +224,7 @@ class TokenTable:
         start = raw(before)
         # A WordPiece decoder looks at a token by itself, but for the first one, which gets no space before it.
         anchor = next(([one] for one in reversed(before) if raw([one])), None) if start else None
-        if anchor is None or not isinstance(self._backend.decoder, decoders.WordPiece):
+        if anchor is None or not self.writes_words:
             decode = partial(self.decode, skip_special_tokens=skip_special_tokens)
             return [decode([*before, *variant, *after]) for variant in variants]
         skipped = len(raw(anchor))
@@ -302,6 +307,7 @@ class TokenTable:
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """Added tokens, by id."""
         decoder: dict[int, AddedToken] = self._backend.get_added_tokens_decoder()
         return decoder
 
@@ -346,6 +352,7 @@ class TokenTable:
 
     @property
     def do_lower_case(self) -> bool:
+        """Whether text becomes lower case."""
         return bool(getattr(self._backend.normalizer, "lowercase", False))
 
     def _required_pad_id(self) -> int:
@@ -378,6 +385,7 @@ class TokenTable:
 
     @property
     def additional_special_tokens_ids(self) -> list[int] | None:
+        """Ids of the additional special tokens."""
         tokens = self.additional_special_tokens
         return None if tokens is None else self.convert_tokens_to_ids(tokens)
 
@@ -403,6 +411,7 @@ class TokenTable:
 
     @property
     def all_special_tokens_extended(self) -> list[SpecialToken]:
+        """All special tokens, as strings or `AddedToken`s."""
         by_text: dict[str, SpecialToken] = {}
         for token in (*self._roles.values(), *(self._additional or ())):
             if token:
@@ -411,10 +420,12 @@ class TokenTable:
 
     @property
     def all_special_tokens(self) -> list[str]:
+        """All special tokens, as strings."""
         return [str(token) for token in self.all_special_tokens_extended]
 
     @property
     def all_special_ids(self) -> list[int]:
+        """Ids of all special tokens."""
         return self.convert_tokens_to_ids(self.all_special_tokens)
 
     def add_special_tokens(

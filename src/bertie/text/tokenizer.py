@@ -3,7 +3,7 @@
     tokenizer = BertTokenizer.from_pretrained("path/to/checkpoint")
     batch = tokenizer(["A text.", "Another one."], padding=True, truncation=True, return_tensors="pt")
 
-Here it is made, loaded, trained anew and saved. What it does is in text_to_ids.py and token_table.py, and what else
+Here it is made, loaded, retrained and saved. What it does is in text_to_ids.py and token_table.py, and what else
 the hub's tokenizers do in hub/. Much text is encoded in C++. The algorithm itself, to be read, is
 wordpiece/reference.py.
 """

@@ -105,11 +105,12 @@ def split_document(
     stride: int = DEFAULT_STRIDE,
     keep_words: bool = False,
 ) -> WindowedDocument:
-    """Windows of at most `max_length` tokens (default: the model's length), special tokens and question included.
+    """`text` in windows of at most `max_length` tokens (default: the model's length of the `tokenizer`), special tokens
+    and `question` included.
 
     `stride` is the number of tokens two neighbouring windows share, as on the hub; Google's `doc_stride` is the step
     from one window to the next instead. Where a long question leaves little room, windows share half of it at most. A
-    question that leaves none is an error: nothing is cut off in silence. With `keep_words` windows begin and end
+    question that leaves none is an error: nothing is cut off silently. With `keep_words` windows begin and end
     between words wherever a word is not longer than the window itself.
     """
     questions = None if question is None else [question]
@@ -128,7 +129,11 @@ def split_documents(
     stride: int = DEFAULT_STRIDE,
     keep_words: bool = False,
 ) -> Iterator[WindowedDocument]:
-    """As `split_document` for many texts, tokenized in one call; an error comes when its text's turn does."""
+    """As `split_document` for many texts, tokenized in one call; an error comes when its text's turn does.
+
+    `tokenizer`, `max_length`, `stride` and `keep_words` are those of `split_document`; there is one of `questions` for
+    each of `texts`.
+    """
     if max_length is None:
         max_length = min(tokenizer.model_max_length, _LONGEST_WINDOW)
     if stride < 0:
@@ -230,7 +235,9 @@ def max_context_score(token: int, start: int, end: int) -> float:
 
 
 def max_context_windows(spans: Sequence[tuple[int, int]], num_tokens: int) -> tuple[int, ...]:
-    """For each token the index of the window with the best `max_context_score`; the earlier one of two equals.
+    """For each of `num_tokens` tokens the index of the window with the best `max_context_score`; the earlier of equals.
+
+    `spans` are the windows: the first token, and the one after the last.
 
     >>> max_context_windows([(0, 5), (3, 8), (6, 10)], 10)
     (0, 0, 0, 0, 1, 1, 1, 2, 2, 2)

@@ -242,7 +242,7 @@ def make_student(teacher: Model, *, layers: Sequence[int] | None = None, num_lay
         raise ConfigError(f"{{num_layers:is}} the teacher has {depth} layers.", num_layers=num_layers)
     chosen = tuple(layers) if layers is not None else even_layers(num_layers or 1, depth)
     if not chosen or not all(1 <= layer <= depth for layer in chosen):
-        raise ConfigError(f"{{layers:is}} it takes numbers from 1 to {depth}.", layers=list(chosen))
+        raise ConfigError(f"{{layers:is}} they must be numbers from 1 to {depth}.", layers=list(chosen))
     pruned = {
         place: teacher.config.pruned_heads[layer - 1]
         for place, layer in enumerate(chosen)
@@ -295,7 +295,7 @@ def _model_hash(model: BertPreTrainedModel) -> str:
 
 @dataclass(frozen=True)
 class Teaching:
-    """What a person says about learning from a larger model: `student_layers` begins with so many of its layers."""
+    """How to learn from a larger model: `student_layers` starts from this many of its layers."""
 
     teacher: str | os.PathLike[str] | None
     weights: Weights | None = None
@@ -367,7 +367,7 @@ class Teaching:
         return Distillation(objective, teacher, weights=self.weights, temperature=self.temperature)
 
     def reported(self) -> dict[str, object]:
-        """What the report says of a teacher, where there is one."""
+        """What the report says of a teacher, if there is one."""
         if self.teacher is None:
             return {}
         weights = vars(self.weights or Weights())

@@ -69,10 +69,20 @@ def finetune(
 ) -> Result:
     """Fine-tune `model` (by default all-MiniLM-L6-v2) for a task: classify, pairs, regress, tag, answer, choice, embed.
 
-    `train` and `dev` are a file, several, or rows. The four most used settings have arguments of their own; the others
-    are in `settings`, and what concerns the task and its data is in `options`. With a `teacher`, a larger model trained
-    for the same task, `model` learns from its answers too, as `distillation` weighs them. Instead of a `model`,
-    `student_layers` begins with so many of the teacher's own layers.
+    - `task`: one of those.
+    - `train`, `dev`: a file, several, or rows (a list of dicts, a table, a `datasets.Dataset`).
+    - `output`: the folder for the model and its report.
+    - `model`, `tokenizer`: a folder, a hub name, or a model object with its tokenizer.
+    - `epochs`, `learning_rate`, `batch_size`, `seed`: the most used of the `settings`; `Settings` has the others.
+    - `options`: a `TaskOptions` for what concerns the task and its data.
+    - `dropout`, `attention_dropout`: by default the model's own.
+    - `teacher`: a larger model trained for the same task, from whose outputs `model` learns too. `distillation` are the
+      weights of the losses, `temperature` softens the teacher's probabilities, and `student_layers` starts from this
+      many of the teacher's own layers instead of a `model`.
+    - `resume`: continue the run in `output`.
+    - `device`: by default a GPU if PyTorch finds one.
+    - `show`: whether to print progress; by default on a terminal.
+    - `command`: what the report shows as the command that was run.
     """
     found = find_task(task)
     given: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size, "seed": seed}

@@ -39,8 +39,8 @@ def load_task(
 ) -> LoadedTask:
     """Everything for fine-tuning. `train` and `dev` are a file, a list of files, or rows (a list of dicts, a table).
 
-    A `model` that is an object needs its `tokenizer`, and has the head of the task already. `num_layers` takes so many
-    of the model's layers, evenly spaced.
+    A `model` that is an object needs its `tokenizer`, and has the head of the task already. `num_layers` takes this
+    many of the model's layers, evenly spaced.
     """
     found, options = find_task(task), options or TaskOptions()
     found.check_metric(options.best_metric)

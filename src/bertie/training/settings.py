@@ -69,6 +69,7 @@ class Settings:
 
     @property
     def eps(self) -> float:
+        """The optimizer's epsilon; by default the one its source uses."""
         return self.epsilon if self.epsilon is not None else (1e-8 if self.optimizer == "adamw" else 1e-6)
 
     def deciding(self) -> dict[str, object]:

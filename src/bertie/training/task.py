@@ -128,7 +128,7 @@ class Request:
         limit = min(model.config.max_input_length, self.tokenizer.model_max_length)
         asked = self.options.max_length
         if asked is not None and not 4 <= asked <= limit:
-            what = f"it takes 4 to {limit}, which is what the model takes"
+            what = f"it must be 4 to {limit}, which is what the model takes"
             raise InputError(f"{{max_length:is}} {what}.", max_length=asked)
         return asked or min(default or limit, limit)
 
@@ -137,7 +137,7 @@ class Request:
         return read(self.train), None if self.dev is None else read(self.dev)
 
     def class_weights(self, labels: LabelNumbers | None, numbers: Numbers | None) -> list[float] | None:
-        """A weight for every label, where any were given. `numbers` are the labels of the data, one to a text."""
+        """A weight for every label, where any were given. `numbers` are the labels of the data, one per text."""
         given = self.options.class_weights
         if given is None:
             return None

@@ -20,6 +20,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import bertie
 from bertie.bulk import BulkReport, prepare, run, work
+from bertie.bulk.progress import Progress
+from bertie.bulk.ray import _report, _said
 from bertie.bulk.stores import NewObject
 from bertie.errors import BertieError, DataError, InputError, MissingExtra
 from bulk_jobs import answers, jsonl_file, parquet_files, some_texts, vectors
@@ -131,7 +133,7 @@ def test_another_job_in_the_folder_is_refused_by_what_differs(
     other = tiny_sentence_model(tmp_path / "other", seed=5)
     with pytest.raises(DataError, match="the files of its model are not those of the model named now"):
         bertie.bulk("embed", texts, out, other)
-    with pytest.raises(DataError, match=r"settings are the defaults, now they are {'truncate_dim': 8}"):
+    with pytest.raises(DataError, match=r"truncate_dim was the default, and now it is 8"):
         bertie.bulk("embed", texts, out, model, truncate_dim=8)
     with pytest.raises(DataError, match="its task is 'embed', now it is 'rerank'"):
         bertie.bulk("rerank", texts, out, model)
@@ -263,6 +265,45 @@ def test_a_full_disk_stops_the_job_and_loses_nothing(
     check_whole(tmp_path / "out", wanted)
 
 
+def test_a_disk_too_full_for_the_account_still_says_which_part_it_met_first(
+    model: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Any
+) -> None:
+    def full(*arguments: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90)
+    (tmp_path / "out" / "part-000003.parquet").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("bertie.bulk.stores.replace_file", full)
+        patched.setattr("bertie.bulk.work.new_file", full)
+        with pytest.raises(DataError, match=r"part-000003\.parquet: cannot be written: No space left") as caught:
+            bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90)
+    assert "it goes on" in str(caught.value.remedy)
+    assert bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90).computed == 1
+    check_whole(tmp_path / "out", wanted)
+
+
+def test_answers_that_cannot_be_written_set_their_piece_aside(
+    model: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Any
+) -> None:
+    actual, tables = pq.ParquetWriter.write_table, 0
+
+    def fails(self: Any, *arguments: Any, **more: Any) -> Any:
+        nonlocal tables
+        tables += 1
+        if tables == 2:
+            raise pa.ArrowInvalid("out of range")
+        return actual(self, *arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pq.ParquetWriter, "write_table", fails)
+        report = bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90)
+    assert list(report.set_aside.values()) == ["ArrowInvalid: out of range"]
+    assert report.pieces_done == 4
+    assert bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90).computed == 1
+    check_whole(tmp_path / "out", wanted)
+
+
 def test_a_file_damaged_since_the_job_began_sets_its_pieces_aside(model: str, texts: Path, tmp_path: Path) -> None:
     prepared = prepare("embed", texts, tmp_path / "out", model, piece_rows=90)
     damaged = texts / "2.parquet"
@@ -359,6 +400,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "two columns for one text": ({"columns": ("id", "text")}, "embed reads one column"),
     "a column of numbers": ({"column": "id"}, "'id' should be text, and is int64"),
     "the output inside the input": ({"output": "texts/out"}, "which is inside the input"),
+    "a file as the output": ({"output": "rows.json"}, "rows.json is a file"),
+    "an output that cannot be made": ({"output": "rows.json/out"}, "rows.json/out/_job: cannot be written: Not a dir"),
     "Ray's settings without Ray": ({"gpus_per_worker": 1}, "gpus_per_worker=1 is for Ray's workers"),
     "vectors that need all vectors": ({"precision": "int8"}, "precision='int8' needs the least and greatest"),
     "a model that is not there": ({"model": "./no-model"}, "no-model"),
@@ -415,3 +458,11 @@ def test_the_account_is_behind_the_parts_and_never_ahead(model: str, texts: Path
     assert {piece: values[-1] for piece, values in account["pieces"].items()} == sizes
     with pytest.raises(InputError, match="workers"):
         bertie.bulk("embed", texts, tmp_path / "out", model, workers=0)
+
+
+def test_a_ray_worker_s_error_comes_back_whole_and_is_spelled_where_it_is_read() -> None:
+    error = DataError("Row 2 is empty.", "Run without {strict}, or name another {output}.", strict=True, output=...)
+    with pytest.raises(work.JobStopped) as caught:
+        _report(json.loads(_said(error)), Progress(1))
+    came = caught.value.error
+    assert (came.sentences, came.settings, str(came)) == (error.sentences, error.settings, str(error))

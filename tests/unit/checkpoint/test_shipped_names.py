@@ -107,7 +107,7 @@ def test_a_revision_or_a_fresh_download_is_the_hubs(name: str) -> None:
     with pytest.raises(CheckpointNotFound, match=r"not in the hub's cache at revision 'v1'") as caught:
         load(name, revision="v1")
     assert ", without revisions." in (caught.value.remedy or "")
-    with pytest.raises(CheckpointError, match=r"cannot be downloaded anew: the network is off \(HF_HUB_OFFLINE"):
+    with pytest.raises(CheckpointError, match=r"cannot be downloaded again: the network is off \(HF_HUB_OFFLINE"):
         BertModel.from_pretrained(name, force_download=True)
 
 

@@ -246,7 +246,7 @@ def test_the_command_writes_the_model_and_says_the_page(
     assert bertie.load("trimmed").config.vocab_size < len(tokenizer())
     capsys.readouterr()
     assert main(shlex.split(example.replace("--speedup 2 -o fast", "--speedup 0.5 -o slow"))[1:]) == 2
-    assert "--speedup 0.5: it takes a number at least 1" in capsys.readouterr().err
+    assert "--speedup 0.5: it must be at least 1" in capsys.readouterr().err
 
 
 def _bad(**given: Any) -> dict[str, Any]:
@@ -256,10 +256,10 @@ def _bad(**given: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (_bad(speedup=0.5), "speedup is 0.5; it takes a number at least 1"),
-        (_bad(speedup=float("nan")), "it takes a number at least 1"),
-        (_bad(size=0), "size is 0; it takes a number above 0 and at most 1"),
-        (_bad(keep=1.5), "keep is 1.5; it takes a number above 0 and at most 1"),
+        (_bad(speedup=0.5), "speedup is 0.5; it must be at least 1"),
+        (_bad(speedup=float("nan")), "it must be at least 1"),
+        (_bad(size=0), "size is 0; it must be above 0 and at most 1"),
+        (_bad(keep=1.5), "keep is 1.5; it must be above 0 and at most 1"),
         (_bad(speedup=50), r"with every head and neuron gone this model is 13.0 times as fast \(computed\)"),
         (_bad(size=0.1), "with every head and neuron gone this model still has 0.35 of its parameters"),
         (_bad(speedup=2, size=0.5), "Both speedup=2 and size=0.5 were given"),
@@ -269,7 +269,7 @@ def _bad(**given: Any) -> dict[str, Any]:
         (_bad(speedup=2, on="tpu"), "on='tpu' is not known"),
         (_bad(speedup=2, task="sing"), "task='sing' is not known"),
         (_bad(speedup=2, epochs=2), "epochs is 2; there is nothing to learn from"),
-        (_bad(positions=1), "positions is 1; it takes a whole number of at least 4"),
+        (_bad(positions=1), "positions is 1; it must be a whole number of at least 4"),
         (_bad(positions=900), "positions is 900; the model has 48"),
         (_bad(speedup=2, data=[{"text": "the dog"}, {"text": "a fox"}]), "label"),
         (_bad(speedup=2, data=[{"text": "the dog", "label": "perhaps"}] * 4), "all rows have the label 'perhaps'"),

@@ -134,7 +134,7 @@ def test_the_tensorflow_format_has_no_place_for_sizes_by_layer(tmp_path: Path) -
         ([1, 2, 49], r"whole numbers from 0 to config.intermediate_size \(48\)"),
         ([1, 2, -1], "whole numbers from 0"),
         ([1, 2, True], "whole numbers from 0"),
-        ("48", "it takes a list"),
+        ("48", "it must be a list"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(sizes: object, said: str) -> None:

@@ -138,7 +138,7 @@ def test_empty_outputs_are_valid(tmp_path: Path) -> None:
 
 def test_txt_is_one_text_to_a_line(tmp_path: Path) -> None:
     assert written(tmp_path / "a.txt", [{"text": "a\nb", "id": 1}, {"text": ""}]) == [{"text": "a b"}, {"text": ""}]
-    with pytest.raises(DataError, match="one text to a line, and the row has a, b"):
+    with pytest.raises(DataError, match="one text per line, and the row has a, b"):
         written(tmp_path / "b.txt", [{"a": "x", "b": "y"}])
 
 

@@ -488,7 +488,7 @@ def test_threads_that_ask_while_weights_change() -> None:
     [
         ([5, 10**12, 7], None, None, "input_ids holds 1000000000000"),
         ([5, -1, 7], None, None, "input_ids holds -1"),
-        ([5, 6, 100], None, None, r"input_ids holds 100 at \[2\]; it takes 0 to 99"),
+        ([5, 6, 100], None, None, r"input_ids holds 100 at \[2\]; it must be 0 to 99"),
         ([5, 6, 7], [0, 1, 2], None, "token_type_ids holds 2"),
         ([5, 6, 7], None, [0, 1, 10**9], "position_ids holds 1000000000"),
         (list(range(49)), None, None, "position_ids holds 48"),

@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from tests import family_models
 from torch import Tensor
 
 pytest.importorskip("triton", reason="the GPU engine's kernels are written in Triton")
@@ -338,6 +339,33 @@ class Whole:
         states = self.states()
         (states * random(*states.shape)).sum().backward()
         return states.detach(), self.gradients()
+
+
+@pytest.mark.parametrize(
+    ("name", "config"), [("Roberta", {}), ("DistilBert", {}), ("Electra", {"embedding_size": 12}), ("Electra", {})]
+)
+def test_relatives_have_their_gradients(name: str, config: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, [3, 40, 20, 1], record=False)
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    whole.model = family_models.tiny(f"{name}ForMaskedLM", vocab_size=90, **no_dropout, **config).to(DEVICE).train()
+    whole.ids[[0, 9, 30]] = 1  # padding, in some of them, of words and of positions
+    wanted, gradients = whole.run()
+    undo = whole.fuse()
+    assert "forward" in vars(whole.model.bert.embeddings)
+    states, found = whole.run()
+    assert not torch.equal(states, wanted), "the fused layers ran"
+    near(states, wanted)
+    same(found, gradients)
+    undo()
+
+
+def test_a_bias_that_layers_share_is_left_to_the_reference_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bertie.engine.gpu.training.fuse import why_not
+
+    model = family_models.tiny("MPNetForMaskedLM", vocab_size=60)
+    monkeypatch.setattr(type(model), "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert why_not(model) == "a position bias that all layers share"
 
 
 def same(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:

@@ -186,13 +186,52 @@ def test_rounding_one_input_after_the_other_beats_rounding_each_to_its_nearest()
     assert float((found - weights).abs().max()) <= 0.5 * float(weights.abs().max())
 
 
-@pytest.mark.parametrize("name", ["RobertaModel", "DistilBertModel", "ElectraModel"])
-def test_relatives_run_as_their_reference(name: str) -> None:
+@pytest.mark.parametrize("padding", [0, 1, 7])
+def test_positions_are_counted_without_padding(padding: int) -> None:
+    from bertie.engine.gpu.embed_norm_gelu import count_positions
+
+    lengths = [1, 70, 3, 64, 200]
+    ids = torch.randint(0, 9, (sum(lengths),), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    packing = Packing.of(lengths, device=DEVICE)
+    starts = torch.repeat_interleave(torch.tensor(packing.starts), torch.tensor(lengths)).int().to(DEVICE)
+    assert torch.equal(count_positions(ids, starts, padding).long(), packing.positions(ids, padding))
+
+
+@pytest.mark.parametrize("tile", [16, 64])
+def test_a_bias_by_distance_is_added_to_the_scores(tile: int, dtype: torch.dtype) -> None:
+    from bertie.engine.gpu.attention import attention, bias_tiles
+    from bertie.engine.gpu.attention_schedule import schedule
+
+    lengths, head, far = [1, 5, 17, 64, 200], 8, 20
+    qkv, bias = random(sum(lengths), 3 * 2 * head, dtype=dtype), random(2, 2 * far + 1, dtype=torch.float32, seed=1)
+    got = attention(qkv, 2, schedule(lengths, DEVICE, tile), bias=bias_tiles(bias, dtype))
+    wanted = []
+    for text in qkv.float().split(lengths):
+        q, k, v = (part.view(-1, 2, head).transpose(0, 1) for part in text.chunk(3, dim=1))
+        place = torch.arange(len(text), device=DEVICE)
+        added = bias[:, (place[None] - place[:, None]).clamp(-far, far) + far] / head**0.5
+        wanted.append(F.scaled_dot_product_attention(q, k, v, attn_mask=added).transpose(0, 1).flatten(1))
+    assert float((got.float() - torch.cat(wanted)).abs().max()) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("RobertaModel", {}),
+        ("DistilBertModel", {}),
+        ("ElectraModel", {}),
+        ("ElectraModel", {"embedding_size": 12}),
+        ("ElectraModel", {"embedding_size": 48}),
+        ("MPNetModel", {"max_position_embeddings": 152}),
+        ("MPNetModel", {"max_position_embeddings": 152, "pruned_heads": {0: [1, 2], 1: [0]}}),
+    ],
+)
+def test_relatives_run_as_their_reference(name: str, config: dict[str, Any]) -> None:
     from bertie.engine.gpu.runner import GpuRunner
 
-    model = family_models.tiny(name, vocab_size=60).to(DEVICE)
-    packing = Packing.of([1, 7, 16, 30], device=DEVICE)
-    ids = torch.randint(3, 60, (54,), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    model = family_models.tiny(name, vocab_size=60, **config).to(DEVICE)
+    packing = Packing.of([1, 7, 16, 30, min(150, model.config.max_input_length)], device=DEVICE)
+    ids = torch.randint(3, 60, (packing.num_tokens,), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     ids[12] = 1  # padding inside a text
     with torch.no_grad():
         wanted = model(ids, cu_seqlens=packing.cu_seqlens, output_hidden_states=True).hidden_states

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests import family_models
 from tests.tiny_models import tiny
 
 from bertie.engine.gpu.runner import GpuRunner
@@ -26,12 +25,6 @@ def refusal(model: Any, dtype: str = "bfloat16") -> str:
 @pytest.mark.parametrize("positions", ["relative_key", "relative_key_query"])
 def test_relative_positions_are_refused(positions: str) -> None:
     assert positions in refusal(tiny("BertModel", position_embedding_type=positions))
-
-
-def test_what_relatives_have_beyond_bert_is_refused() -> None:
-    assert "position bias that all layers share" in refusal(family_models.tiny("MPNetModel", vocab_size=40))
-    narrow = family_models.tiny("ElectraModel", vocab_size=40, embedding_size=8)
-    assert "projection from narrow embeddings (8 to 32)" in refusal(narrow)
 
 
 def test_heads_wider_than_a_program_are_refused() -> None:

@@ -50,7 +50,7 @@ def test_long_texts_come_first() -> None:
 @pytest.mark.parametrize("lengths", [[3], [3, 1], [5, 1, 2, 4, 9]], ids=str)
 def test_tables_are_filled_up_to_the_size_of_a_graph(lengths: list[int]) -> None:
     tokens = sum(lengths)
-    flat = host_tables(lengths, tile=16, programs=6, tokens=40, positions=True)
+    flat = host_tables(lengths, tile=16, programs=6, tokens=40, positions_from=2)
     assert flat.dtype == np.int32
     assert len(flat) == 4 * 6 + 2 * 40
     table, starts, positions = flat[:24].reshape(6, 4), flat[24:64], flat[64:]
@@ -59,7 +59,7 @@ def test_tables_are_filled_up_to_the_size_of_a_graph(lengths: list[int]) -> None
     assert not table[len(made) :].any()
     texts = [range(end - length, end) for length, end in zip(lengths, accumulate(lengths), strict=True)]
     assert starts[:tokens].tolist() == [text.start for text in texts for _ in text]
-    assert positions[:tokens].tolist() == [place for text in texts for place in range(len(text))]
+    assert positions[:tokens].tolist() == [2 + place for text in texts for place in range(len(text))]
     assert not starts[tokens:].any()
     assert not positions[tokens:].any()
 

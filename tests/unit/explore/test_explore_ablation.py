@@ -121,6 +121,13 @@ def test_means_are_those_of_the_sample(variant: str) -> None:
     assert means.num_tokens == sum(len(tokenizer().encode(text)) for text in texts)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_means_are_taken_whatever_the_head(task: str) -> None:
+    found = session_of(task).means_of(SENTENCES[:2])
+    assert found.num_tokens == sum(len(tokenizer().encode(text)) for text in SENTENCES[:2])
+    assert np.abs(found.layers).min(axis=1).all()
+
+
 def test_at_its_mean_a_part_gives_its_mean() -> None:
     model = model_of("classify")
     session = session_of("classify", model)
@@ -160,7 +167,7 @@ def test_an_answer_with_parts_off_begins_at_the_first_of_them(task: str) -> None
     off = Switches(heads={(2, 1)}, feed_forward={1})
     ran: list[int] = []
     for number, layer in enumerate(model.base_model.encoder.layer):
-        layer.register_forward_hook(lambda m, given, output, number=number: ran.append(number))
+        layer.attention.register_forward_hook(lambda m, given, output, number=number: ran.append(number))
     with switched(model, off):
         whole = session_of(task, model).answer()
     assert set(ran) == {0, 1, 2}
@@ -175,6 +182,13 @@ def test_an_answer_with_parts_off_begins_at_the_first_of_them(task: str) -> None
         with switched(model, off):
             expected = session_of(task, model).score(session.targets()[0])
         assert found.score(session.targets()[0]) == expected
+    ran.clear()
+    again = session.switch(off | Switches(heads={(2, 2)}))  # a part more: only from its layer on
+    with switched(model, again.off):
+        expected_again = session_of(task, model).answer()
+    ran.clear()
+    np.testing.assert_array_equal(numbers(again.answer()), numbers(expected_again))
+    assert set(ran) == {2}
     back = found.switch(Switches())
     np.testing.assert_array_equal(numbers(back.answer()), numbers(session.answer()))
     assert len(model.base_model.encoder.layer) == 3
@@ -250,8 +264,8 @@ def test_switches_are_values() -> None:
 @pytest.mark.parametrize(
     ("make", "cause"),
     [
-        (lambda: Switches(heads=[3]), "heads is \\[3\\]; it takes \\(layer, number\\) pairs"),  # type: ignore[list-item]
-        (lambda: Switches(layers=["x"]), "layers is \\['x'\\]; it takes layer numbers"),  # type: ignore[list-item]
+        (lambda: Switches(heads=[3]), "heads is \\[3\\]; it must be \\(layer, number\\) pairs"),  # type: ignore[list-item]
+        (lambda: Switches(layers=["x"]), "layers is \\['x'\\]; it must be layer numbers"),  # type: ignore[list-item]
         (lambda: Switches.from_json({"haeds": []}), "no part 'haeds' to switch off"),
         (lambda: session_of("fill").ablate(Switches(layers={9})), "no layer 9 to switch off"),
         (lambda: session_of("fill").ablate(Switches(heads={(0, 9)})), "Layer 0 has no head 9"),

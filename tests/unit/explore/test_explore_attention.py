@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import bertie
 from bertie.errors import InputError
 from bertie.explore import Switches, open_session
 from explore_sessions import TASKS, VARIANTS, ids_of, model_of, session_of
@@ -25,6 +26,24 @@ def test_maps_are_those_of_the_model(task: str, variant: str) -> None:
                 found = session.attention(layer, head, row)
                 assert found.tokens == session.rows[row].names
                 np.testing.assert_allclose(found.weights, maps[layer][0, slot].detach(), atol=1e-5)
+
+
+def test_maps_of_a_relative_have_the_positions_that_its_layers_share() -> None:
+    """MPNet adds one bias of distances to the scores of all layers, pruned heads left out."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    model = bertie.MPNetModel(bertie.MPNetConfig(vocab_size=len(tokenizer()), **sizes)).eval()
+    torch.nn.init.normal_(model.encoder.relative_attention_bias.weight)
+    model.prune_heads({1: [0]})
+    session = open_session("The fox jumps over the dog.", model=model, tokenizer=tokenizer(), task="embed")
+    maps = model(torch.tensor([session.rows[0].ids]), output_attentions=True).attentions
+    for layer, heads in session.heads.items():
+        for slot, head in enumerate(heads):
+            np.testing.assert_allclose(session.attention(layer, head).weights, maps[layer][0, slot].detach(), atol=1e-5)
+    found = session.neuron_view(1, 2, 1, 3)
+    assert abs(found.relative_query) > 1e-2
+    scores = [session.neuron_view(1, 2, 1, key).score for key in range(len(session.rows[0]))]
+    assert found.weight == pytest.approx(math.exp(found.score) / sum(map(math.exp, scores)), rel=1e-4)
 
 
 def test_maps_of_a_decoder_do_not_look_ahead() -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from bertie.errors import InputError
 from bertie.explore import open_session
 from bertie.explore.page.queries import QUERIES, patching
 from bertie.explore.page.steps import STEPS
 from bertie.explore.page.walk import walk
 from bertie.explore.session import Session
-from bertie.serve.explore import Jobs
+from bertie.serve.failures import Refusal
+from bertie.serve.jobs import Jobs
+from bertie.serve.metrics import MULTIPROCESS
 from tiny_models import tiny, tokenizer
 
 TEXT = "the quick brown [MASK] jumps over the dog"
@@ -164,3 +168,38 @@ def test_long_work_is_reported_stopped_and_limited() -> None:
     assert isinstance(failed.error, ZeroDivisionError)
     assert jobs.find(done.name) is done
     assert jobs.find("nobody's") is None
+
+
+def test_a_job_is_known_to_every_worker_of_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(MULTIPROCESS, str(tmp_path))
+    here, there = Jobs(), Jobs()
+
+    def asked(name: str, ready: Any) -> Any:
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            found = there.find(name)
+            if found is not None and ready(found):
+                return found
+            time.sleep(0.01)
+        raise AssertionError("the other worker never learnt of it")
+
+    def endless(report: Any) -> None:
+        while True:
+            report(1, 2, ["so far"])
+            time.sleep(0.01)
+
+    def refused(report: Any) -> None:
+        raise InputError("Line 3 is not JSON.", "Mend it.")
+
+    running = here.start(endless)
+    seen = asked(running.name, lambda job: job.partial is not None)
+    assert (seen.done, seen.total, seen.partial, seen.is_over) == (1, 2, ["so far"], False)
+    there.stop(seen)
+    assert asked(running.name, lambda job: job.stopped).result is None
+    done = here.start(lambda report: {"effect": [0.5, None]})
+    assert asked(done.name, lambda job: job.is_over).result == {"effect": [0.5, None]}
+    failed = asked(here.start(refused).name, lambda job: job.is_over)
+    assert isinstance(failed.error, Refusal)
+    assert (failed.error.status, failed.error.message, failed.error.remedy) == (422, "Line 3 is not JSON.", "Mend it.")
+    assert there.find("../../etc/passwd") is None
+    assert there.find("0" * 16) is None

@@ -433,7 +433,7 @@ def test_mistakes_are_told_with_their_remedy(index: Index, model: str, tmp_path:
     (tmp_path / "full" / "thesis.tex").write_text("…")
     (tmp_path / "file").write_text("…")
     for call, told in (
-        (lambda: index.search("dog", k=0), "k is 0; it takes a whole number of at least 1"),
+        (lambda: index.search("dog", k=0), "k is 0; it must be a whole number of at least 1"),
         (lambda: index.search(np.ones(3, np.float32)), "32 finite numbers"),
         (lambda: index.search(np.full(32, np.nan, np.float32)), "32 finite numbers"),
         (lambda: index.search(["dog", 3]), "Text 1 is int 3"),

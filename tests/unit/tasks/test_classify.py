@@ -193,7 +193,7 @@ def test_a_bad_text_in_a_stream_is_named_when_it_is_reached(loaded: OpenModel) -
     [
         ({"function": "tanh"}, "function='tanh' is not known.\nUse one of None, 'softmax', 'sigmoid', 'none'"),
         ({"long": "cut"}, "long='cut' is not known.\nUse one of 'truncate', 'windows'"),
-        ({"top_k": 0}, "top_k is 0; it takes a whole number of at least 1, or None for all labels"),
+        ({"top_k": 0}, "top_k is 0; it must be a whole number of at least 1, or None for all labels"),
         ({"top_k": True}, "top_k is True"),
         ({"function": "softmax", "multi_label": True}, "were both given"),
         ({"long": "windows", "stride": -1}, "stride is -1"),

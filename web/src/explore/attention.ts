@@ -268,7 +268,7 @@ export class AttentionView extends View {
     if (cell < 9) cell = Math.max(size > 256 ? 1 : 2, Math.floor(room / size));
     const margin = named(cell);
     [this.cell, this.margin] = [cell, margin];
-    const image = imageOf(shown, size, size);
+    const image = imageOf(shown, size, size, weightTable(strongestOf(shown)));
     return {
       width: margin + cell * size + 2,
       height: margin + cell * size + 2,
@@ -338,6 +338,7 @@ export class AttentionView extends View {
       list.append(button);
     }
     this.links.replaceChildren(make("h3", {}, t("strongest")), list);
+    if (this.stage.state.shape === "matrix") this.links.prepend(make("p", { class: "hint" }, t("strongestColour", number(weight(strongestOf(this.filtered())), 2))));
     if (this.stage.state.other < 0) this.why.replaceChildren(make("p", { class: "hint" }, t("neuronsHint")));
   }
 
@@ -415,6 +416,11 @@ export class AttentionView extends View {
     const shown = this.filtered();
     return this.stage.state.shape === "matrix" ? this.matrix(shown) : this.lines(shown, this.stage.state.token);
   }
+}
+
+/** The largest of a map's bytes: maps of long texts would be all but invisible on the scale of short ones. */
+function strongestOf(shown: Uint8Array): number {
+  return shown.reduce((most, byte) => (byte > most ? byte : most), 1);
 }
 
 function layerOrder(heads: number[][]): [number, number][] {

@@ -5,9 +5,9 @@ import { rgb } from "d3-color";
 import { scaleDiverging, scaleSequential } from "d3-scale";
 import { color } from "./pen.ts";
 
-/** 256 colours as RGBA bytes: what a companded weight of 0 … 255 looks like. */
-export function weightTable(): Uint8ClampedArray {
-  const scale = scaleSequential(interpolateRgb(color("card"), color("strong")));
+/** 256 colours as RGBA bytes: what a companded weight of 0 … 255 looks like; `most` and above are the strongest. */
+export function weightTable(most = 255): Uint8ClampedArray {
+  const scale = scaleSequential([0, most / 255], interpolateRgb(color("card"), color("strong"))).clamp(true);
   const table = new Uint8ClampedArray(4 * 256);
   for (let value = 0; value < 256; value++) {
     const { r, g, b } = rgb(scale(value / 255));

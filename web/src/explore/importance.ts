@@ -22,6 +22,7 @@ export class ImportanceView extends View {
   private file: { name: string; content: string } | null = null;
   private method = "gradient";
   private of = "heads";
+  private skipBad = false;
 
   async draw(): Promise<void> {
     const choose = make("input", { type: "file", id: "file", accept: ".jsonl,.json,.csv,.tsv,.txt" });
@@ -29,6 +30,8 @@ export class ImportanceView extends View {
       const chosen = choose.files?.[0];
       this.file = chosen ? { name: chosen.name, content: await chosen.text() } : null;
     });
+    const skip = make("input", { type: "checkbox", id: "skip-bad", checked: this.skipBad });
+    skip.addEventListener("change", () => (this.skipBad = skip.checked));
     const methods = [["gradient", t("byGradient")], ["leave_one_out", t("leaveOneOut")]] as const;
     const kinds = [["heads", t("ofHeads")], ["layers", t("ofLayers")], ["feed_forward", t("ofFeed")]] as const;
     const form = make(
@@ -40,6 +43,7 @@ export class ImportanceView extends View {
         { class: "filters" },
         selectOf(t("ofWhat"), "of-what", kinds, this.of, (value) => (this.of = value)),
         selectOf(t("method"), "importance-method", methods, this.method, (value) => (this.method = value)),
+        make("label", { class: "inline", htmlFor: "skip-bad" }, skip, make("span", {}, t("skipBad"))),
         make("button", { class: "primary", id: "measure" }, t("compute")),
       ),
     );
@@ -61,7 +65,7 @@ export class ImportanceView extends View {
     const { source } = this.stage;
     if (source.live && this.file === null) return void this.result.replaceChildren(trouble(t("chooseFile")));
     const signal = this.progress.begin();
-    const options = source.live ? { ...this.file, method: this.method, of: this.of } : {};
+    const options = source.live ? { ...this.file, method: this.method, of: this.of, skip_bad: this.skipBad } : {};
     await orFailure(this.result, async () => {
       const found = await this.stage.work("importance", options, (at) => this.progress.at(at), signal);
       if (!signal.aborted) this.show(found);

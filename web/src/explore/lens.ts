@@ -18,10 +18,13 @@ interface Drift {
   to_last: number[][];
 }
 
+const AT_ONCE = 64; // tokens of one answer, as queries.py gives them
+
 export class LensView extends View {
   private readonly result = make("div");
   private readonly best = make("div", { "aria-live": "polite" });
   private heat: Heat | null = null;
+  private turn = 0;
 
   async draw(): Promise<void> {
     const { state, opened } = this.stage;
@@ -44,12 +47,36 @@ export class LensView extends View {
 
   private async drawTable(): Promise<void> {
     const { state } = this.stage;
+    const turn = ++this.turn;
     await orFailure(this.result, async () => {
-      this.heat = state.lens === "words" ? this.words(await this.stage.kept("lens", { row: state.row })) : this.cosines(await this.stage.kept("drift", { row: state.row }));
-      this.result.replaceChildren(heatTable(this.heat));
-      if (state.lens === "words") this.best.replaceChildren(make("p", { class: "hint" }, t("lensHint")));
-      else this.best.replaceChildren();
+      if (state.lens !== "words") {
+        this.show(this.cosines(await this.stage.kept("drift", { row: state.row })));
+        return void this.best.replaceChildren();
+      }
+      this.best.replaceChildren(make("p", { class: "hint" }, t("lensHint")));
+      const all: Lens = { words: [], probabilities: [] };
+      for (let first = 0; first < this.tokens.length; first += AT_ONCE) {
+        const some: Lens = await this.stage.kept("lens", { row: state.row, first });
+        if (turn !== this.turn) return;
+        some.words.forEach((words, layer) => {
+          all.words[layer] = [...(all.words[layer] ?? []), ...words];
+          all.probabilities[layer] = [...(all.probabilities[layer] ?? []), ...some.probabilities[layer]];
+        });
+        this.show(this.words(all));
+      }
     });
+  }
+
+  private show(heat: Heat): void {
+    this.heat = heat;
+    const left = this.result.querySelector(".scroll")?.scrollLeft ?? 0;
+    const table = heatTable(heat);
+    this.result.replaceChildren(table);
+    table.scrollLeft = left;
+  }
+
+  leave(): void {
+    this.turn++;
   }
 
   /** The last layer first: its words are the answer. */
@@ -58,7 +85,7 @@ export class LensView extends View {
     const paint = amountColor(1);
     const at = (row: number): number => layers - 1 - row;
     return {
-      ...this.frame(layers),
+      ...this.frame(layers, lens.words[0].length),
       cellWidth: 74,
       background: (row, column) => paint(0.85 * Math.sqrt(lens.probabilities[at(row)][column][0])),
       words: (row, column) => lens.words[at(row)][column][0],
@@ -80,18 +107,18 @@ export class LensView extends View {
     const paint = amountColor(1);
     const at = (row: number): number => values.length - 1 - row;
     return {
-      ...this.frame(values.length),
+      ...this.frame(values.length, this.tokens.length),
       background: (row, column) => paint(Math.max(0, values[at(row)][column])),
       words: (row, column) => number(values[at(row)][column], 2),
       title: (row, column) => t("lensCell", this.layerName(at(row)), this.tokenName(column), number(values[at(row)][column])),
     };
   }
 
-  private frame(layers: number): Pick<Heat, "label" | "rows" | "columns" | "columnChosen"> {
+  private frame(layers: number, tokens: number): Pick<Heat, "label" | "rows" | "columns" | "columnChosen"> {
     return {
       label: t("lens"),
       rows: Array.from({ length: layers }, (_, row) => this.layerName(layers - 1 - row)),
-      columns: this.tokens.map(nameOf),
+      columns: this.tokens.slice(0, tokens).map(nameOf),
       columnChosen: this.stage.state.token,
     };
   }

@@ -192,7 +192,7 @@ export class ExplorePage implements Stage {
       state.text = text.value;
       const words = second.value.trim();
       state.second = secondField.hidden || !words ? null : isList ? words.split("\n").filter((line) => line.trim()) : second.value;
-      Object.assign(state, { row: 0, token: 0, other: -1, target: 0, otherText: "" });
+      Object.assign(state, { row: 0, token: -1, other: -1, target: 0, otherText: "" });
       void this.run();
     });
     form.addEventListener("keydown", (event) => {
@@ -210,7 +210,7 @@ export class ExplorePage implements Stage {
     select.value = this.opened.task;
     select.addEventListener("change", () => {
       const task = select.value;
-      Object.assign(this.state, { task, row: 0, token: 0, other: -1, target: 0, off: nothingOff() });
+      Object.assign(this.state, { task, row: 0, token: -1, other: -1, target: 0, off: nothingOff() });
       if (PAIRED.includes(task) && this.state.second === null) [this.state.text, this.state.second] = EXAMPLES[task];
       void this.run();
     });
@@ -258,7 +258,10 @@ export class ExplorePage implements Stage {
     const { state, opened } = this;
     const within = (value: number, count: number): number => Math.max(0, Math.min(value, count - 1));
     state.row = within(state.row, opened.rows.length);
-    state.token = within(state.token, opened.rows[state.row].tokens.length);
+    const { tokens } = opened.rows[state.row];
+    // The word that is looked for is what most people came to see.
+    if (state.token < 0) state.token = Math.max(0, tokens.findIndex((token) => token.text === opened.mask));
+    state.token = within(state.token, tokens.length);
     state.other = state.other < opened.rows[state.row].tokens.length ? state.other : -1;
     state.layer = within(state.layer, opened.num_layers);
     state.head = within(state.head, opened.num_heads);
@@ -272,12 +275,18 @@ export class ExplorePage implements Stage {
   private drawOpened(): void {
     const { opened, state } = this;
     const notices: Node[] = opened.truncated ? [make("p", { class: "notice", role: "status", id: "cut" }, t("cutNotice", opened.max_length))] : [];
+    const [unknown, name] = opened.unknown;
+    const all = opened.rows.reduce((sum, row) => sum + row.tokens.length, 0);
+    if (unknown) notices.push(make("p", { class: "notice", role: "status", id: "unknown" }, t("unknownNotice", unknown, all, name)));
     const answer = make("section", { class: "card", id: "explore-answer", "aria-label": t("modelAnswer") }, make("h3", {}, t("modelAnswer")), make("p", { class: "hint" }, t("exploring")));
     const tabs = make("div", { class: "tabs", id: "views", role: "tablist", "aria-label": t("views") });
     for (const name of VIEWS) {
       const missing = !this.has(name);
       const tab = make("button", { type: "button", role: "tab", id: `view-${name}`, "aria-controls": "view", class: missing ? "missing" : "", "data-view": name }, t(name));
-      tab.addEventListener("click", () => this.show(name));
+      tab.addEventListener("click", (event) => {
+        this.show(name);
+        if (event.detail) tab.blur(); // by mouse: arrow keys are the view's from now on, not the tabs'
+      });
       tabs.append(tab);
     }
     onTabKeys(tabs, (tab) => tab.click());

@@ -13,6 +13,7 @@ interface Patching {
   layers: number[];
   places: number[];
   effect: (number | null)[][]; // as many rows as there are so far
+  other?: string; // of a saved page, which has no field for it
 }
 
 export class PatchingView extends View {
@@ -67,6 +68,7 @@ export class PatchingView extends View {
   private show(found: Patching): void {
     this.found = found;
     this.result.replaceChildren(
+      found.other === undefined ? "" : make("p", { dir: "auto" }, t("fromText", found.other)),
       make("p", { dir: "auto" }, t("patchAnswers", found.clean.text, found.corrupted.text)),
       heatTable(this.heat(found)),
       make("p", { class: "hint" }, t("patchLegend")),

@@ -1,5 +1,6 @@
 // Drawing once for three places: the screen, a PNG and an SVG file. A view says what it looks like to a `Pen`.
 
+import { download } from "../dom.ts";
 import { link as curveBetween, curveBumpX } from "d3-shape";
 
 export interface TextStyle {
@@ -146,12 +147,4 @@ export async function savePicture(picture: Picture, name: string, kind: "svg" | 
   paintOn(canvas, backed, 2);
   const blob = await new Promise<Blob | null>((done) => canvas.toBlob(done, "image/png"));
   if (blob) download(blob, `${name}.png`);
-}
-
-function download(blob: Blob, name: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

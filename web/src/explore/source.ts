@@ -5,7 +5,7 @@
 
 import { trouble } from "../dom.ts";
 import { send, wrong } from "../server.ts";
-import { t } from "../words.ts";
+import { t, type Word } from "../words.ts";
 
 /** What is explored; it goes along with everything that is asked of the server. */
 export interface Subject {
@@ -80,9 +80,15 @@ export class ServerSource implements Source {
 
 /** Names and options in one order, as Python writes them with sort_keys. */
 export function keyOf(what: string, options: Options): string {
-  const sorted = Object.fromEntries(Object.entries(options).sort(([a], [b]) => (a < b ? -1 : 1)));
-  return `${what}${JSON.stringify(sorted)}`;
+  const inOrder = (_: string, value: unknown): unknown =>
+    value === null || typeof value !== "object" || Array.isArray(value)
+      ? value
+      : Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)));
+  return `${what}${JSON.stringify(options, inOrder)}`;
 }
+
+/** Why a saved page does not have something, where there is more to say than that it was not computed. */
+const NOT_IN_FILE: Record<string, Word> = { switch: "oneInFile", patching: "noPatchInFile", importance: "noImportanceInFile" };
 
 export class FileSource implements Source {
   readonly live = false;
@@ -110,7 +116,7 @@ export class FileSource implements Source {
 
   async ask(what: string, _: Subject, options: Options = {}): Promise<any> {
     const found = this.entries[keyOf(what, options)];
-    if (found === undefined) throw new Failure(trouble(t("notInFile"), t("runLive", this.command)));
+    if (found === undefined) throw new Failure(trouble(t(NOT_IN_FILE[what] ?? "notInFile"), t("runLive", this.command)));
     const [start, length, isBytes] = found;
     const part = this.bytes.subarray(start, start + length);
     return isBytes ? part : JSON.parse(new TextDecoder().decode(part));

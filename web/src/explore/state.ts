@@ -14,7 +14,7 @@ export interface Switched {
 export interface State extends Subject {
   view: ViewName;
   row: number;
-  token: number;
+  token: number; // -1: the word that is looked for, or the first
   other: number; // the token that it looks at, or -1
   layer: number;
   head: number;
@@ -42,7 +42,7 @@ export function countOff(off: Switched): number {
 
 export function initialState(): State {
   return {
-    model: "", task: null, text: "", second: null, view: "attention", row: 0, token: 0, other: -1, layer: 0, head: 0,
+    model: "", task: null, text: "", second: null, view: "attention", row: 0, token: -1, other: -1, layer: 0, head: 0,
     off: nothingOff(), shape: "matrix", special: true, direction: "all", threshold: 0, order: "layer",
     method: "integrated_gradients", target: 0, lens: "words", step: 0, otherText: "", part: "state",
   };

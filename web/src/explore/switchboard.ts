@@ -35,6 +35,7 @@ export class SwitchboardView extends View {
     });
     this.root.replaceChildren(
       make("p", { class: "lead" }, t("switchLead")),
+      this.stage.source.live ? "" : make("p", { class: "notice" }, t("switchInFile")),
       make(
         "div",
         { class: "beside" },
@@ -228,13 +229,18 @@ function became({ before, after }: Ablation): string {
   return now ? t("became", label, number(score), number(now[1])) : t("becameNothing", label, number(score));
 }
 
+/** The answer in a line; a number that stands alone is said with it. */
+function verdictOf({ text, top }: Answer): string {
+  return top.length === 1 && top[0][0] === text ? `${text}: ${number(top[0][1])}` : text;
+}
+
 export function column(title: string, answer: Answer, before?: Answer): HTMLElement {
   const changed = before !== undefined && before.top[0]?.[0] !== answer.top[0]?.[0];
   return make(
     "div",
     {},
     make("h3", {}, title),
-    make("p", { class: changed ? "verdict no" : "verdict", dir: "auto" }, answer.text),
+    make("p", { class: changed ? "verdict no" : "verdict", dir: "auto" }, verdictOf(answer)),
     bars(answer.top.map(([name, score]) => ({ name, score }))),
   );
 }

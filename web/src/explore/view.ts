@@ -40,8 +40,10 @@ export interface Opened {
   heads: number[][]; // of each layer, those that are left
   hidden_size: number;
   max_length: number;
+  mask: string;
   rows: Row[];
   truncated: boolean;
+  unknown: [number, string]; // how many tokens are not in the vocabulary, and what stands for them
   writes: boolean; // whether the server may write a pruned checkpoint
 }
 

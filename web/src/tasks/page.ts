@@ -1,6 +1,6 @@
 // The tasks of a server to try: a tab to a task, the form of the chosen one, running it, and showing what came back.
 
-import { make, number, onTabKeys, place, selectTab, trouble } from "../dom.ts";
+import { download, make, number, onTabKeys, place, selectTab, trouble } from "../dom.ts";
 import { hasKey, send, wrong, type Reply } from "../server.ts";
 import { t } from "../words.ts";
 import { TASKS, type Field, type Given, type Task } from "./tasks.ts";
@@ -18,21 +18,39 @@ export interface Frame {
   askForKey(): void;
 }
 
+// What is shown below an answer, once there is one.
+const PARTS = ["call", "program", "raw"];
+// A model of the hub for each task that needs one of its own.
+const EXAMPLES: Record<string, string> = {
+  embed: "all-MiniLM-L6-v2",
+  similarity: "all-MiniLM-L6-v2",
+  rerank: "cross-encoder/ms-marco-MiniLM-L6-v2",
+  classify: "distilbert-base-uncased-finetuned-sst-2-english",
+  zero_shot: "MoritzLaurer/multilingual-MiniLMv2-L6-mnli-xnli",
+  tag: "dslim/bert-base-NER",
+  answer: "deepset/bert-base-cased-squad2",
+  fill: "bert-base-uncased",
+  next: "bert-base-uncased",
+  features: "all-MiniLM-L6-v2",
+};
+
 export class TasksPage {
   private tasks: Task[] = [];
   private task: Task | null = null;
   private readonly values = new Map<string, Given>();
   private asked = 0;
+  private payload: unknown = null;
 
   constructor(private readonly root: HTMLElement, private readonly frame: Frame) {}
 
   /** Draw the section; the task in the address is chosen. */
   draw(): void {
     this.keep();
-    this.tasks = TASKS.filter((task) => task.needs === null || this.ableTo(task).length);
+    this.tasks = TASKS;
     const tabs = make("div", { id: "tabs", class: "tabs", role: "tablist", "aria-label": t("tasks") });
     for (const task of this.tasks) {
-      const tab = make("button", { id: `tab-${task.id}`, type: "button", role: "tab", "aria-controls": "ask", "data-task": task.id }, t(task.title));
+      const missing = this.isMissing(task) ? "missing" : "";
+      const tab = make("button", { id: `tab-${task.id}`, type: "button", role: "tab", "aria-controls": "ask", class: missing, "data-task": task.id }, t(task.title));
       tab.addEventListener("click", () => this.choose(task));
       tabs.append(tab);
     }
@@ -42,8 +60,14 @@ export class TasksPage {
     form.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
     });
-    const copy = make("button", { id: "copy", type: "button" }, t("copy"));
-    copy.addEventListener("click", () => void this.copyCurl(copy));
+    const copied = (id: string, words: () => string): HTMLElement => {
+      const button = make("button", { id, type: "button" }, t("copy"));
+      button.addEventListener("click", () => void copy(button, words()));
+      return button;
+    };
+    const snippet = (id: string): HTMLElement => make("pre", { id, tabIndex: 0 });
+    const keep = make("button", { id: "keep", type: "button" }, t("download"));
+    keep.addEventListener("click", () => download(new Blob([whole(this.payload)], { type: "application/json" }), `${this.task?.id}.json`));
     this.root.replaceChildren(
       tabs,
       make(
@@ -54,13 +78,15 @@ export class TasksPage {
           "section",
           { id: "found", "aria-live": "polite", "aria-label": t("answer") },
           make("div", { class: "card", id: "answer" }),
-          make("details", { id: "call" }, make("summary", {}, t("sameWithCurl")), make("div", { class: "code" }, make("pre", { id: "curl", tabIndex: 0 }), copy)),
-          make("details", { id: "raw" }, make("summary", {}, t("rawResponse")), make("pre", { id: "json", tabIndex: 0 })),
+          make("details", { id: "call" }, make("summary", {}, t("sameWithCurl")), make("div", { class: "code" }, snippet("curl"), copied("copy", () => textOf("curl")))),
+          make("details", { id: "program" }, make("summary", {}, t("sameWithPython")), make("div", { class: "code" }, snippet("python"), copied("copy-python", () => textOf("python")))),
+          make("details", { id: "raw" }, make("summary", {}, t("rawResponse")), make("div", { class: "code" }, snippet("json"), copied("copy-json", () => whole(this.payload)), keep)),
         ),
       ),
     );
     const named = this.tasks.find((task) => `#${task.id}` === location.hash);
-    this.choose(named ?? this.tasks.find((task) => task === this.task) ?? this.tasks[0]);
+    const first = this.tasks.find((task) => !this.isMissing(task)) ?? this.tasks[0];
+    this.choose(named ?? this.tasks.find((task) => task === this.task) ?? first);
   }
 
   /** The address has changed. */
@@ -87,6 +113,7 @@ export class TasksPage {
     const button = place<HTMLButtonElement>("send");
     button.disabled = true;
     place("curl").textContent = curlOf(request);
+    place("python").textContent = pythonOf(request);
     const reply = await send("POST", request.path, request.body);
     button.disabled = false;
     if (turn !== this.asked || task !== this.task) return;
@@ -96,8 +123,8 @@ export class TasksPage {
 
   private show(task: Task, given: Given, reply: Reply): void {
     const answer = place("answer");
-    place("call").hidden = false;
-    place("raw").hidden = false;
+    for (const part of PARTS) place(part).hidden = false;
+    this.payload = reply.payload;
     place("json").textContent = shortened(reply.payload);
     if (reply.status !== 200) {
       answer.replaceChildren(wrong(reply));
@@ -112,19 +139,7 @@ export class TasksPage {
 
   private blank(): void {
     place("answer").replaceChildren(make("p", { class: "empty" }, t("answerPlace")));
-    place("call").hidden = true;
-    place("raw").hidden = true;
-  }
-
-  private async copyCurl(button: HTMLElement): Promise<void> {
-    try {
-      await navigator.clipboard.writeText(place("curl").textContent ?? "");
-      button.textContent = t("copied");
-    } catch {
-      getSelection()?.selectAllChildren(place("curl"));
-      button.textContent = t("selected");
-    }
-    setTimeout(() => (button.textContent = t("copy")), 1500);
+    for (const part of PARTS) place(part).hidden = true;
   }
 
   // -- the form -------------------------------------------------------------------------------------------------
@@ -135,12 +150,21 @@ export class TasksPage {
     const kept = this.values.get(task.id) ?? {};
     place("lead").textContent = t(task.lead);
     const fields = task.fields.map((field) => fieldOf(field, kept[field.name] ?? field.value));
-    place("form").replaceChildren(...fields, make("div", {}, make("button", { id: "send", class: "primary" }, t("run"))));
+    const run = make("button", { id: "send", class: "primary", disabled: this.isMissing(task) }, t("run"));
+    place("form").replaceChildren(...fields, make("div", {}, run));
     selectTab(place("tabs"), `tab-${task.id}`);
     place("ask").setAttribute("aria-labelledby", `tab-${task.id}`);
     history.replaceState(null, "", `#${task.id}`);
     this.frame.showModels(this.ableTo(task), this.modelFor(task));
     this.blank();
+    if (this.isMissing(task)) {
+      const command = make("pre", { class: "how", tabIndex: 0 }, `bertie serve -m ${EXAMPLES[task.needs ?? ""] ?? "./my-model"}`);
+      place("answer").replaceChildren(make("p", {}, t("noModelFor")), make("p", {}, t("getModelFor")), command);
+    }
+  }
+
+  private isMissing(task: Task): boolean {
+    return task.needs !== null && !this.ableTo(task).length;
   }
 
   /** What stands in the form is there again when its task is. */
@@ -191,6 +215,32 @@ function curlOf({ path, body }: { path: string; body: unknown }): string {
   const inQuotes = (words: string): string => `'${words.replaceAll("'", `'\\''`)}'`;
   const key = hasKey() ? ` \\\n  -H "authorization: Bearer $BERTIE_API_KEY"` : "";
   return `curl -s ${location.origin}${path} \\\n  -H 'content-type: application/json'${key} \\\n  -d ${inQuotes(JSON.stringify(body))}`;
+}
+
+function pythonOf({ path, body }: { path: string; body: unknown }): string {
+  // JSON is Python but for three words, which stand outside of strings.
+  const shown = JSON.stringify(body, null, 4).replace(/("(?:[^"\\\\]|\\\\.)*")|\b(true|false|null)\b/g, (_, words, name) => words ?? PYTHON[name]);
+  const key = hasKey() ? `headers = {"authorization": f"Bearer {os.environ['BERTIE_API_KEY']}"}\n` : "";
+  const imports = hasKey() ? "import os\n\nimport requests\n\n" : "import requests\n\n";
+  return `${imports}${key}body = ${shown}\nreply = requests.post("${location.origin}${path}", json=body${key ? ", headers=headers" : ""})\nprint(reply.json())`;
+}
+
+const PYTHON: Record<string, string> = { true: "True", false: "False", null: "None" };
+
+const textOf = (id: string): string => place(id).textContent ?? "";
+
+const whole = (payload: unknown): string => (typeof payload === "string" ? payload : JSON.stringify(payload, null, 1));
+
+async function copy(button: HTMLElement, words: string): Promise<void> {
+  try {
+    await navigator.clipboard.writeText(words);
+    button.textContent = t("copied");
+  } catch {
+    const shown = button.parentElement?.querySelector("pre");
+    if (shown) getSelection()?.selectAllChildren(shown);
+    button.textContent = t("selected");
+  }
+  setTimeout(() => (button.textContent = t("copy")), 1500);
 }
 
 function timing({ took, headers }: Reply): HTMLElement {

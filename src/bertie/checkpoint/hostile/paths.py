@@ -45,7 +45,7 @@ def below(folder: Path, subfolder: str) -> Path:
     sound = text(subfolder) is not None and "\x00" not in subfolder and len(subfolder) < 4096
     if not sound or ".." in parts or Path(subfolder).is_absolute() or any(len(part) > 255 for part in parts):
         raise CheckpointNotFound(
-            f"subfolder is {subfolder!r:.200}; it takes the path of a folder inside {folder}.", "Check subfolder=…."
+            f"subfolder is {subfolder!r:.200}; it must be the path of a folder inside {folder}.", "Check subfolder=…."
         )
     path = folder / subfolder
     if not path.is_dir():

@@ -3,7 +3,7 @@
 A pickle is a program for a stack machine: most instructions push a value, some build a list or dictionary of what was
 pushed, and REDUCE calls a function by name. `torch.save` needs few of them. This machine knows those few, and instead
 of calling anything it notes what would be made: a `TensorNote` says which storage a tensor lies in, and how. Numbers,
-texts, lists and dictionaries are themselves. Every other instruction and every other name is refused by name, so a
+texts, lists and dictionaries are themselves. Every other instruction and every other name is an error, so a
 hostile file can run nothing, import nothing and allocate nothing. No torch and no `pickle` is needed.
 
 A small file must not cost much work either. Pickles may use one value many times over (the memo), so work that grows

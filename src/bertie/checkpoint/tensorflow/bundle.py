@@ -230,13 +230,13 @@ class BundleReader:
 
 
 def list_variables(prefix: str | os.PathLike[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Name and shape of every variable, sorted by name. Reads the index alone."""
+    """Name and shape of every variable of the checkpoint at `prefix`, sorted by name. Reads the index alone."""
     with BundleReader(prefix) as reader:
         return [(name, entry.shape) for name, entry in reader.entries.items()]
 
 
 def load_variable(prefix: str | os.PathLike[str], name: str) -> torch.Tensor:
-    """One variable of the checkpoint at `prefix`."""
+    """The variable `name` of the checkpoint at `prefix`."""
     with BundleReader(prefix) as reader:
         return reader.read(name)
 

@@ -12,7 +12,7 @@ keeps attention kernels per head, [in, heads, size] and [heads, size, out]. Goog
 transpose of `output_weights`, which is therefore [out, in] already.
 
 Every variable is either mapped, or on the list of what is not part of a model (optimizer slots, step counters), or an
-error that names it. The plan reports the second kind; nothing is dropped in silence.
+error that names it. The plan reports the second kind; nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def _object_paths(names: Sequence[str]) -> dict[str, str]:
     found = [match for match in map(_ATTENTION.fullmatch, paths.values()) if match]
     roots = {match["root"] for match in found}
     if len(roots) != 1:
-        return paths  # no model-garden encoder, or several: the tables know it, or it is refused by name
+        return paths  # no model-garden encoder, or several: the tables know it, or it is rejected with its name
     root = roots.pop()
     blocks = sorted({int(match["k"]) for match in found if match["k"]})
     first = len(_COUNTED)

@@ -6,6 +6,7 @@ it runs) and `out` (how answers are written).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -15,6 +16,7 @@ import click
 
 from bertie.cli.support.show import FORMATS, Out
 from bertie.cli.support.texts import Given
+from bertie.data.source import check_readable
 from bertie.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -80,7 +82,7 @@ def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F
         Chosen,
         choose,
         click.option("-m", "--model", metavar="MODEL", help=f"Folder or hub name of the model. {shown}"),
-        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]"),
+        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda if available]"),
         choice_option(
             "--dtype",
             *_DTYPES,
@@ -96,22 +98,27 @@ def input_options(texts: str = "[TEXT]...", *, what: str = "texts") -> Callable[
         Given,
         Given,
         click.argument("texts", nargs=-1, metavar=texts),
-        click.option(
-            "-f",
-            "--file",
-            "files",
-            multiple=True,
-            metavar="FILE",
-            help=f"Read {what} from a file; - is standard input. May be repeated.",
-        ),
+        files_option("-f", "--file", "files", shown=f"Read {what} from a file; - is standard input. May be repeated."),
         input_format_option,
         encoding_option,
         delimiter_option,
         click.option(
             "--column", metavar="NAME", help="Column of the file that holds the text. [default: found by its name]"
         ),
-        click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them."),
+        click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be read, and count them."),
     )
+
+
+def files_option(*names: str, shown: str, required: bool = False) -> Callable[[F], F]:
+    """An option for files that are read. One that is not there is refused before torch is imported."""
+
+    def there(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+        for file in value:
+            if not os.path.isdir(file):
+                check_readable(file)
+        return value
+
+    return click.option(*names, multiple=True, callback=there, metavar="FILE", help=shown, required=required)
 
 
 def input_format_option(function: F) -> F:
@@ -150,7 +157,7 @@ def delimiter_option(function: F) -> F:
 
 
 def output_options(function: F) -> F:
-    """--format, --output as `out`."""
+    """--format, --json, --output as `out`."""
     group = _bundled(
         "out",
         Out,
@@ -161,6 +168,7 @@ def output_options(function: F) -> F:
             type=click.Choice(FORMATS),
             help="How answers are written. [default: text on a terminal, jsonl in a pipe, a file's by its ending]",
         ),
+        click.option("--json", "as_json", is_flag=True, help="The same as --format json: one list of all answers."),
         single_option("-o", "--output", metavar="FILE", shown="Write to a file instead of standard output."),
     )
     return group(function)
@@ -168,7 +176,7 @@ def output_options(function: F) -> F:
 
 def long_option(default: str) -> Callable[[F], F]:
     """--long: what happens to a text that is longer than the model takes."""
-    shown = "Texts longer than the model: read the beginning, all in overlapping windows, or refuse them."
+    shown = "For texts longer than the model's limit: read the beginning, all of it in windows, or stop with an error."
     return choice_option("--long", "truncate", "windows", "error", default=default, shown=shown)
 
 
@@ -181,7 +189,7 @@ def choice_option(
 
 
 def single_option(*names: str, shown: str, metavar: str, required: bool = False) -> Callable[[F], F]:
-    """An option for one file. Given twice it is refused: the first would be dropped without a word."""
+    """An option for one file. Given twice it is refused: the first would be dropped silently."""
 
     def one(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
         if len(value) > 1:

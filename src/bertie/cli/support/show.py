@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO, TypeVar
 
+import click
+
 from bertie.data import RowWriter
-from bertie.data.rows import known_format
+from bertie.data.writing import told_format
 from bertie.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 Rows = Mapping[str, object] | Iterable[Mapping[str, object]]
-FORMATS = ("text", "json", "jsonl", "csv", "tsv", "parquet")
+FORMATS = ("text", "json", "jsonl", "csv", "tsv", "parquet", "npy", "npz")
 
 _BAR = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -31,16 +33,33 @@ _CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127, *range(128, 1
 
 @dataclass(frozen=True)
 class Out:
-    """How and where answers are written."""
+    """How and where answers are written. A place that cannot be written to is refused before any work is done."""
 
     format_: str | None
     output: str | None
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        if self.as_json and self.format_ not in (None, "json"):
+            raise InputError(f"--json and --format {self.format_} were both given.", "Leave one of them out.")
+        if self.output is None or self.output == "-":
+            return
+        place = Path(self.output)
+        if not place.parent.is_dir():
+            raise DataError(f"{place}: there is no folder {place.parent}.", "Make it first: mkdir -p.")
+        if place.is_file() and place.stat().st_size:
+            click.echo(f"{click.style('note:', fg='yellow')} {place} exists; it will be replaced.", err=True)
+
+    @property
+    def kind(self) -> str | None:
+        """The format that was asked for."""
+        return "json" if self.as_json else self.format_
 
     @property
     def is_text(self) -> bool:
         """For people to read: asked for, or by default on a terminal and in .txt files."""
-        if self.format_ is not None:
-            return self.format_ == "text"
+        if self.kind is not None:
+            return self.kind == "text"
         if self.output is None or self.output == "-":
             return _on_terminal()
         return _told_by(self.output) == "txt"
@@ -61,9 +80,11 @@ class Out:
             self._print(answers, text)
             return
         place = self.output or "-"
-        if self.format_ == "parquet" and place == "-" and _on_terminal():
-            raise InputError("parquet is no format for a terminal.", "Write it to a file: -o answers.parquet.")
-        with RowWriter(place, format=self.format_) as writer:
+        if self.kind in ("parquet", "npy", "npz") and place == "-" and _on_terminal():
+            raise InputError(
+                f"{self.kind} is no format for a terminal.", f"Write it to a file: -o answers.{self.kind}."
+            )
+        with RowWriter(place, format=self.kind) as writer:
             for answer in answers:
                 rows = row(answer)
                 for values in [rows] if isinstance(rows, Mapping) else rows:
@@ -91,7 +112,7 @@ def _told_by(output: str) -> str | None:
     """The format that an output's name tells, compressed or not; None for pipes and devices."""
     place = Path(output)
     try:
-        found = known_format(output, None)
+        found = told_format(output)
     except DataError:
         found = None
     if found is None and (place.is_file() or not place.exists()):
@@ -195,14 +216,14 @@ def marked(text: str, spans: Iterable[tuple[int, int, str]], *, around: int | No
     return line
 
 
-def table(*columns: str) -> Table:
-    """A table in the one style we use; numbers to the right, text folded at the end."""
+def table(*columns: str, words: bool = False) -> Table:
+    """A table in the one style we use; numbers to the right, text folded at the end. `words`: all of it is text."""
     from rich import box
     from rich.table import Table
 
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     for name in columns:
-        text = name in ("text", "label", "document")
+        text = words or name in ("text", "label", "document")
         made.add_column(name, justify="left" if text or name == "score" else "right", no_wrap=not text, overflow="fold")
     return made
 

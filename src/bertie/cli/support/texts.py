@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from operator import length_hint
+from typing import Generic, TypeVar
 
 import click
 
 from bertie.data import Reader, RowReader, pairs, read_rows, texts
+from bertie.data.rows import estimated_rows
 from bertie.errors import DataError, InputError
 
 T = TypeVar("T")
@@ -35,7 +37,7 @@ class Given:
         """The texts, one by one; of files they are read as they are needed. `fault` is that of `bertie.data.texts`."""
         files = self.rows()
         if files:
-            return all_of(*(texts(rows, self.column, fault=fault) for rows in files))
+            return self._estimated(all_of(*(texts(rows, self.column, fault=fault) for rows in files)))
         for number, text in enumerate(self.texts, start=1):
             if fault is not None and (found := fault(text)) is not None:
                 wrong, remedy = found
@@ -46,13 +48,20 @@ class Given:
         """Pairs of texts: two arguments, or two columns of each file."""
         files = self.rows()
         if files:
-            return all_of(*(pairs(rows, columns) for rows in files))
+            return self._estimated(all_of(*(pairs(rows, columns) for rows in files)))
         if len(self.texts) != 2:
             raise InputError(
                 f"A pair is two texts; {len(self.texts)} {'was' if len(self.texts) == 1 else 'were'} given.",
                 "Give both in quotes, or a file with two columns (-f).",
             )
         return iter([(self.texts[0], self.texts[1])])
+
+    def _estimated(self, items: Iterator[T]) -> Iterator[T]:
+        def total() -> int:
+            counts = [estimated_rows(file) for file in self.files]
+            return sum(counts) if all(counts) else 0
+
+        return Estimated(items, total)
 
     def rows(self) -> list[RowReader]:
         """A reader for each file, in order; none when the arguments themselves are the texts."""
@@ -71,6 +80,19 @@ class Given:
         return open_files(
             files, self.input_format, skip_bad=self.skip_bad, encoding=self.encoding, delimiter=self.delimiter
         )
+
+
+class Estimated(Iterator[T], Generic[T]):
+    """Items of which `operator.length_hint` tells about how many there are, for the bar that asks."""
+
+    def __init__(self, items: Iterator[T], total: Callable[[], int]) -> None:
+        self._items, self._total = items, total
+
+    def __next__(self) -> T:
+        return next(self._items)
+
+    def __length_hint__(self) -> int:
+        return self._total()
 
 
 def open_files(
@@ -99,7 +121,7 @@ def beside(items: Iterable[T], answer: Callable[[Iterator[T]], Iterable[R]]) -> 
             waiting.append(item)
             yield item
 
-    for found in answer(passed()):
+    for found in answer(Estimated(passed(), lambda: length_hint(items))):
         yield waiting.popleft(), found
 
 

@@ -44,8 +44,8 @@ def run_options(function: F) -> F:
     return with_options(
         function,
         click.option("-o", "--output", metavar="DIR", required=True, help="Folder of the run, and of its model."),
-        click.option("--resume", is_flag=True, help="Go on where the run in DIR was stopped or killed."),
-        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda where there is one]"),
+        click.option("--resume", is_flag=True, help="Continue the run in DIR where it was stopped or killed."),
+        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda if available]"),
     )
 
 

@@ -26,7 +26,7 @@ from bertie.model import BertEmbeddings, BertLayer, BertModel
 from bertie.model.activations import activation
 from bertie.model.inputs import fits_positions, ids_below
 from bertie.ops.packing import Packing
-from bertie.ops.relative import distance_buckets
+from bertie.ops.relative import bias_by_distance
 
 if TYPE_CHECKING:
     from bertie.engine.cpu.calibrate import Int8Report
@@ -71,7 +71,7 @@ class CpuRunner(Runner):
         self._warned, self._lock = False, threading.Lock()
         embeddings = model.embeddings
         norm = embeddings.LayerNorm
-        # C reads these three where they are; everything else is copied and laid out anew.
+        # C reads these three where they are; everything else is copied into another layout.
         self._tables = [table.float().contiguous() for table in embedding_tables(embeddings)]
         self._padding = config.position_padding
         self._zeros = torch.zeros(self.width)
@@ -168,10 +168,7 @@ class CpuRunner(Runner):
         if table is None:
             return
         longest = model.config.max_input_length
-        buckets = distance_buckets(torch.arange(1 - longest, longest))
-        by_distance = _plain(
-            table.weight.detach()[buckets].T * head**0.5
-        )  # [heads, distances], before scores are scaled
+        by_distance = _plain(bias_by_distance(table, longest - 1) * head**0.5)  # added before scores are scaled
         _check(self._library.bertie_bias(self._handle, len(by_distance), longest, address(by_distance)))
 
     def _add_layer(self, number: int, layer: BertLayer, head: int) -> None:

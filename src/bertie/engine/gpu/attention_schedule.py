@@ -72,19 +72,19 @@ def host_tables(
     tile: int = TILE,
     programs: int | None = None,
     tokens: int | None = None,
-    positions: bool = False,
+    positions_from: int | None = None,
 ) -> NDArray[np.int32]:
     """Both tables as one flat array, programs first, filled up with zeros to `programs` and `tokens`.
 
-    With `positions`, each token's place in its text follows.
+    With `positions_from`, each token's position follows: its place in its text, counted from there.
     """
     if len(lengths) <= _FEW:
-        return _few_tables(tuple(lengths), tile, programs, tokens, positions)
-    return _tables(lengths, tile, programs, tokens, positions)
+        return _few_tables(tuple(lengths), tile, programs, tokens, positions_from)
+    return _tables(lengths, tile, programs, tokens, positions_from)
 
 
 def _tables(
-    lengths: Sequence[int], tile: int, programs: int | None, tokens: int | None, positions: bool
+    lengths: Sequence[int], tile: int, programs: int | None, tokens: int | None, positions_from: int | None
 ) -> NDArray[np.int32]:
     table = tile_programs(lengths, tile)
     counts = np.asarray(lengths, dtype=np.int32)
@@ -92,12 +92,13 @@ def _tables(
     found = int(ends[-1])
     room = 4 * (len(table) if programs is None else programs)
     width = found if tokens is None else tokens
-    flat = np.zeros(room + (2 if positions else 1) * width, dtype=np.int32)
+    flat = np.zeros(room + (1 if positions_from is None else 2) * width, dtype=np.int32)
     flat[: table.size] = table.ravel()
     starts = np.repeat(ends - counts, counts)
     flat[room : room + found] = starts
-    if positions:
-        flat[room + width : room + width + found] = np.arange(found, dtype=np.int32) - starts
+    if positions_from is not None:
+        places = np.arange(positions_from, positions_from + found, dtype=np.int32)
+        flat[room + width : room + width + found] = places - starts
     return flat
 
 

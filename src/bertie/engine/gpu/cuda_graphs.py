@@ -68,8 +68,8 @@ class _Recording:
 class GraphLadder:
     """Recorded forward passes, made when first needed."""
 
-    def __init__(self, forward: Forward, device: torch.device) -> None:
-        self.forward, self.device = forward, device
+    def __init__(self, forward: Forward, device: torch.device, *, first_position: int = 0) -> None:
+        self.forward, self.device, self.first_position = forward, device, first_position
         self._recordings: dict[int, _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._lock = threading.Lock()  # one batch at a time in the buffers
@@ -77,7 +77,7 @@ class GraphLadder:
 
     @staticmethod
     def step_for(tokens: int) -> int | None:
-        """The step that a batch of so many tokens is replayed at, or None: it is launched."""
+        """The step that a batch of this many tokens is replayed at, or None: it is launched."""
         if tokens <= STEPS[-1]:
             return next(step for step in STEPS if step >= tokens)
         return next((step for step in FULL_STEPS if 0 <= step - tokens < _TEXT), None)
@@ -118,7 +118,11 @@ class GraphLadder:
         staging = next(recording.staging)
         staging.read.synchronize()  # it was read some batches ago
         whole = host_tables(
-            tuple(lengths), tile=recording.tile, programs=recording.programs, tokens=recording.tokens, positions=True
+            tuple(lengths),
+            tile=recording.tile,
+            programs=recording.programs,
+            tokens=recording.tokens,
+            positions_from=self.first_position,
         )
         staging.array[: len(whole)] = whole
         sent = len(whole)
@@ -157,7 +161,8 @@ class GraphLadder:
 
         # Real texts of `step` tokens while kernels compile and cuBLAS looks for its fastest way.
         text = min(step, 128)
-        tables = host_tables((text,) * (step // text), tile=tile, programs=programs, tokens=step, positions=True)
+        texts, first = (text,) * (step // text), self.first_position
+        tables = host_tables(texts, tile=tile, programs=programs, tokens=step, positions_from=first)
         buffer[: len(tables)].copy_(torch.from_numpy(tables))
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # it has no types
         side.wait_stream(torch.cuda.current_stream(self.device))

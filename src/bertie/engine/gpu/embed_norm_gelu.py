@@ -1,6 +1,7 @@
 """What lies between a layer's products, each as one pass over memory.
 
-- `embed`: three table look-ups, their sum, LayerNorm.
+- `embed`: three table look-ups, their sum, LayerNorm. `count_positions`: where those of positions are, for models whose
+  positions do not count padding.
 - `add_norm`: a product, plus what came into the block, LayerNorm.
 - `gelu`: the activation, where the product before it could not do it on its way out (fp8 products cannot).
 
@@ -63,7 +64,9 @@ def _embed_kernel(
     type_ids,  # [tokens], or None: all 0
     positions,  # [tokens], or None: a token's place in its text
     starts,  # [tokens] int32: where each token's text starts
-    words, places, types, gamma, beta, out, out8, scale8, tokens, width, eps, ROWS: tl.constexpr,
+    words, places, types, gamma, beta, out, out8, scale8, tokens, width, eps,
+    first,  # the position of a text's first token
+    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, HAS_TYPES: tl.constexpr, HAS_POSITIONS: tl.constexpr, TO_FP8: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -76,7 +79,7 @@ def _embed_kernel(
         position = tl.load(positions + row, mask=real, other=0).to(tl.int64)
     else:
         position = (row - tl.load(starts + row, mask=real, other=0)).to(tl.int64)
-        position = tl.where(real, position, 0)
+        position = tl.where(real, position, 0) + first
     total = tl.load(words + word[:, None] * width + column[None, :], mask=mask, other=0.0).to(tl.float32)
     if HAS_TYPES:
         segment = tl.load(type_ids + row, mask=real, other=0).to(tl.int64)
@@ -89,6 +92,26 @@ def _embed_kernel(
     tl.store(out + place, normal.to(out.dtype.element_ty), mask=mask)
     if TO_FP8:
         tl.store(out8 + place, to_fp8(normal, scale8), mask=mask)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _positions_kernel(
+    ids,  # [tokens]
+    starts,  # [tokens] int32
+    positions,  # [tokens] int32
+    tokens, padding, ROWS: tl.constexpr,
+):  # fmt: skip
+    first = tl.program_id(0) * ROWS
+    row = first + tl.arange(0, ROWS)
+    own = tl.load(starts + row, mask=row < tokens, other=0)
+    counted = tl.zeros([ROWS], tl.int32)
+    for block in range(tl.load(starts + first), first + ROWS, ROWS):  # from where the first row's text starts
+        other = block + tl.arange(0, ROWS)
+        real = tl.load(ids + other, mask=other < tokens, other=padding) != padding
+        before = (other[None, :] >= own[:, None]) & (other[None, :] <= row[:, None])
+        counted += tl.sum((before & real[None, :]).to(tl.int32), 1)
+    is_real = tl.load(ids + row, mask=row < tokens, other=padding) != padding
+    tl.store(positions + row, tl.where(is_real, counted, 0) + padding, mask=row < tokens)
 
 
 @triton.jit
@@ -143,9 +166,13 @@ def embed(
     beta: Tensor,
     eps: float,
     *,
+    first: int = 0,
     fp8_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Ids `[tokens]` → `[tokens, D]`, and its fp8 form where a scale is given."""
+    """Ids `[tokens]` → `[tokens, D]`, and its fp8 form where a scale is given.
+
+    Where no positions are given, texts have those from `first` on.
+    """
     words, places, types = tables
     tokens, width = len(ids), words.shape[1]
     rows, warps = rows_and_warps(width)
@@ -153,10 +180,21 @@ def embed(
     out8 = None if fp8_scale is None else torch.empty(tokens, width, device=ids.device, dtype=FP8)
     _embed_kernel[(triton.cdiv(tokens, rows),)](
         ids, type_ids, positions, starts, words, places, types, gamma, beta, out, out8, fp8_scale, tokens, width, eps,
-        ROWS=rows, COLUMNS=next_power_of_2(width), HAS_TYPES=type_ids is not None,
+        first, ROWS=rows, COLUMNS=next_power_of_2(width), HAS_TYPES=type_ids is not None,
         HAS_POSITIONS=positions is not None, TO_FP8=fp8_scale is not None, num_warps=warps,
     )  # fmt: skip
     return out, out8
+
+
+def count_positions(ids: Tensor, starts: Tensor, padding: int) -> Tensor:
+    """Ids `[tokens]` → positions `[tokens]` int32, as `Packing.positions` counts: without padding, after its row."""
+    positions = torch.empty_like(starts)
+    rows = 64
+    constants = {"ROWS": rows}
+    launch(
+        _positions_kernel, (-(-len(ids) // rows),), (ids, starts, positions, len(ids), padding), constants, num_warps=4
+    )
+    return positions
 
 
 def gelu(x: Tensor, *, fp8_scale: Tensor | None = None, exact: bool = False, out: Tensor | None = None) -> Tensor:

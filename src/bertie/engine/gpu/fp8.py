@@ -78,11 +78,11 @@ def choose(encoder: Encoder, base: BertModel, rows: Rows, accuracy: float) -> Ch
     rounded = round_all(layers, inputs)
     ids, packing = packed(judged, device)
     wanted = mean_vectors(model(ids, cu_seqlens=packing.cu_seqlens).last_hidden_state, packing)
-    plan = schedule(packing.lengths, device)
+    plan, positions = schedule(packing.lengths, device), encoder.embeddings.positions(ids, packing)
 
     def cosine(keys: Sequence[Key]) -> float:
         tried = with_rounding(layers, {key: rounded[key] for key in keys})
-        states = replace(encoder, layers=tried)(ids, None, None, plan)[-1]
+        states = replace(encoder, layers=tried)(ids, None, positions, plan)[-1]
         return float(F.cosine_similarity(mean_vectors(states, packing), wanted).mean())
 
     found = cosine(list(rounded))

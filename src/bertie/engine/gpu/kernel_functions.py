@@ -1,4 +1,4 @@
-"""What several kernels compute, as functions of theirs: powers, GELU, LayerNorm, rounding to fp8, dropout.
+"""What several kernels compute, as functions that they call: powers, GELU, LayerNorm, rounding to fp8, dropout.
 
 Which values dropout drops is not kept, but made again on the way back, from the same seed.
 """

@@ -17,17 +17,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertie.engine.gpu.attention import attention
-from bertie.engine.gpu.attention_schedule import Schedule
-from bertie.engine.gpu.embed_norm_gelu import add_norm, embed, gelu
+from bertie.engine.gpu.attention import attention, bias_tiles
+from bertie.engine.gpu.attention_schedule import Schedule, to_device
+from bertie.engine.gpu.embed_norm_gelu import add_norm, count_positions, embed, gelu
 from bertie.engine.gpu.fp8_up_product import fp8_linear_gelu
 from bertie.engine.gpu.small_batch_product import MOST_TOKENS, small_batch_linear
 from bertie.engine.runner import embedding_tables
 from bertie.model.activations import gelu_erf, gelu_tanh
 from bertie.model.bert import BertEmbeddings, BertLayer, BertModel
+from bertie.ops.packing import Packing
+from bertie.ops.relative import bias_by_distance
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -125,15 +128,40 @@ class Norm:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The three tables and their norm."""
+    """The three tables and their norm, and the product after it where they are narrower than the layers."""
 
     tables: tuple[Tensor, Tensor, Tensor]  # words, positions, segments
     norm: Norm
-    padding: int | None = None  # the position table's row for padding
+    padding: int | None = None  # the position table's row for padding; those after it are of texts
+    project: Product | None = None
 
     @classmethod
     def of(cls, module: BertEmbeddings) -> Embeddings:
-        return cls(embedding_tables(module), Norm.of(module.LayerNorm), module.position_embeddings.padding_idx)
+        project = None if module.project is None else _product(module.project)
+        padding = module.position_embeddings.padding_idx
+        return cls(embedding_tables(module), Norm.of(module.LayerNorm), padding, project)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return (self.norm.gamma if self.project is None else self.project.bias).shape[0]
+
+    @property
+    def first_position(self) -> int:
+        """The position of a text's first token."""
+        return 0 if self.padding is None else self.padding + 1
+
+    def positions(self, ids: Tensor, packing: Packing) -> Tensor | None:
+        """`[tokens]`, or None: a token's place in its text, after the first position.
+
+        It is that for texts without padding inside them, which is known of ids in the host's memory without a wait.
+        """
+        if self.padding is None or (not ids.is_cuda and not bool((ids == self.padding).any())):
+            return None
+        if not ids.is_cuda:
+            return packing.positions(ids, self.padding)
+        starts = np.repeat(np.asarray(packing.starts, dtype=np.int32), packing.lengths)
+        return count_positions(ids, to_device(starts, ids.device), self.padding)
 
     def __call__(
         self,
@@ -145,10 +173,12 @@ class Embeddings:
         next_scale: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Ids `[tokens]` → `[tokens, D]`, and its fp8 form for a first product that reads that."""
-        norm = self.norm
-        return embed(
-            ids, type_ids, positions, plan.starts, self.tables, norm.gamma, norm.beta, norm.eps, fp8_scale=next_scale
-        )
+        norm, given = self.norm, (ids, type_ids, positions, plan.starts, self.tables)
+        if self.project is None:
+            return embed(*given, norm.gamma, norm.beta, norm.eps, first=self.first_position, fp8_scale=next_scale)
+        narrow, _ = embed(*given, norm.gamma, norm.beta, norm.eps, first=self.first_position)
+        x = self.project(narrow)
+        return x, None if next_scale is None else _rounded(x, next_scale)
 
 
 @dataclass(frozen=True)
@@ -163,9 +193,10 @@ class Layer:
     activation: Activation
     down: Product
     output_norm: Norm
+    bias: Tensor | None = None  # of attention, by distance, as it is added before scores are scaled
 
     @classmethod
-    def of(cls, layer: BertLayer) -> Layer:
+    def of(cls, layer: BertLayer, bias: Tensor | None = None) -> Layer:
         """The reference layer's weights; queries, keys and values become one product."""
         inside = layer.attention.self
         three = (inside.query, inside.key, inside.value)
@@ -180,6 +211,7 @@ class Layer:
             activation=layer.intermediate.intermediate_act_fn,
             down=_product(layer.output.dense),
             output_norm=Norm.of(layer.output.LayerNorm),
+            bias=bias if bias is None or len(inside.heads) == len(bias) else bias[inside.heads],
         )
 
     def __call__(
@@ -189,7 +221,7 @@ class Layer:
         context, wide = x[:, :0], x[:, :0]  # what pruning may have left of them
         if self.heads:
             qkv = self.qkv(x if x8 is None else x8)
-            context = attention(qkv, self.heads, plan, fp8_scale=self.out.input_scale)
+            context = attention(qkv, self.heads, plan, bias=self.bias, fp8_scale=self.out.input_scale)
         y, y8 = self.attention_norm(*self.out.to_be_added(context), x, fp8_scale=self.up.input_scale)
         if len(self.up.weight):
             wide = self.up.then(self.activation, y if y8 is None else y8, fp8_scale=self.down.input_scale)
@@ -205,7 +237,11 @@ class Encoder:
 
     @classmethod
     def of(cls, base: BertModel) -> Encoder:
-        return cls(Embeddings.of(base.embeddings), tuple(map(Layer.of, base.encoder.layer)))
+        table, bias = base.encoder.relative_attention_bias, None
+        if table is not None:
+            unscaled = bias_by_distance(table).float() * base.config.attention_head_size**0.5
+            bias = bias_tiles(unscaled, table.weight.dtype)
+        return cls(Embeddings.of(base.embeddings), tuple(Layer.of(layer, bias) for layer in base.encoder.layer))
 
     def __call__(
         self,

@@ -45,10 +45,12 @@ class GpuRunner(Runner):
         self, encoder: Encoder, *, device: torch.device, choice: Choice | None = None, graphs: bool = True
     ) -> None:
         self.encoder, self.device, self.choice = encoder, device, choice
-        words = encoder.embeddings.tables[0]
-        self.dtype, self.width = words.dtype, words.shape[1]
+        self.dtype, self.width = encoder.embeddings.tables[0].dtype, encoder.embeddings.width
         self.token_budget = 32768
-        self.graphs = GraphLadder(self._last_state, device) if graphs and device.type == "cuda" else None
+        self.graphs: GraphLadder | None = None
+        if graphs and device.type == "cuda":
+            first = encoder.embeddings.first_position
+            self.graphs = GraphLadder(self._last_state, device, first_position=first)
 
     @classmethod
     def of(cls, base: BertModel, options: Options) -> GpuRunner:
@@ -105,11 +107,10 @@ class GpuRunner(Runner):
         return self._launched(ids, lengths, type_ids, positions, all_states=True)
 
     def _positions(self, ids: Tensor, lengths: Sequence[int], given: Tensor | None) -> Tensor | None:
-        """Those given; where the position table has a row for padding, those after it; otherwise the kernel's own."""
-        padding = self.encoder.embeddings.padding
-        if given is not None or padding is None:
+        """Those given, or those that the model has otherwise; None for the kernel's own."""
+        if given is not None:
             return given
-        return Packing.of(list(lengths), device=ids.device).positions(ids, padding)
+        return self.encoder.embeddings.positions(ids, Packing.of(list(lengths), device=ids.device))
 
     def describe(self) -> str:
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
@@ -158,11 +159,6 @@ def _check(base: BertModel, options: Options) -> None:
     config = base.config
     if config.position_embedding_type != "absolute":
         raise Refused(f"The GPU engine has no kernel for {config.position_embedding_type} positions.", AS_IT_IS)
-    if base.encoder.relative_attention_bias is not None:
-        raise Refused("The GPU engine has no kernel for a position bias that all layers share.", AS_IT_IS)
-    if base.embeddings.project is not None:
-        widths = f"{config.embedding_width} to {config.hidden_size}"
-        raise Refused(f"The GPU engine has no projection from narrow embeddings ({widths}).", AS_IT_IS)
     if config.attention_head_size > 256:
         raise Refused(f"Heads of {config.attention_head_size} are too wide for the GPU engine: 256.", AS_IT_IS)
     if importlib.util.find_spec("triton") is None:

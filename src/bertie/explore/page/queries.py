@@ -26,6 +26,7 @@ Report: TypeAlias = Callable[[int, int, object], None]  # done, of how many, wha
 
 _DIGITS = 5
 _MOST_TARGETS = 40
+LENS_TOKENS = 64
 _IMPORTANCE_TASKS = ("fill", "next", "classify", "tag", "answer", "choice")
 
 
@@ -43,8 +44,9 @@ def answered(found: Answer) -> Json:
 
 def opened(session: Session) -> Json:
     """The model, and the text as it reads it. Nothing is run for this, so that the page is there at once."""
-    config = session.config
+    config, tokenizer = session.config, session.tokenizer
     views = set(session.views)
+    unknown = [id_ for row in session.rows for id_ in row.ids if id_ == tokenizer.unk_token_id]
     return {
         "model": session.name,
         "architecture": config.architectures[0] if config.architectures else type(session.model).__name__,
@@ -56,6 +58,7 @@ def opened(session: Session) -> Json:
         "heads": [list(session.heads[layer]) for layer in range(session.num_layers)],
         "hidden_size": config.hidden_size,
         "max_length": session.reading.loaded.max_length,
+        "mask": tokenizer.mask_token,
         "rows": [
             {
                 "tokens": [{"text": token.text, "id": token.id, "special": token.special} for token in row.tokens],
@@ -64,6 +67,7 @@ def opened(session: Session) -> Json:
             for row in session.rows
         ],
         "truncated": session.truncated,
+        "unknown": [len(unknown), tokenizer.unk_token],
     }
 
 
@@ -126,8 +130,10 @@ def switches_of(off: Off) -> Switches:
     )
 
 
-def lens(session: Session, *, row: int = 0) -> Json:
-    found = session.lens(row=row)
+def lens(session: Session, *, row: int = 0, first: int = 0) -> Json:
+    """Of `LENS_TOKENS` tokens from the first on: the head's scores of a long text take seconds, and fill in."""
+    session.check_place(first, row, "first")
+    found = session.lens(row=row, places=range(first, min(first + LENS_TOKENS, len(session.rows[row]))))
     return {"words": found.words, "probabilities": [[_numbers(k) for k in layer] for layer in found.probabilities]}
 
 

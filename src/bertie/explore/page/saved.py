@@ -13,17 +13,21 @@ import json
 import os
 import shlex
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import bertie
 from bertie.errors import BertieError
 from bertie.explore.attribution import Method
 from bertie.explore.page import STATIC
-from bertie.explore.page.queries import QUERIES, Json, attribution, opened
+from bertie.explore.page.queries import LENS_TOKENS, QUERIES, Json, Off, attribution, measured, opened, patching
 from bertie.explore.session import Session
 from bertie.files import replace_file
+
+if TYPE_CHECKING:
+    from bertie.explore.ranking import Importance
 
 _THUMBNAIL = 32
 # The walk of every token of a short text is in the file; of a longer one, that of the first few and of the answer's.
@@ -35,13 +39,25 @@ _STEPS = 50
 _LIGHT_METHODS: tuple[Method, ...] = ("gradient_x_input",)
 _MOST_TARGETS = 1
 _INLINE_HEIGHT = 860
+# The answer with each single part off is in the file of a short text; a longer one takes a minute and more.
+_MOST_SWITCHED = 128
 
 Answers = dict[str, bytes]
 
 
-def write_page(session: Session, path: str | os.PathLike[str]) -> int:
-    """Write the page to a file, whole or not at all; its size in bytes."""
-    page = page_of(session)
+def write_page(
+    session: Session,
+    path: str | os.PathLike[str],
+    *,
+    other: Session | None = None,
+    importance: Importance | None = None,
+) -> int:
+    """Write the page to a file, whole or not at all; its size in bytes.
+
+    `other` is the text whose states are put into this one in the view of patching, and `importance` what was measured
+    over a file (`bertie.explore.importance`): a page has these views only where it is given them.
+    """
+    page = page_of(session, other=other, importance=importance)
     replace_file(Path(path), page)
     return len(page.encode())
 
@@ -56,8 +72,11 @@ def inline(session: Session) -> str:
     )
 
 
-def page_of(session: Session, *, light: bool = False) -> str:
+def page_of(
+    session: Session, *, light: bool = False, other: Session | None = None, importance: Importance | None = None
+) -> str:
     """The whole HTML. `light` leaves out what takes long to compute."""
+    answers = [*_answers(session, light=light), *_given(session, other, importance)]
     script, style = ((STATIC / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     icon = f"data:image/svg+xml;base64,{base64.b64encode((STATIC / 'icon.svg').read_bytes()).decode()}"
     policy = (
@@ -71,7 +90,7 @@ def page_of(session: Session, *, light: bool = False) -> str:
         '<meta charset="utf-8">': '<meta charset="utf-8">\n'
         f'  <meta http-equiv="Content-Security-Policy" content="{escape(policy, quote=True)}">',
         "</body>": f'<script type="application/octet-stream" id="bertie-saved" data-version="{bertie.__version__}">'
-        f'{_packed(session, light=light)}</script>\n<script type="module">{script}</script>\n</body>',
+        f'{_packed(session, answers)}</script>\n<script type="module">{script}</script>\n</body>',
     }
     for old, new in exchanged.items():
         if page.count(old) != 1:
@@ -84,11 +103,11 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _packed(session: Session, *, light: bool) -> str:
+def _packed(session: Session, answers: Iterable[tuple[str, Json | bytes]]) -> str:
     entries: dict[str, tuple[int, int, bool]] = {}
     parts: list[bytes] = []
     size = 0
-    for key, answer in _answers(session, light=light):
+    for key, answer in answers:
         part = (
             answer
             if isinstance(answer, bytes)
@@ -119,13 +138,16 @@ def _answers(session: Session, *, light: bool) -> Iterator[tuple[str, Json | byt
         for layer, heads in session.heads.items():
             for head in heads:
                 yield ask("map", row=row, layer=layer, head=head)
-        for view in ("lens", "drift"):
-            if view in views:
-                yield ask(view, row=row)
+        for first in range(0, len(text), LENS_TOKENS) if "lens" in views else ():
+            yield ask("lens", row=row, first=first)
+        yield ask("drift", row=row)
         for place in _walked(session, row, len(text)):
             yield ask("walk", row=row, place=place)
     if "match" in views:
         yield ask("match")
+    if "ablate" in views and not light and sum(map(len, session.rows)) <= _MOST_SWITCHED:
+        for off in _single_parts(session):
+            yield ask("switch", off=off)
     if "attribute" in views:
         yield ask("targets")
         for method in _LIGHT_METHODS if light else _METHODS:
@@ -136,6 +158,23 @@ def _answers(session: Session, *, light: bool) -> Iterator[tuple[str, Json | byt
                     yield _key("attribution", {"method": method, "target": target}), found
                 except BertieError:  # this method has nothing to say of this answer; the page says so
                     continue
+
+
+def _given(
+    session: Session, other: Session | None, importance: Importance | None
+) -> Iterator[tuple[str, Json | bytes]]:
+    if other is not None:
+        yield _key("patching", {}), patching(session, _silent, other=other) | {"other": other.texts[0]}
+    if importance is not None:
+        yield _key("importance", {}), measured(importance)
+
+
+def _single_parts(session: Session) -> Iterator[Off]:
+    for layer, heads in session.heads.items():
+        for head in heads:
+            yield {"heads": [(layer, head)], "layers": [], "feed_forward": []}
+        yield {"heads": [], "layers": [layer], "feed_forward": []}
+        yield {"heads": [], "layers": [], "feed_forward": [layer]}
 
 
 def _walked(session: Session, row: int, length: int) -> list[int]:

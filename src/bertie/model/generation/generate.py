@@ -31,7 +31,7 @@ States = tuple[Tensor, ...] | None
 Criterion = Callable[[Tensor, tuple[Tensor, ...] | None], object]  # tokens and scores so far → which rows have ended
 MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 _DEFAULT_NEW_TOKENS = 20
-# What goes along to the model and has a row for every prompt, so that copies of a prompt need copies of it.
+# What is passed on to the model and has a row for every prompt, so that copies of a prompt need copies of it.
 _ROW_FOR_EVERY_PROMPT = ("encoder_hidden_states", "encoder_attention_mask")
 # Keywords of transformers' generate() that change nothing here.
 _IGNORED = ("synced_gpus", "return_dict", "custom_generate", "trust_remote_code", "use_model_defaults")
@@ -144,7 +144,7 @@ class Generation(nn.Module):
 
     @property
     def generation_config(self) -> GenerationConfig:
-        """What `generate()` does when it is not told otherwise; its attributes may be set."""
+        """The defaults of `generate()`; its attributes may be set."""
         if "_generation_config" not in self.__dict__:
             names = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
             values = {name: getattr(self.config, name, None) for name in names}
@@ -281,7 +281,7 @@ class CausalStepper:
         embeds: Tensor | None = extra.pop("inputs_embeds", None)
         if embeds is None and (input_ids is None or input_ids.dim() != 2 or 0 in input_ids.shape):
             shape = "None" if input_ids is None else list(input_ids.shape)
-            raise InputError(f"input_ids has shape {shape}; it takes [batch, length] with a prompt in it.")
+            raise InputError(f"input_ids has shape {shape}; it must be [batch, length] with a prompt in it.")
         if embeds is not None and input_ids is None:
             input_ids = torch.zeros(len(embeds), 0, dtype=torch.long, device=embeds.device)
         elif embeds is not None and input_ids is not None:
@@ -290,7 +290,7 @@ class CausalStepper:
         shown = input_ids if embeds is None else embeds[..., 0]
         mask = torch.ones_like(shown).long() if attention_mask is None else attention_mask.long()
         if mask.shape != shown.shape:
-            raise InputError(f"attention_mask has shape {list(mask.shape)}; it takes {list(shown.shape)}.")
+            raise InputError(f"attention_mask has shape {list(mask.shape)}; it must be {list(shown.shape)}.")
         if bool((mask[:, -1] == 0).any()):
             raise InputError(
                 "A prompt ends in padding: attention_mask is 0 at its last token.",

@@ -18,7 +18,7 @@ from bertie.config import Values, read_json_object
 from bertie.config.checks import plain_int
 from bertie.errors import InputError
 
-# What transformers 4.57 takes and this does not, by name: what it would have done is not done in silence.
+# What transformers 4.57 takes and this does not, by name: what it would have done is not skipped silently.
 REFUSED = {
     "assistant_model": "Assisted decoding",
     "constraints": "Constrained beam search",
@@ -53,6 +53,7 @@ class GenerationConfig:
         raise AttributeError(f"GenerationConfig has no {name!r}.")
 
     def to_dict(self) -> Values:
+        """The settings that differ from the defaults, as plain values."""
         return dict(self.__dict__)
 
     def to_diff_dict(self) -> Values:
@@ -60,6 +61,7 @@ class GenerationConfig:
         return {name: value for name, value in self.__dict__.items() if value is not None}
 
     def update(self, **settings: object) -> None:
+        """Set several attributes."""
         self.__dict__.update(settings)
 
     def __eq__(self, other: object) -> bool:
@@ -74,6 +76,7 @@ class GenerationConfig:
         return cls(**{**read_json_object(Path(folder) / "generation_config.json"), **settings})
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write `generation_config.json`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         written = json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
         (Path(folder) / "generation_config.json").write_text(written, encoding="utf-8")
@@ -163,11 +166,11 @@ class GenerationOptions:
             for name in names:
                 value = getattr(self, name)
                 if not fits(value):
-                    raise InputError(f"{{{name}:is}} it takes {wanted}.", **{name: value})
+                    raise InputError(f"{{{name}:is}} it must be {wanted}.", **{name: value})
         for words in self.bad_words_ids:
             if not isinstance(words, list | tuple) or not words or not all(_is_whole(one) for one in words):
                 raise InputError(
-                    f"bad_words_ids holds {words!r}; it takes lists of ids.",
+                    f"bad_words_ids holds {words!r}; it must hold lists of ids.",
                     "tokenizer(words, add_special_tokens=False)['input_ids'] makes them.",
                 )
         if self.num_return_sequences > self.num_beams and (self.num_beams > 1 or not self.do_sample):
@@ -233,7 +236,7 @@ def as_ids(name: str, value: Any, vocab_size: int) -> tuple[int, ...]:
     ids = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(_is_whole(one) and 0 <= one < vocab_size for one in ids):
         raise InputError(
-            f"{name} is {value!r}; it takes an id from 0 to {vocab_size - 1} (vocab_size is {vocab_size}), or "
+            f"{name} is {value!r}; it must be an id from 0 to {vocab_size - 1} (vocab_size is {vocab_size}), or "
             "a list of them.",
             "Ids come from the tokenizer of the same checkpoint; an empty list lets no token end a text."
             if name == "eos_token_id"

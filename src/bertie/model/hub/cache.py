@@ -47,7 +47,7 @@ def _is_theirs(past: object) -> TypeIs[TheirCache]:
 
 
 def adopt(past: Past, num_layers: int) -> KeyValueCache:
-    """A cache of ours as it is, transformers' behind our interface, and a tuple of tuples copied into one of ours."""
+    """Our cache as it is, transformers' behind our interface, and a tuple of tuples copied into our cache."""
     if isinstance(past, KeyValueCache):
         return past
     if _is_theirs(past):

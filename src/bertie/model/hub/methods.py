@@ -88,6 +88,7 @@ class HubModel(Kin):
 
     @classmethod
     def can_generate(cls) -> bool:
+        """Whether this class can write texts."""
         return False
 
     # -- attention ---------------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class HubModel(Kin):
     # -- counting ----------------------------------------------------------------------------------------------------
 
     def get_memory_footprint(self, return_buffers: bool = True) -> int:
-        """Bytes of all parameters and, unless told otherwise, buffers."""
+        """Bytes of all parameters and, by default, buffers."""
         tensors = [*self.parameters(), *(self.buffers() if return_buffers else ())]
         return sum(tensor.nelement() * tensor.element_size() for tensor in tensors)
 
@@ -144,6 +145,7 @@ class HubModel(Kin):
         )
 
     def disable_input_require_grads(self) -> None:
+        """Undo `enable_input_require_grads`."""
         self._require_grads_hook.remove()
 
     # -- the hub's site ----------------------------------------------------------------------------------------------
@@ -158,6 +160,7 @@ class HubModel(Kin):
         cls._auto_class = auto_class if isinstance(auto_class, str) else auto_class.__name__
 
     def push_to_hub(self, repo_id: str, **options: object) -> None:
+        """Not supported: an error says how to upload a saved folder."""
         raise ConfigError(
             f"push_to_hub({repo_id!r}): models are not uploaded from here.",
             "Save into a folder, then upload it: huggingface_hub.upload_folder(repo_id=…, folder_path=…).",

@@ -1,7 +1,7 @@
 """The keywords of the hub's `from_pretrained` and `save_pretrained`: what each of them means here.
 
 Some say how to fetch files, some where the weights go. Some change nothing, because what they ask for is always so.
-Some ask for what cannot be done, and are refused by name rather than ignored.
+Some ask for what cannot be done, and are rejected with an error rather than ignored.
 """
 
 from __future__ import annotations

@@ -373,13 +373,16 @@ class SelfAttentionNames(nn.Module):
 
     @property
     def num_attention_heads(self) -> int:
+        """How many heads are left."""
         return len(self.heads)
 
     @property
     def all_head_size(self) -> int:
+        """The width of all heads that are left."""
         return len(self.heads) * self.attention_head_size
 
     def transpose_for_scores(self, x: Tensor) -> Tensor:
+        """transformers' name of `split_heads`."""
         return x.view(*x.shape[:-1], len(self.heads), self.attention_head_size).permute(0, 2, 1, 3)
 
     def dropout_now(self) -> float:
@@ -405,10 +408,12 @@ class LayerNames(nn.Module):
 
     @property
     def is_decoder(self) -> bool:
+        """Whether tokens see only those before them."""
         return self.attention.self.is_decoder
 
     @property
     def add_cross_attention(self) -> bool:
+        """Whether the layer attends to an encoder, too."""
         return hasattr(self, "crossattention")
 
 
@@ -417,6 +422,7 @@ class EncoderNames(nn.Module):
 
     @property
     def gradient_checkpointing(self) -> bool:
+        """Whether layers are computed again in the backward pass."""
         return self.checkpointing is not None
 
     @gradient_checkpointing.setter

@@ -279,7 +279,7 @@ ROUTES: list[AnyRoute] = [
           list[list[list[float]]], examples=_TEXTS, timed=True),
     Route("/embed_sparse", embed_sparse, "Sparse vectors over the vocabulary (SPLADE).", "text-embeddings-inference",
           schemas.EmbedSparseRequest, list[list[schemas.SparseValue]], examples=_TEXTS, timed=True),
-    Route("/similarity", tei_similarity, "How alike one sentence is to others.", "text-embeddings-inference",
+    Route("/similarity", tei_similarity, "How similar one sentence is to others.", "text-embeddings-inference",
           schemas.TeiSimilarityRequest, list[float], examples={
               "three": {"inputs": {"source_sentence": "A cat.", "sentences": ["A kitten.", "A car."]}}}, timed=True),
     Route("/v1/similarity", similarity, "Scores of texts with each other.", "Bertie", schemas.SimilarityRequest,

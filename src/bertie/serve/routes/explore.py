@@ -1,11 +1,12 @@
 """/explore/…: what the page asks about one text, and what it asks to be computed over a longer time.
 
-Every body names the text again: the server keeps the sessions used last, and opens others anew, so that a page goes on
+Every body names the text again: the server keeps the sessions used last, and opens others again, so that a page goes on
 after the server was restarted. Maps are bytes (`explore/page/queries.py`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -45,6 +46,10 @@ class Subject(Request, kw_only=True):
 
 class RowRequest(Subject, kw_only=True):
     row: Number = 0
+
+
+class LensRequest(RowRequest, kw_only=True):
+    first: Number = 0
 
 
 class ThumbnailsRequest(RowRequest, kw_only=True):
@@ -97,6 +102,7 @@ class ImportanceRequest(Subject, kw_only=True):
     content: str
     method: Literal["gradient", "leave_one_out"] = "gradient"
     of: Literal["heads", "layers", "feed_forward"] = "heads"
+    skip_bad: bool = False
 
 
 class ModelRequest(Request, kw_only=True):
@@ -220,6 +226,11 @@ async def explore_patching(call: Call, body: PatchingRequest) -> JobStarted:
     return _start(call, body, work)
 
 
+def _in_json(name: str, value: object, *, judged: bool) -> str:
+    said = name if value is ... else f'"{name}": {json.dumps(value, default=str)}'
+    return f"{said};" if judged else said
+
+
 async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
     """The file comes along as text and is read as one of its name would be."""
     name = Path(body.name.replace("\\", "/")).name
@@ -239,10 +250,12 @@ async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
                     task=session.task,
                     method=body.method,
                     of=body.of,
+                    skip_bad=body.skip_bad,
                     progress=lambda done, total: report(done, total, None),
                 )
             except BertieError as error:  # in the words of the one who sent the file
-                raise Refusal(422, "Validation", error.cause.replace(f"{folder}/", ""), remedy=error.remedy) from None
+                cause, remedy = error.said(_in_json)
+                raise Refusal(422, "Validation", cause.replace(f"{folder}/", ""), remedy=remedy) from None
         return queries.measured(found)
 
     return _start(call, body, work)
@@ -251,12 +264,13 @@ async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
 async def explore_job(call: Call, body: JobRequest) -> JobState:
     """How far a long computation is; its result, once, when it is done."""
     runners = [model.get("explore", ExploreRunner) for model in call.service.models.all]
-    found = (runner.jobs.find(body.job) for runner in runners if runner is not None)
-    job = next((one for one in found if one is not None), None)
-    if job is None:
+    found = ((runner.jobs, runner.jobs.find(body.job)) for runner in runners if runner is not None)
+    jobs, job = next(((jobs, job) for jobs, job in found if job is not None), (None, None))
+    if jobs is None or job is None:
         raise Refusal(404, "NotFound", "There is no such computation.", remedy="Start it again.")
     if body.cancel:
-        job.stopped = True
+        jobs.stop(job)
+        return JobState(job.done, job.total)
     if job.error is not None:
         raise job.error if is_told(job.error) else InferenceFailed(str(job.error))
     if job.stopped:
@@ -311,7 +325,7 @@ ROUTES: list[AnyRoute] = [
     ),
     _route("switch", _query("switch"), "The answer with parts of the model off.", SwitchRequest, _OFF),
     _route("walk", _query("walk"), "A token's way through the model.", WalkRequest, {**_ABOUT, "place": 1}),
-    _route("lens", _query("lens"), "What the model would say after each layer.", RowRequest, _ABOUT),
+    _route("lens", _query("lens"), "What the model would say after each layer.", LensRequest, _ABOUT),
     _route("drift", _query("drift"), "How far states are from their first and last.", RowRequest, _ABOUT),
     _route(
         "match",

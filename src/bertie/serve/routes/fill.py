@@ -56,7 +56,8 @@ async def fill(call: Call, body: schemas.FillRequest) -> schemas.Answer[msgspec.
                     f"Input {number} asks for the work of {plan.work} tokens; {longest} are allowed.",
                     "Send a shorter text or fewer masks; lower top_k, send fewer targets, or set joint to false.",
                 )
-            size = len(encode(tokenizer.decode(list(plan.tokens)))) + _CANDIDATE_BYTES
+            written = plan.text if plan.spans else tokenizer.decode(list(plan.tokens))
+            size = len(encode(written)) + _CANDIDATE_BYTES
             fillings = plan.fillings * (size + _TOKEN_BYTES * len(plan.places))
             found.append((plan, plan.candidates * size + fillings))
         return found

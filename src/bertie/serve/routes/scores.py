@@ -4,7 +4,7 @@ and /v1/next."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from typing import cast
 
@@ -28,12 +28,13 @@ from bertie.serve.schemas import as_item, as_list
 from bertie.serve.service import AnyRoute, Call, Route, text_size
 from bertie.serve.settings import Truncation
 from bertie.tasks.classify import Function, averaged, best_first, label_names, score_function, scores
-from bertie.tasks.rerank import Reranker
+from bertie.tasks.rerank import Reranker, is_colbert
 from bertie.tasks.similarity import unit
 
 Judged = tuple[Tensor, list[int]]  # [windows, labels] logits of a text, and the windows' weights
 
 _CHARACTER_BYTES = 6  # of JSON, at most
+_colbert = lru_cache(maxsize=64)(is_colbert)  # a look into a file
 
 
 class LogitsRunner:
@@ -167,6 +168,11 @@ async def _cosines(
 ) -> list[float]:
     """Query and documents each with the prompt that the checkpoint has for them."""
     runner = call.runner(model, "embed", EmbedRunner)
+    if _colbert(runner.embedder.loaded.folder):
+        raise invalid(
+            f"{model.name} is a ColBERT, which ranks by the vectors of all tokens; the server has one for each text. "
+            "Use bertie.rerank, or serve another reranker."
+        )
     how = partial(runner.rows, truncation=truncation, long=long, cuts=call.cuts)
     asked = await call.prepare([query], how, [query], prompt_name="query")
     rows = await call.prepare(texts, how, texts, prompt_name=runner.embedder.document_prompt_name)

@@ -109,7 +109,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def looks_like_sentences(lines: Iterable[str]) -> bool:
-    """Whether a file has a sentence to a line, as Google's format has, rather than a paragraph: few lines split."""
+    """Whether a file has one sentence per line, as Google's format has, rather than a paragraph: few lines split."""
     split = total = 0
     for line in islice((line for line in lines if line.strip()), _LINES_LOOKED_AT):
         total += 1

@@ -5,7 +5,7 @@
 
 A worker runs `function(item, *setup)`; the function's module is all it imports. Workers are new Pythons: a fork of a
 process that has threads, Rust's or a GPU's, may hang. They know this module and nothing of the program that was
-started: Python's own pools read that once more, and a script without `if __name__ == "__main__"` would begin anew in
+started: Python's own pools read that once more, and a script without `if __name__ == "__main__"` would start again in
 each of them. They are a process group of their own, which Ctrl-C on a terminal does not reach.
 
 A worker ends with its pipe: when the results are closed, when an error passes through here, and when this process is
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 _MOST = 8  # processes, where nobody says: more wait for the one that reads and writes
 _AHEAD = 2  # items that are under way or wait for their turn, for each worker
-_GRACE = 5.0  # seconds in which a worker that was told to end does
+_GRACE = 5.0  # seconds a worker has to end after it was asked to
 _PROGRAM = """\
 import sys
 sys.path[:] = sys.argv[2:]

@@ -58,7 +58,7 @@ class PairRules:
         whole_number("dupe_factor", self.dupe_factor, error=ConfigError)
         for name in ("short_seq_prob", "random_next"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{{{name}:is}} it takes a number from 0 to 1.", **{name: getattr(self, name)})
+                raise ConfigError(f"{{{name}:is}} it must be a number from 0 to 1.", **{name: getattr(self, name)})
 
 
 def document_pairs(

@@ -226,7 +226,7 @@ def _schemas(tools: Sequence[object] | None) -> list[object] | None:
     for tool in tools or ():
         if not isinstance(tool, Mapping):
             raise TokenizerTypeError(
-                f"A tool is of type {type(tool).__name__}; it takes a JSON schema as a dict.",
+                f"A tool is of type {type(tool).__name__}; it must be a JSON schema as a dict.",
                 "transformers.utils.get_json_schema(function) makes one of a function.",
             )
     return None if tools is None else list(tools)

@@ -51,7 +51,7 @@ def hub_class(is_fast: bool) -> type | None:
 
 @cache
 def both(ours: type, theirs: type) -> type:
-    """A class that says it is both. It is asked for its bases and its name only; calling it makes one of ours."""
+    """A class that says it is both. It is asked for its bases and its name only; calling it makes our tokenizer."""
     names = {name: getattr(ours, name) for name in ("from_pretrained", "__module__", "__doc__")}
     names["__new__"] = lambda cls, *args, **settings: ours(*args, **settings)
     return type(ours.__name__, (ours, theirs), names)
@@ -140,6 +140,7 @@ class HubInterface(ChatTemplates):
     # -- ids --
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many special tokens a text, or a pair, gets."""
         count: int = self._backend.num_special_tokens_to_add(pair)
         return count
 
@@ -294,10 +295,12 @@ class HubInterface(ChatTemplates):
 
     @property
     def vocab(self) -> dict[str, int]:
+        """Ids by token."""
         return self.get_vocab()
 
     @property
     def ids_to_tokens(self) -> dict[int, str]:
+        """Tokens by id."""
         return {index: token for token, index in self.get_vocab().items()}
 
     def _convert_id_to_token(self, index: int) -> str:  # transformers' whole-word collator asks for this one
@@ -305,6 +308,7 @@ class HubInterface(ChatTemplates):
 
     @property
     def added_tokens_encoder(self) -> dict[str, int]:
+        """Ids of added tokens, by token."""
         return self.get_added_vocab()
 
     @property
@@ -320,6 +324,7 @@ class HubInterface(ChatTemplates):
 
     @property
     def wordpiece_tokenizer(self) -> WordpieceTokenizer:
+        """The word-piece step alone, as transformers' slow tokenizer has it."""
         vocab = self._backend.get_vocab(with_added_tokens=False)
         limit = self._backend.model.max_input_chars_per_word
         return WordpieceTokenizer(vocab, self.unk_token or "[UNK]", limit)
@@ -337,6 +342,7 @@ class HubInterface(ChatTemplates):
 
     @property
     def decoder(self) -> Decoder | None:
+        """The decoder of the Rust tokenizer."""
         decoder: Decoder | None = self._backend.decoder
         return decoder
 
@@ -371,13 +377,15 @@ class HubInterface(ChatTemplates):
                     pad_to_multiple_of=pad_to_multiple_of,
                 )
 
-    # -- refused by name --
+    # -- not supported: rejected with an error that says so --
 
     def push_to_hub(self, *args: object, **settings: object) -> NoReturn:
+        """Not supported: an error says how to upload a saved folder."""
         raise TokenizerError("push_to_hub is not supported.", "Save, then upload the folder with huggingface_hub.")
 
     @classmethod
     def register_for_auto_class(cls, auto_class: object = "AutoTokenizer") -> NoReturn:
+        """Not supported: an error says so."""
         raise TokenizerError("register_for_auto_class is for code that is uploaded; Bertie's is installed.")
 
 

@@ -53,6 +53,7 @@ class BasicTokenizer:
         self.do_split_on_punc = do_split_on_punc
 
     def tokenize(self, text: str, never_split: Iterable[str] | None = None) -> list[str]:
+        """Words and punctuation marks, cleaned as BERT does before it cuts words into pieces."""
         kept = self.never_split | set(never_split or ())
         cleaned = (c for c in text if c not in "\0\ufffd" and not is_control(c))
         spaced = "".join(map(self._space, cleaned))
@@ -96,6 +97,7 @@ class WordpieceTokenizer:
         self.max_input_chars_per_word = max_input_chars_per_word
 
     def tokenize(self, text: str) -> list[str]:
+        """Pieces of words that white space separates."""
         tokens: list[str] = []
         for word in text.split():
             pieces = longest_pieces(word, self.vocab) if len(word) <= self.max_input_chars_per_word else None

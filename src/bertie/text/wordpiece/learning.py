@@ -59,11 +59,14 @@ def train_vocabulary(
 ) -> BertTokenizer:
     """A tokenizer whose vocabulary was learned from files (`Path`s; .gz and .xz too) or from an iterable of texts.
 
-    At most `vocab_size` tokens, special ones included; fewer when the text has no more pairs that occur
-    `min_frequency` times. `num_unused` tokens [unused0] … are kept free for later. The `limit_alphabet` most frequent
-    characters can be spelled, others become [UNK]. An iterable is read once and kept in a temporary file meanwhile.
-    `encoding` is that of files; `skip_bad` passes over lines that are not in it.
-    The text is gone through twice, for its letters (`processes` share that) and for its words; then pieces are merged.
+    `source` are the files or the texts. There will be at most `vocab_size` tokens, special ones included; fewer when
+    the text has no more pairs that occur `min_frequency` times. `num_unused` tokens [unused0] … are kept free for
+    later. The `limit_alphabet` most frequent characters can be spelled, others become [UNK]. An iterable is read once
+    and kept in a temporary file meanwhile.
+    `encoding` is that of files; `skip_bad` skips lines that are not in it.
+    `lowercase`, `strip_accents` and `tokenize_chinese_chars` say how text is normalized; the tokenizer keeps them and
+    `model_max_length`. `show_progress` shows a bar; `progress` is called with what is being done and how much of it.
+    The text is read twice, for its letters (`processes` share that) and for its words; then pieces are merged.
     """
     if isinstance(source, str):
         raise TokenizerError("train_vocabulary() was given one string.", "Pass a Path to a file, or a list of texts.")

@@ -72,7 +72,7 @@ class Frame:
 
     @classmethod
     def of(cls, row: WholeRow, tokens: tuple[int, int]) -> Frame | None:
-        """That of a row of texts of so many tokens; None where it is not of this shape."""
+        """That of a row of texts of this many tokens; None where it is not of this shape."""
         found = Layout.of(row.sequence_ids)
         ends = (0, found.a_start, found.a_end, found.b_start, found.b_end, found.length)
         sizes = [end - start for start, end in pairwise(ends)]

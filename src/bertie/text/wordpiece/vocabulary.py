@@ -25,12 +25,13 @@ MAX_FILE_BYTES = 512 * 2**20
 
 
 def read_vocabulary(path: str | Path) -> dict[str, int]:
-    """Token to id. A token on two lines keeps the later id, as on the hub; an empty line is the empty token.
+    """Token to id, from the file at `path`.
 
-    A byte-order mark at the start is no part of the first token.
+    A token on two lines keeps the later id, as on the hub; an empty line is the empty token. A
+    byte-order mark at the start is no part of the first token.
     """
     text = read_text(path)
-    lines = text.split("\n")  # universal newlines are done already; U+2028 and its kin are no line ends here
+    lines = text.split("\n")  # universal newlines are done already; U+2028 and the like are no line ends here
     if lines[-1] == "":
         lines.pop()
     if not lines:

@@ -4,7 +4,7 @@
     sentences    [sentences + 1]    where each sentence begins in ids
     documents    [documents + 1]    which sentence each document begins with
 
-Text comes a sentence to a line, as Google's pretraining takes it, or a paragraph to a line, which is split here; blank
+Text has one sentence per line, as Google's pretraining takes it, or one paragraph, which is split here; blank
 lines are between documents. Which of the two it is can be said, or is looked at (`lines="auto"`).
 """
 

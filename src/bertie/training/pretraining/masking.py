@@ -6,7 +6,7 @@ The rules are those of google-research/bert `create_pretraining_data.py`:
   most; [CLS], [SEP] and [PAD] never are;
 - 80 % of them become [MASK], 10 % a random token of the vocabulary, 10 % stay as they are;
 - with `whole_words` all pieces of a word are predicted or none: words are taken in random order, and one that would be
-  too many is passed over.
+  too many is skipped.
 
 **Ours**: a piece (##ing) right after a special token begins a word of its own; Google adds it to the word before the
 separator. And chance is a function of (key, position): every random number is a hash, so a sequence is masked the same

@@ -109,7 +109,7 @@ class Pretraining(TextObjective[PretrainingExample]):
 
 
 def word_loss(words: Tensor, labels: Tensor) -> Tensor:
-    """The sum of cross-entropies over masked words; of bfloat16 scores on a GPU by a kernel of ours."""
+    """The sum of cross-entropies over masked words; of bfloat16 scores on a GPU by our own kernel."""
     if words.is_cuda and words.dtype == torch.bfloat16:
         from bertie.engine.gpu.training.vocabulary_loss import cross_entropy_sum
 

@@ -2,7 +2,7 @@
 
 `make_pairs` makes the pairs of text/corpus/sentence_pairs.py, once, into a folder. A pair is two pieces of the
 corpus, so five numbers keep it; the ids stay where they are. Masking comes when a batch is made (masking.py):
-`masking="static"` masks an example the same way in every epoch, as Google's files do, "dynamic" anew each time.
+`masking="static"` masks an example the same way in every epoch, as Google's files do, "dynamic" differently each time.
 Chance is decided by (seed, pass, document) and (seed, epoch, index), so a build can be resumed, or shared by
 several processes, and the same seed makes the same bytes.
 """

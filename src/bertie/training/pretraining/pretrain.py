@@ -7,7 +7,7 @@
 
 The vocabulary is learned from the corpus unless one is given (or `model` has one). Two ways to train:
 
-- masked words alone (the default): documents cut into sequences, masked anew in every epoch;
+- masked words alone (the default): documents cut into sequences, masked again in every epoch;
 - with `nsp=True` as Google did it: pairs of segments, half of them random, masked once.
 
 What is made on the way (vocabulary, ids, pairs) is kept in `output/data` and found there again.
@@ -119,10 +119,19 @@ def pretrain(
     show: bool | None = None,
     command: str | None = None,
 ) -> Result:
-    """Pretrain a model on text files: a blank line between documents, a sentence or a paragraph to a line.
+    """Pretrain a model on text files: a blank line between documents, one sentence or paragraph per line.
 
-    With a `teacher` (a larger model with the same vocabulary) the new one learns from its predictions too; then its
-    vocabulary is the teacher's, and with `student_layers` it begins as so many of the teacher's layers.
+    - `corpus`, `dev`: one file or several; `.gz` and `.xz` too.
+    - `output`: the folder for the model and its report.
+    - `model`: a checkpoint to continue from, with its vocabulary.
+    - `teacher`: a larger model with the same vocabulary, from whose predictions the new model learns too;
+      `student_layers` starts from this many of its layers.
+    - `size`: of a new model: "tiny", "mini" (default), "small", "medium", "base" or "large".
+    - `settings`, `options`: `Settings` of the training, `PretrainOptions` of the data and the model.
+    - `resume`: continue the run in `output`.
+    - `device`: by default a GPU if PyTorch finds one.
+    - `show`: whether to print progress; by default on a terminal.
+    - `command`: what the report shows as the command that was run.
     """
     made, chosen = settings or PRETRAINING, options or PretrainOptions()
     if size is not None or chosen.size != PretrainOptions.size:
@@ -339,7 +348,7 @@ def _network(
                 )
             loaded = made.from_pretrained(model)
         fresh = tuple(str(one.message) for one in caught if issubclass(one.category, NewlyInitialized))
-        for one in caught:  # a head made anew is what training is for, and a note says so; the rest are warnings
+        for one in caught:  # a new head is what training is for, and a note says so; the rest are warnings
             if not issubclass(one.category, NewlyInitialized):
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         if options.max_length > loaded.config.max_input_length:

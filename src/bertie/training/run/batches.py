@@ -43,7 +43,7 @@ class Place:
 class Share:
     """What one process does in one step.
 
-    Every process has equally many micro-batches. Where there are fewer examples than those, some repeat an example and
+    Every process has the same number of micro-batches. Where there are fewer examples than those, some repeat one and
     say that they hold none (`num_examples` 0): their loss counts nothing.
     """
 

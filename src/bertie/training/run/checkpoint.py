@@ -131,7 +131,7 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def save(self, step: int, files: Mapping[str, Tensors], state: RunState, rng: list[RngState]) -> Path:
-        """Write a checkpoint and then let go of the oldest. When it fails, those before it are as they were."""
+        """Write a checkpoint and then delete the oldest. When it fails, those before it are as they were."""
         target = self.checkpoints / f"step-{step:08d}"
         if target.exists():
             if _damage(target) is None:
@@ -166,9 +166,9 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
         return steps - {None}
 
     def latest(self) -> Saved | None:
-        """The newest checkpoint that is whole; one that is damaged is passed over with a warning. None: there is none.
+        """The newest checkpoint that is whole; one that is damaged is skipped with a warning. None: there is none.
 
-        All of them damaged is an error: starting again in silence would be worse.
+        All of them damaged is an error: starting again silently would be worse.
         """
         damaged: list[str] = []
         for folder in self.found():

@@ -318,7 +318,7 @@ class Watch:
                 return  # the store is gone: torchrun is ending everything
             gone = self.who_is_gone()
             if gone and not self._ended.wait(_GRACE):
-                # A GPU collective waits for the dead for minutes. The checkpoint of the last save is whole.
+                # A GPU collective waits minutes for a process that died. The checkpoint of the last save is whole.
                 self.leave()
 
     def who_is_gone(self, *, wait: float = 0.0) -> list[int]:

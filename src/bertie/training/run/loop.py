@@ -59,8 +59,9 @@ def train(
 ) -> Result:
     """Train `objective.model` on `examples`; the best model on `dev` (or the last one) ends up in `output`.
 
-    `world` are the processes that train, by default those that torchrun started, or this one. `options`, which JSON can
-    hold, decide the run's numbers besides `settings`: it is not resumed under others.
+    `settings` are those of the run. `world` are the processes that train, by default those that torchrun started, or
+    this one. `resume` continues the run in `output`, `show` prints progress, and `notes` go into the report. `options`,
+    which JSON can hold, decide the run's numbers besides `settings`: a run is not resumed with others.
     """
     if world is None:
         with started_world(shard=settings.shard) as here:

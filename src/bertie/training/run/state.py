@@ -140,7 +140,7 @@ def resume_run(training: Training) -> None:
     remove_old_bests(training)
     if len(saved.rng) == training.world.size:
         set_rng_state(saved.rng[training.world.rank], training.device)
-    else:  # another number of processes: no generator can go on where it was
+    else:  # another number of processes: no generator can continue
         seed_everything(training.settings.seed + 1000003 * training.world.rank + 7919 * training.step)
 
 

@@ -85,7 +85,7 @@ def choice_examples(
     skip_bad: bool = False,
     columns: Columns | None = None,
 ) -> ChoiceExamples:
-    """From every layout that `read_choices` knows; all questions have equally many choices, and an answer."""
+    """From every layout that `read_choices` knows; all questions have the same number of choices, and an answer."""
     bad = BadRows(skip=skip_bad)
     questions: list[ChoiceQuestion] = []
     sources = sources_of(given, columns)

@@ -20,7 +20,7 @@ def command(source: str, destination: str, target: str, dtype: str) -> None:
     """Write the checkpoint SOURCE to the folder DESTINATION in another format.
 
     `hub` is config.json and model.safetensors, which Bertie and transformers read; `tf` is Google's layout,
-    bert_config.json and bert_model.ckpt, which google-research/bert reads. A vocabulary goes along.
+    bert_config.json and bert_model.ckpt, which google-research/bert reads. The vocabulary is written too.
     """
     from bertie.convert import convert
 

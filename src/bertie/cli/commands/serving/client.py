@@ -1,4 +1,4 @@
-"""`bertie client`: ask a server that runs: the same tasks, the same answers."""
+"""`bertie client`: use a running server: the same tasks, the same answers."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ Examples:
   bertie explore "The man went to the [MASK] to buy milk."
   bertie explore -m ./my-sentiment "A warm, funny film."
   bertie explore "She opened the door." "The room was empty." -o page.html
+  bertie explore "The man put on [MASK] hat." --patch "The woman put on [MASK] hat." -o page.html
 """
 TASKS = ("fill", "next", "classify", "tag", "answer", "choice", "embed")
 
@@ -38,6 +39,10 @@ TASKS = ("fill", "next", "classify", "tag", "answer", "choice", "embed")
     help=f"How the text is read: {', '.join(TASKS)}. [default: the checkpoint's own]",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write one HTML file instead of serving. [default: serve]")
+@click.option("--patch", metavar="TEXT", help="Another text, whose states are put into this one. [default: none]")
+@click.option(
+    "--importance", metavar="FILE", help="With -o: measure what this file needs of the model. [default: none]"
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free one]")
 @click.option("--no-browser", is_flag=True, help="Only say the address. [default: open it in your browser]")
 def command(
@@ -46,6 +51,8 @@ def command(
     chosen: Chosen,
     task: str | None,
     output: str | None,
+    patch: str | None,
+    importance: str | None,
     port: int,
     no_browser: bool,
 ) -> int:
@@ -55,7 +62,9 @@ def command(
     The page works without a network. TEXT may be followed by a SECOND one; more of them are choices.
     """
     if output is not None:
-        return _write(text, second, chosen, task, Path(output))
+        return _write(text, second, chosen, task, Path(output), patch, importance)
+    if importance is not None:
+        raise InputError("--importance goes with -o FILE.", "Leave it out, and choose the file in the page.")
     for package in NEEDED:
         if find_spec(package) is None:
             raise MissingExtra(package, "serve", "bertie explore without -o FILE")
@@ -70,7 +79,8 @@ def command(
     sock = bind(settings)
     from bertie.serve.run import serve  # with torch, which takes seconds: mistakes in what was asked are found before
 
-    said = [("text", text), *(("second", one) for one in second), ("task", task)]
+    said = [("text", text), *(("second", one) for one in second), ("task", task), ("otherText", patch)]
+    said += [] if patch is None else [("view", "patching")]
     link = urlencode([(name, value) for name, value in said if value is not None])
 
     def show(address: str) -> None:
@@ -89,7 +99,15 @@ def _choice(chosen: Chosen, task: str | None) -> ModelChoice:
     return ModelChoice("all-MiniLM-L6-v2" if task == "embed" else "bertie-mini", source, ("explore",))
 
 
-def _write(text: str | None, second: tuple[str, ...], chosen: Chosen, task: str | None, output: Path) -> int:
+def _write(
+    text: str | None,
+    second: tuple[str, ...],
+    chosen: Chosen,
+    task: str | None,
+    output: Path,
+    patch: str | None,
+    file: str | None,
+) -> int:
     if text is None:
         raise InputError("A page in a file needs a text.", "Write it after `bertie explore`.")
     from bertie.explore.page.saved import write_page  # with torch, as above
@@ -97,6 +115,9 @@ def _write(text: str | None, second: tuple[str, ...], chosen: Chosen, task: str 
     several = list(second) if len(second) > 1 or task == "choice" else None
     pair = second[0] if len(second) == 1 and several is None else several
     session = bertie.explore.open_session(text, pair, task=task, **chosen.settings)
-    size = write_page(session, output)
+    model, task = session.reading.loaded, session.task
+    other = None if patch is None else bertie.explore.open_session(patch, pair, model=model, task=task)
+    measured = None if file is None else bertie.explore.importance(file, model=model, task=task)
+    size = write_page(session, output, other=other, importance=measured)
     click.echo(f"{output}: {size / 1e6:.2f} MB, opens in any browser.")
     return 0

@@ -1,4 +1,4 @@
-"""`bertie serve`: models behind HTTP: OpenAI's and other servers' routes, and a page to try."""
+"""`bertie serve`: serve models over HTTP, with OpenAI's and other servers' routes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
 @click.option(
     "--drain-seconds", type=click.FloatRange(0), default=25.0, show_default=True, help="To finish in, at the end."
 )
-@click.option("--api-key-file", metavar="FILE", help="API keys, one to a line; or set BERTIE_API_KEYS. [default: open]")
+@click.option("--api-key-file", metavar="FILE", help="API keys, one per line; or set BERTIE_API_KEYS. [default: open]")
 @click.option(
     "--admin-key-file",
     metavar="FILE",

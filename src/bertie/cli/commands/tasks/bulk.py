@@ -1,8 +1,9 @@
-"""`bertie bulk`: such answers for every row of many files, on one machine or a Ray cluster."""
+"""`bertie bulk`: the same answers for every row of many files, on one machine or a Ray cluster."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ def _job_options(function: Callable[..., object]) -> Callable[..., object]:
             "--workers",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Processes on this machine, or at most on Ray. [default: one, or one to a GPU; on Ray what fits]",
+            help="Processes on this machine, or at most on Ray. [default: one, or one per GPU; on Ray as many as fit]",
         ),
         click.option(
             "--ray", metavar="ADDRESS", help="Use a Ray cluster: auto on one of its machines, or its address."
@@ -168,7 +169,7 @@ _task(
 def _run(task: str, chosen: Chosen, values: dict[str, Any]) -> int:
     from bertie.bulk import prepare, run  # with torch, which help does without
 
-    plan, as_json, strict = values.pop("plan"), values.pop("as_json"), values["strict"]
+    plan, as_json = values.pop("plan"), values.pop("as_json")
     job = {name: values.pop(name) for name in _JOB}
     how = {name: values.pop(name) for name in _RUN}
     prepared = prepare(
@@ -190,7 +191,7 @@ def _run(task: str, chosen: Chosen, values: dict[str, Any]) -> int:
     if as_json:
         click.echo(json.dumps(asdict(report)))
     else:
-        _say_end(report, strict=strict)
+        _say_end(report)
     return 3 if report.set_aside else 0
 
 
@@ -202,13 +203,13 @@ def _say_plan(prepared: Prepared, *, as_json: bool) -> None:
         "reads": ", ".join(map(repr, job.columns)),
         "files": f"{len(job.files):,}, {sum(file.size for file in job.files):,} bytes",
         "rows": f"about {job.rows:,}",
-        "pieces": f"{len(job.pieces):,} of {job.piece_rows:,} rows",
-        "done": f"{len(prepared.state.done):,} pieces, {prepared.rows_done:,} rows",
-        "left": f"{len(prepared.left):,} pieces, about {prepared.rows_left:,} rows",
+        "pieces": f"{len(job.pieces):,} of {min(job.piece_rows, job.rows):,} rows",
+        "done": f"{_many(len(prepared.state.done), 'piece')}, {_many(prepared.rows_done, 'row')}",
+        "left": f"{_many(len(prepared.left), 'piece')}, about {_many(prepared.rows_left, 'row')}",
         "output": prepared.output,
     }
     if prepared.part_bytes:
-        plan = {**plan, "a file has": f"about {prepared.part_bytes / 2**20:,.0f} MB"}
+        plan = {**plan, "a file has": f"about {math.ceil(prepared.part_bytes / 2**20):,} MB"}
     if as_json:
         click.echo(json.dumps(plan))
         return
@@ -221,32 +222,41 @@ def _say_begin(prepared: Prepared) -> None:
     if not left:
         click.echo("Nothing is left to do: the job was finished before.", err=True)
     elif not prepared.is_new:
-        click.echo(f"The job goes on: {pieces - left:,} of {pieces:,} pieces are done.", err=True)
+        click.echo(f"The job goes on: {pieces - left:,} of {_many(pieces, 'piece')} are done.", err=True)
     else:
-        click.echo(f"{len(prepared.job.files):,} files, about {prepared.job.rows:,} rows, {pieces:,} pieces.", err=True)
+        counts = _many(len(prepared.job.files), "file"), _many(prepared.job.rows, "row"), _many(pieces, "piece")
+        click.echo("{}, about {}, {}.".format(*counts), err=True)
 
 
 def _say_stopped(report: BulkReport) -> None:
-    click.echo(
-        f"\n{report.pieces_done:,} of {report.pieces:,} pieces are done. Run the same command again to go on.", err=True
-    )
+    done = f"{report.pieces_done:,} of {_many(report.pieces, 'piece')} are done"
+    click.echo(f"\n{done}. Run the same command again to go on.", err=True)
 
 
-def _say_end(report: BulkReport, *, strict: bool) -> None:
-    click.echo(f"{report.rows:,} rows in {report.pieces_done:,} files in {report.output}")
+def _say_end(report: BulkReport) -> None:
+    click.echo(f"{_many(report.rows, 'row')} in {_many(report.pieces_done, 'file')} in {report.output}")
     if report.computed:
         cost = "" if report.cost_per_million is None else f", {report.cost_per_million:,.2f} per million rows"
         click.echo(f"{report.rows_per_second:,.0f} rows/s, {report.tokens_per_second:,.0f} tokens/s{cost}")
     if report.errors:
-        click.echo(f"{_note()} {report.errors:,} rows could not be answered; their column 'error' says why.", err=True)
+        errors = _many(report.errors, "row")
+        click.echo(f"{_note()} {errors} could not be answered: see the column 'error'.", err=True)
     if report.truncated:
-        click.echo(f"{_note()} {report.truncated:,} texts were longer than the model and cut: see --long.", err=True)
+        cut = _many(report.truncated, "text")
+        click.echo(f"{_note()} {cut} did not fit the model and lost their ends: see --long.", err=True)
     for piece, reason in report.set_aside.items():
         click.echo(f"{click.style('set aside:', fg='red')} {piece}: {reason}", err=True)
     if report.set_aside:
-        click.echo(
-            f"{len(report.set_aside):,} pieces were set aside. Run the same command to try them again.", err=True
-        )
+        aside = _many(len(report.set_aside), "piece")
+        click.echo(f"{aside} could not be done. Run the same command to try again.", err=True)
+
+
+def _many(count: int, what: str) -> str:
+    """
+    >>> _many(1, "row"), _many(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _note() -> str:

@@ -85,13 +85,17 @@ def command(
     if vectors is not None:
         if chosen.model is None:
             raise InputError("{vectors} needs a model that has them.", "Name one: --model bge-m3.", vectors=vectors)
-        other = {"pooling": pooling, "normalize": normalize, "truncate_dim": truncate_dim, "prompt_name": prompt_name,
-                 "prompt": prompt, "precision": None if precision == "float32" else precision}  # fmt: skip
+        other = {
+            "pooling": pooling, "normalize": normalize, "truncate_dim": truncate_dim, "prompt": prompt,
+            "prompt_name": None if prompt_name in ("query", "document") else prompt_name,
+            "precision": None if precision == "float32" else precision,
+        }  # fmt: skip
         for name, value in other.items():
             if value is not None:
                 both = {"vectors": vectors, name: value}
                 raise InputError(f"{{{name}}} does not go with {{vectors}}.", "Leave one of them out.", **both)
-        represent = tasks.Representer(**chosen.settings, vectors=listed(vectors), long=long)
+        query = prompt_name == "query"
+        represent = tasks.Representer(**chosen.settings, vectors=listed(vectors), query=query, long=long)
         out.emit(beside(given.read(), represent.stream), *REPRESENTED)
         return
     embedder = tasks.Embedder(

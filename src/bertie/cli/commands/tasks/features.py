@@ -15,7 +15,7 @@ EXAMPLES = """\b
 Examples:
   bertie features "Who? ||| Ada." --format jsonl
   bertie features -f texts.txt --layers -1,-2 -o out.jsonl
-  bertie features -m ./my-bert -f texts.txt -o out.jsonl
+  bertie features -m ./my-bert -f texts.txt -o my-features.jsonl
 """
 
 
@@ -40,5 +40,5 @@ def layer_numbers(layers: str | None) -> list[int] | None:
         return None if layers is None else [int(part) for part in layers.split(",") if part.strip()]
     except ValueError:
         raise InputError(
-            f"--layers is {layers!r}; it takes whole numbers with commas.", "Write it like --layers -1,-2."
+            f"--layers is {layers!r}; it must be whole numbers separated by commas.", "Write it like --layers -1,-2."
         ) from None

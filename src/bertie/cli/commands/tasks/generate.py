@@ -1,4 +1,4 @@
-"""`bertie generate`: go on from a prompt, with a decoder."""
+"""`bertie generate`: continue a prompt, with a decoder."""
 
 from __future__ import annotations
 
@@ -25,16 +25,20 @@ Examples:
 @click.option(
     "--max-new-tokens", type=click.IntRange(min=1), default=20, show_default=True, help="Most tokens to write."
 )
-@click.option("--num-beams", type=click.IntRange(min=1), default=1, show_default=True, help="Texts kept side by side.")
+@click.option("--num-beams", type=click.IntRange(min=1), default=1, show_default=True, help="Beams of the search.")
 @click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="Texts to give for a prompt.")
-@click.option("--sample", is_flag=True, help="Draw by chance instead of taking the likeliest token.")
+@click.option("--sample", is_flag=True, help="Sample instead of taking the most likely token.")
 @click.option("--seed", type=int, help="With --sample: the same seed draws the same text. [default: another each time]")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="With --sample: lower is tamer.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="With --sample: lower is safer.")
 @click.option(
-    "--top-k", type=click.IntRange(min=0), default=50, show_default=True, help="With --sample: of the K likeliest."
+    "--top-k", type=click.IntRange(min=0), default=50, show_default=True, help="With --sample: from the K likeliest."
 )
 @click.option(
-    "--top-p", type=float, default=1.0, show_default=True, help="With --sample: of the likeliest that make up P."
+    "--top-p",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="With --sample: from the likeliest that make up P.",
 )
 @click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="More than 1 repeats less.")
 @click.option("--force", is_flag=True, help="Run a checkpoint that is not a decoder as one.")
@@ -54,7 +58,7 @@ def command(
     force: bool,
     out: Out,
 ) -> None:
-    """Go on from every PROMPT, with a checkpoint that was trained as a decoder."""
+    """Continue every PROMPT, with a checkpoint that was trained as a decoder."""
     if sample and num_beams > 1:
         raise InputError("--sample and --num-beams were both given.", "Draw one text, or search for the likeliest.")
     task = tasks.TextGenerator(

@@ -35,13 +35,14 @@ Examples:
 
 @click.command("index", epilog=EXAMPLES)
 @click.argument("corpus", nargs=-1, required=True, metavar="CORPUS...")
-@single_option(
-    "-o", "--output", required=True, metavar="FOLDER", shown="Folder of the index: new, or one to go on with."
-)
+@single_option("-o", "--output", required=True, metavar="FOLDER", shown="Folder of the index: new, or one to continue.")
 @click.option("--add", is_flag=True, help="Add the texts to the index that is in the folder.")
 @click.option("--column", metavar="NAME", help="Column of the text. [default: found by its name]")
 @click.option(
     "--id-column", metavar="NAME", help="Column of the ids. [default: found by its name, or rows are numbered]"
+)
+@click.option(
+    "--vector-column", metavar="NAME", help="Column of vectors that are there already, as `bertie bulk embed` has them."
 )
 @click.option(
     "--input-format",
@@ -50,14 +51,14 @@ Examples:
 )
 @encoding_option
 @delimiter_option
-@click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be read, and count them.")
+@click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be read, and count them.")
 @model_options(default=DEFAULT_MODEL)
 @click.option(
     "--store",
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="Type of the stored vectors; float16 takes half the room.",
+    help="Type of the stored vectors; float16 takes half the space.",
 )
 @long_option("truncate")
 def command(
@@ -66,6 +67,7 @@ def command(
     add: bool,
     column: str | None,
     id_column: str | None,
+    vector_column: str | None,
     input_format: str | None,
     encoding: str,
     delimiter: str | None,
@@ -76,18 +78,18 @@ def command(
 ) -> None:
     """Embed the texts of the files CORPUS into a folder that `bertie search` answers from.
 
-    Stopped and started again with the same arguments, it goes on where it was.
+    Stopped and started again with the same arguments, it continues where it stopped.
     """
     rows = joined_rows(open_files(corpus, input_format, skip_bad=skip_bad, encoding=encoding, delimiter=delimiter))
     started = time.perf_counter()
     with _left_as_it_was(Path(output)) as held:
         if add:
             index = bertie.Index.open(output, **chosen.settings, partial=True)
-            index.add(rows, text_column=column, id_column=id_column, skip_bad=skip_bad)
+            index.add(rows, text_column=column, id_column=id_column, vector_column=vector_column, skip_bad=skip_bad)
         else:
             index = bertie.build_index(
-                rows, output, **chosen.settings, text_column=column, id_column=id_column, store=store, long=long,
-                skip_bad=skip_bad,
+                rows, output, **chosen.settings, text_column=column, id_column=id_column, vector_column=vector_column,
+                store=store, long=long, skip_bad=skip_bad,
             )  # fmt: skip
         if not len(index):
             raise DataError(f"{rows.name}: there is nothing in it to index.", "Give a file with at least one text.")

@@ -1,4 +1,4 @@
-"""`bertie similarity`: how alike texts are."""
+"""`bertie similarity`: how similar texts are."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BEST_PAIRS = 20
 @click.option(
     "--function",
     type=click.Choice(["cosine", "dot", "euclidean", "manhattan"]),
-    help="What is computed; distances are negative, so that more is more alike. [default: the model's own, or cosine]",
+    help="What is computed; distances are negative: larger is more similar. [default: the model's own, or cosine]",
 )
 @long_option("truncate")
 @output_options
@@ -55,7 +55,7 @@ def command(
     long: str,
     out: Out,
 ) -> None:
-    """Say how alike TEXTs are, every one with every other, or pair by pair with --pairs."""
+    """Show how similar TEXTs are: each with every other, or row by row with --pairs."""
     embedder = tasks.Embedder(**chosen.settings)
     function = function or embedder.similarity_fn_name
     if pairs or columns:
@@ -94,7 +94,7 @@ def _matrix(texts: list[str], scores: list[list[float]]) -> RenderableType:
         made = table("score", "text")
         for score, a, b in best:
             made.add_row(scored(score), Text("\n").join([clipped(texts[b]), clipped(texts[a])]))
-        return Group(Text(f"the {len(best)} most alike pairs of {count} texts", style="bold"), made)
+        return Group(Text(f"the {len(best)} most similar pairs of {count} texts", style="bold"), made)
     # Beside more columns than this a text would be a tower of words; it goes above them.
     is_legend = count > 4
     made = table("", *([] if is_legend else ["text"]), *map(str, range(1, count + 1)))

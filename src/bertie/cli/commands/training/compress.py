@@ -8,7 +8,7 @@ import click
 
 import bertie
 from bertie import training
-from bertie.cli.support.options import columns_option, delimiter_option, encoding_option
+from bertie.cli.support.options import columns_option, delimiter_option, encoding_option, files_option
 from bertie.cli.support.training_options import command_line
 
 EXAMPLES = """\b
@@ -22,14 +22,14 @@ Examples:
 @click.option("-m", "--model", metavar="MODEL", required=True, help="Folder or hub name.")
 @click.option("-o", "--output", metavar="DIR", required=True, type=click.Path(), help="A new folder.")
 @click.option("--task", metavar="NAME", help="A task of finetune, embed or fill. Needed for a target.")
-@click.option("--data", metavar="FILE", multiple=True, help="Rows to judge by. Needed for a target.")
+@files_option("--data", shown="Rows to judge by. Needed for a target.")
 @click.option("--speedup", type=float, metavar="X", help="Target: so many times as fast. [default: none]")
 @click.option("--size", type=float, metavar="X", help="Target: this share of the parameters. [default: none]")
 @click.option("--keep", type=float, metavar="X", help="Target: fastest with this share of the score. [default: none]")
 @click.option("--on", metavar="ENGINE", default="cpu", show_default=True, help="Where: cpu, cpu-int8, cuda.")
-@click.option("--train", metavar="FILE", multiple=True, help="Rows to choose by and to learn from. [default: none]")
+@files_option("--train", shown="Rows to choose by and to learn from. [default: none]")
 @click.option("--epochs", type=float, metavar="X", help="Times through --train; 0 only chooses by it. [default: 1]")
-@click.option("--vocab-from", metavar="FILE", multiple=True, help="Keep only tokens of these texts. [default: all]")
+@files_option("--vocab-from", shown="Keep only tokens of these texts. [default: all]")
 @click.option("--positions", type=int, metavar="N", help="Keep only the first N positions. [default: all]")
 @click.option("--dense", is_flag=True, help="Write plain sizes with zeros, for other programs.")
 @click.option("--frontier", is_flag=True, help="Write every model that is tried, in folders of DIR.")

@@ -13,6 +13,7 @@ from bertie.cli.support.options import (
     columns_option,
     delimiter_option,
     encoding_option,
+    files_option,
     listed,
     with_options,
 )
@@ -94,8 +95,8 @@ def command() -> None:
 def _data_options(task: str) -> list[Callable[[Any], Any]]:
     """What the files hold, as far as it concerns this task."""
     options = [
-        click.option("--train", metavar="FILE", multiple=True, required=True, help="Training data; may be repeated."),
-        click.option("--dev", metavar="FILE", multiple=True, help="Data to judge by, and to choose the best model."),
+        files_option("--train", required=True, shown="Training data; may be repeated."),
+        files_option("--dev", shown="Data to judge by, and to choose the best model."),
         click.option("-m", "--model", metavar="MODEL", help=f"Folder or hub name. [default: {DEFAULT_MODEL}]"),
     ]
     if task not in ("answer", "tag", "choice"):
@@ -107,7 +108,7 @@ def _data_options(task: str) -> list[Callable[[Any], Any]]:
         click.option("--input-format", metavar="FORMAT", help="Format of the files. [default: by their endings]"),
         encoding_option,
         delimiter_option,
-        click.option("--skip-bad", is_flag=True, help="Pass over rows that cannot be used, and count them."),
+        click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be used, and count them."),
         number("--max-length", shown=f"Longest text in tokens. [default: {_LENGTHS.get(task, _OWN_LENGTH)}]"),
         click.option("--metric", "best_metric", metavar="NAME", help=_metric_help(task)),
         number("--dev-share", metavar="X", default=0.0, shown="Share of the training data to hold out for dev."),

@@ -1,4 +1,4 @@
-"""`bertie pretrain`: a new BERT from raw text, or more of it for an old one."""
+"""`bertie pretrain`: make a BERT from raw text, or train one further."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertie import training
-from bertie.cli.support.options import choice_option, encoding_option
+from bertie.cli.support.options import choice_option, encoding_option, files_option
 from bertie.cli.support.training_help import SCREEN, SectionedCommand
 from bertie.cli.support.training_options import (
     command_line,
@@ -37,8 +37,8 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 
 @click.command("pretrain", cls=SectionedCommand, epilog=EXAMPLES, context_settings=SCREEN)
 @click.argument("more", nargs=-1, metavar="[FILE]...")
-@click.option("--corpus", metavar="FILE", multiple=True, help="Text to learn from (.gz, .xz too). Needed; may be many.")
-@click.option("--dev", metavar="FILE", multiple=True, help="Text to judge by. [default: a share of the corpus]")
+@files_option("--corpus", shown="Text to learn from (.gz, .xz too). Needed; may be many.")
+@files_option("--dev", shown="Text to judge by. [default: a share of the corpus]")
 @number("--dev-share", metavar="X", default=0.01, shown="That share; at most 2000 sequences.")
 @click.option("-m", "--model", metavar="MODEL", help="Go on from this checkpoint. [default: a new model]")
 @choice_option(
@@ -59,14 +59,14 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
     shown="What a line is: sentences, paragraphs, or auto: it is looked at. Blank lines are between documents.",
 )  # fmt: skip
 @encoding_option
-@click.option("--skip-bad", is_flag=True, help="Pass over lines that cannot be read, and count them.")
+@click.option("--skip-bad", is_flag=True, help="Skip lines that cannot be read, and count them.")
 @number("--processes", shown="That prepare the text. [default: one for each core, 8 at most, from 20 MB on]")
 @number("--mask-probability", metavar="X", default=0.15, shown="Share of words to predict.")
 @number("--max-predictions", shown="To a sequence. [default: no limit]")
 @click.option("--whole-words", is_flag=True, help="Mask all pieces of a word, or none.")
 @choice_option(
     "--masking", "static", "dynamic", metavar="KIND",
-    shown="static: once; dynamic: anew in every epoch. [default: static with --nsp, else dynamic]",
+    shown="static: once; dynamic: again in every epoch. [default: static with --nsp, else dynamic]",
 )  # fmt: skip
 @number("--dupe-factor", default=10, shown="--nsp: times through the text to make pairs.")
 @number("--short-seq-prob", metavar="X", default=0.1, shown="--nsp: share of short pairs.")

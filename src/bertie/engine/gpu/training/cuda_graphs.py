@@ -4,7 +4,7 @@ A step of BERT-base is some six hundred kernels, and a host that launches them f
 GPU takes to run them; for a small batch, many times as long. So batches are filled up to round numbers (by one token in
 128 at most, or in 8 where the GPU would wait anyway), and once a `Form` of batch has come twice, both passes over it
 are recorded and from then on replayed. Launched or replayed, the same kernels run over the same shapes: the bits are
-the same, and a resumed run, which has to record anew, goes on as if it had never stopped.
+the same, and a resumed run, which has to record again, continues as if it had never stopped.
 
 What recordings share, so that many of them cost no more memory than one:
 - their memory pool. What a forward pass keeps is there until its backward pass is done, so there can be one at a time:

@@ -1,7 +1,8 @@
 """The embeddings of a packed batch for training: three look-ups, LayerNorm and dropout in one pass, and one back.
 
 Nothing is kept for the way back but the ids and a seed: what was normalised is looked up again, which is as quick as
-reading it. The gradient of words is PyTorch's own, sorted by id; those of positions and segments are a product.
+reading it. The gradient of words is PyTorch's own, sorted by id; those of positions and segments are a product. A model
+without segments has one of zeros here, and where embeddings are narrower than the layers, PyTorch's product follows.
 """
 
 from __future__ import annotations
@@ -112,10 +113,9 @@ class FusedEmbeddings:
 
     @classmethod
     def takes(cls, module: BertEmbeddings) -> bool:
-        """Whether these are BERT's: three tables and a norm, every row of which is trained."""
-        segments, padding = module.token_type_embeddings, module.position_embeddings.padding_idx
-        few = segments is not None and segments.num_embeddings <= cls.MOST_SEGMENTS
-        return few and module.project is None and padding is None
+        """Whether there are no more segments than a product can have."""
+        segments = module.token_type_embeddings
+        return segments is None or segments.num_embeddings <= cls.MOST_SEGMENTS
 
     def forward(
         self,
@@ -136,18 +136,22 @@ class FusedEmbeddings:
         seed = None
         if drop:
             seed = to_device(torch.randint(2**31 - 1, (1,), dtype=torch.int32).numpy(), input_ids.device)
-        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        tables = (module.word_embeddings, module.position_embeddings, module.token_type_embeddings)
-        weights = [table.weight for table in tables if table is not None]  # all three: `takes` was asked
+        words, places, segments = module.word_embeddings, module.position_embeddings, module.token_type_embeddings
+        types = torch.zeros_like(input_ids) if token_type_ids is None or segments is None else token_type_ids
+        of_types = words.weight.new_zeros(1, words.embedding_dim) if segments is None else segments.weight
         norm = module.LayerNorm
-        return apply(
-            _Embed, input_ids, position_ids, types, *weights, norm.weight, norm.bias, norm.eps, drop, seed, self.dtype,
-            module.word_embeddings.padding_idx,
+        normalised = apply(
+            _Embed, input_ids, position_ids, types, words.weight, places.weight, of_types, norm.weight, norm.bias,
+            norm.eps, drop, seed, self.dtype, (words.padding_idx, places.padding_idx),
         )  # fmt: skip
+        return normalised if module.project is None else module.project(normalised)
+
+
+Padding = tuple[int | None, int | None]  # the word and the position without a gradient
 
 
 class _EmbedContext(Context, Protocol):
-    given: tuple[float, float, Tensor | None, int | None]  # ε, dropout, its seed, the word without a gradient
+    given: tuple[float, float, Tensor | None, Padding]  # ε, dropout, its seed
 
 
 class _Embed(torch.autograd.Function):
@@ -155,7 +159,7 @@ class _Embed(torch.autograd.Function):
     def forward(
         ctx: _EmbedContext, ids: Tensor, positions: Tensor, types: Tensor, words: Tensor, places: Tensor,
         segments: Tensor, gamma: Tensor, beta: Tensor, eps: float, drop: float, seed: Tensor | None, half: torch.dtype,
-        padding: int | None,
+        padding: Padding,
     ) -> Tensor:  # fmt: skip
         tokens, width = len(ids), words.shape[1]
         rows, warps = rows_and_warps(width)
@@ -192,10 +196,10 @@ class _Embed(torch.autograd.Function):
             {"DROPS": drop > 0, "ROWS": 1, "STEPS": block_rows(tokens), "COLUMNS": next_power_of_2(width)},
             num_warps=4 if width <= 1024 else 8,
         )  # fmt: skip
-        of_words = torch.ops.aten.embedding_dense_backward(
-            of_sum, ids, len(words), -1 if padding is None else padding, False
-        )
+        word, place = (-1 if row is None else row for row in padding)
+        of_words = torch.ops.aten.embedding_dense_backward(of_sum, ids, len(words), word, False)
         of_places, of_segments = _small_tables(of_sum, (positions, types), (len(places), len(segments)))
+        of_places[place : place + 1] = 0  # no row for -1
         of_gamma, of_beta = sums.total()[0].chunk(2)
         return None, None, None, of_words, of_places, of_segments, of_gamma, of_beta, *[None] * 5
 

@@ -429,7 +429,7 @@ def attention_backward(
 ) -> None:
     """Into `out` the gradient of `[tokens, 3·N·H]` from that of the context `[tokens, N·H]`, for the plan's texts.
 
-    Those are the ones that fit into a tile of it whole; pieces of longer ones are passed over. Into `column_sums`
+    Those are the ones that fit into a tile of it whole; pieces of longer ones are skipped. Into `column_sums`
     `[programs, 3·N·H]` goes what a program's rows add up to.
     """
     width = qkv.shape[1] // 3
