@@ -56,7 +56,6 @@ class Middleware:
         self._hosts = Hosts(settings.host, settings.allowed_hosts)
         self._rates = Rates(settings.limits.rate, service.rate_buckets)
         self._bodies = Bodies(settings.limits)
-        self._at_work = 0  # requests whose body is here
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -127,7 +126,7 @@ class Middleware:
         if service.draining and call.path not in _ALWAYS:
             raise unhealthy("The server is shutting down.")
         most = 2 * service.settings.limits.queue_requests
-        if self._at_work > most and call.path not in _ALWAYS:
+        if service.at_work > most and call.path not in _ALWAYS:
             raise overloaded(f"Server is overloaded: {most} requests are under way.", retry_after=1)
         self._check_key(call, headers)
         if call.method == "HEAD":  # uvicorn leaves the body out, by its own scope
@@ -142,11 +141,11 @@ class Middleware:
         self._rates.check(call.key or call.client)
         try:
             call.body = await self._bodies.read(receive, headers.get(b"content-length", b""), call, cycle)
-            self._at_work += 1
+            service.at_work += 1
             try:
                 return await self._work(scope, send, call, headers, cycle, route)
             finally:
-                self._at_work -= 1
+                service.at_work -= 1
         finally:
             self._bodies.forget(call)
 

@@ -114,7 +114,11 @@ class _Processes:
             os.close(self._tell)
 
     def _stop(self, *_: object) -> None:
+        """Pass a signal on to the fronts: the first drains them, the second ends them."""
         self._stops += 1
+        if self._stops <= 2:
+            for child in self._fronts:
+                child.send(signal.SIGTERM)
 
     def _listen(self) -> None:
         """What children say, for a moment at most."""
@@ -129,20 +133,18 @@ class _Processes:
 
     def _end(self) -> int:
         """Fronts first: they still need the engines."""
+        for one in self._sockets:  # or whoever connects after a front has ended would wait for it
+            one.close()
         ends = time.monotonic() + self._settings.drain_seconds + _SPARE_SECONDS
-        passed_on = 0
         while any(not child.has_ended() for child in self._fronts) and time.monotonic() < ends:
-            if passed_on < min(self._stops, 2):
-                passed_on += 1
-                for child in self._fronts:
-                    child.send(signal.SIGTERM)
             time.sleep(_LOOK_SECONDS)
         for child in self._engines:
             child.send(signal.SIGUSR1)
         ends = time.monotonic() + _SPARE_SECONDS
         while any(not child.has_ended() for child in self._engines) and time.monotonic() < ends:
             time.sleep(_LOOK_SECONDS)
-        return 0 if all(child.code == 0 for child in self._fronts) else 1
+        good = (0, -signal.SIGTERM, None)  # one that was still starting had accepted nothing
+        return 0 if all(child.code in good for child in self._fronts) else 1
 
     # -- in the children --------------------------------------------------------------------------------------------
 

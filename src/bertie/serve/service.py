@@ -86,6 +86,7 @@ class Service:
         self.traces: Traces | None = None
         self.draining = False
         self.in_flight = 0
+        self.at_work = 0  # requests whose body is here, and that were not refused
         self.failure: Exception | None = None  # why the models could not be loaded
         self.lost_device = False  # the process has to be replaced
         self.stopped = False
