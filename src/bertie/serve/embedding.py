@@ -32,7 +32,7 @@ _WITHOUT_LIMIT = 1 << 30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbedRows(Sequence["EmbedRows"]):
-    """Rows end to end: one to a text, whose first `skipped` tokens do not count, or those of `pieces`.
+    """Rows end to end: one per text, whose first `skipped` tokens do not count, or those of `pieces`.
 
     `raw`: without the checkpoint's own normalising.
     """

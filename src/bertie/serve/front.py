@@ -1,9 +1,9 @@
-"""A front process's view of the engines: their models, and how rows and requests get there and back.
+"""A front process's view of the engines: their models, and how rows and requests reach them.
 
 A front speaks HTTP, checks requests, and answers what it can by itself: for the routes that embed it makes rows, puts
 them into memory that it shares with an engine, and encodes the vectors that come back (`RemoteQueue`). Every other
 request goes to an engine whole (`Engines.forward`). Work goes to the engine with the least to do. When an engine ends,
-what it had is given to another one, once, or told to try again; the front connects anew as soon as it is back.
+what it had is given to another one, once, or told to try again; the front connects again as soon as it is back.
 """
 
 from __future__ import annotations
