@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import serve_device
 from benchmarks.load import Load, OneClient, post, run_load, texts_of
 from benchmarks.machine import describe, save_result
 
@@ -69,11 +70,20 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--save", action="store_true", help="write results/serve-DATE.json")
+    parser.add_argument("--device", help="another than the CPU: benchmarks/serve_device.py, and the options below")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
+    parser.add_argument("--processes", type=int, default=4, help="that make the load")
+    parser.add_argument("--fronts", type=int, default=0, help="of the server; its own choice by default")
+    parser.add_argument("--base", help="a BERT-base for paragraphs")
+    parser.add_argument("--no-plain", action="store_true", help="leave out the plain server")
     arguments = parser.parse_args()
     from bertie.running.open import default_embedding_model
     from bertie.tasks.embed import Embedder
 
     folder = str(arguments.model or default_embedding_model())
+    if arguments.device:
+        arguments.model = folder
+        return serve_device.main(arguments)
     texts = texts_of(arguments.texts)
     requests = [post("/embed", {"inputs": text}) for text in texts]
     embedder = Embedder(folder, device="cpu")

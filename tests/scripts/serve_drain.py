@@ -1,6 +1,6 @@
 """SIGTERM under load: no accepted request lost, readiness 503 at once, exit 0 within 30 s.
 
-    python tests/scripts/serve_drain.py --rounds 20
+    python tests/scripts/serve_drain.py --rounds 20 [--options "--workers 4 --device cpu,cpu"]
 
 Eight clients ask without a pause; at a random moment the server is told to stop. Every request that was sent must be
 answered: 200, or 503 once the server drains. The last line is the figure.
@@ -41,9 +41,9 @@ class Round:
         return self.lost == 0 and self.answered > 0 and ready and self.exit_code == 0 and self.exit_after <= 30
 
 
-async def one_round(model: str, chance: random.Random) -> Round:
+async def one_round(model: str, chance: random.Random, options: tuple[str, ...]) -> Round:
     result = Round()
-    with Server("-m", f"m={model}", "--task", "embed") as server:
+    with Server("-m", f"m={model}", "--task", "embed", *options) as server:
         stopped = asyncio.Event()
 
         async def client() -> None:
@@ -86,19 +86,20 @@ async def one_round(model: str, chance: random.Random) -> Round:
     return result
 
 
-def run(rounds: int, seed: int = 0) -> list[Round]:
+def run(rounds: int, seed: int = 0, options: tuple[str, ...] = ()) -> list[Round]:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         model = small_model(Path(folder))
-        return [asyncio.run(one_round(model, chance)) for _ in range(rounds)]
+        return [asyncio.run(one_round(model, chance, options)) for _ in range(rounds)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--options", default="", help="of the server")
     given = parser.parse_args()
-    results = run(given.rounds, given.seed)
+    results = run(given.rounds, given.seed, tuple(given.options.split()))
     for number, one in enumerate(results):
         print(number, one, flush=True)
     good = sum(one.good for one in results)

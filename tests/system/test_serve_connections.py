@@ -268,17 +268,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def by(seconds: float) -> None:
         work = Middleware._work
 
-        async def slower(self: Middleware, *given: Any) -> None:
-            watching = asyncio.ensure_future(asyncio.sleep(seconds))
-            call = given[3]
-            while not watching.done() and not call.gone:
-                received = asyncio.ensure_future(given[1]())
-                await asyncio.wait({watching, received}, return_when=asyncio.FIRST_COMPLETED)
-                if received.done():
-                    call.gone = True
-                received.cancel()
-            watching.cancel()
-            await work(self, *given)
+        async def slower(self: Middleware, *given: Any) -> Any:
+            call, cycle = given[2], given[4]
+            ends = time.monotonic() + seconds
+            while time.monotonic() < ends and not cycle.disconnected:
+                await asyncio.sleep(0.01)
+            call.gone = cycle.disconnected
+            return await work(self, *given)
 
         monkeypatch.setattr(Middleware, "_work", slower)
 

@@ -256,7 +256,6 @@ def test_a_device_that_is_lost_has_the_process_replaced(
     commands: list[list[str]] = []
     monkeypatch.setattr(run.os, "execv", lambda program, command: commands.append(command))
     monkeypatch.setattr(run.os, "set_inheritable", lambda fd, yes: None)
-    monkeypatch.setattr(run.sys, "argv", ["bertie", "serve", "-m", "x", "--fd", "3", "--parent", "7"])
+    monkeypatch.setattr(run.sys, "argv", ["bertie", "serve", "-m", "x", "--fd", "3"])
     run.replace_process(9)
-    # The other workers accept until this one is ready again.
-    assert commands[0][1:] == ["-m", "bertie", "serve", "-m", "x", "--parent", "7", "--when-ready", "--fd", "9"]
+    assert commands[0][1:] == ["-m", "bertie", "serve", "-m", "x", "--fd", "9"]

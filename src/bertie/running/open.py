@@ -31,6 +31,7 @@ from bertie.defaults import default_embedding_model as default_embedding_model
 from bertie.engine.compile import DTYPES, dtype_name
 from bertie.engine.compile import compile as compile_model
 from bertie.engine.fast import FastBert
+from bertie.engine.half_precision import in_half_precision
 from bertie.engine.runner import PooledRows
 from bertie.errors import CheckpointError, InputError
 from bertie.family import related
@@ -230,7 +231,8 @@ def open_model(
     """A model of class `kind` for the task called `task`. A checkpoint without that head is refused, not filled up.
 
     A model named by its files is compiled (`engine="auto"`) where the engine has a runner for it; `"reference"` leaves
-    it plain. A model object or a `OpenModel` is used as it is.
+    it plain. A model object or a `OpenModel` is used as it is. Without `dtype`, a CPU computes in float32 and a GPU in
+    half precision (engine/half_precision.py).
     """
     one_of("engine", engine, ENGINES)
     match model:
@@ -392,7 +394,9 @@ def _from_files(
             f"{source}: the tokenizer knows {len(tokenizer)} tokens, the model's vocabulary has {vocabulary}.",
             "They belong to different models, or tokens were added without resize_token_embeddings().",
         )
-    if engine == "auto" and (rounded or str(built.dtype).removeprefix("torch.") in DTYPES):
+    if engine == "auto" and dtype is None and built.device.type == "cuda" and built.dtype == torch.float32:
+        built = in_half_precision(built, tokenizer)
+    elif engine == "auto" and (rounded or str(built.dtype).removeprefix("torch.") in DTYPES):
         # Rounding was asked for by name, so a model that cannot be rounded is refused; other types have the reference.
         built = compile_model(built, dtype=rounded, tokenizer=tokenizer, strict=rounded is not None)
     loaded = OpenModel(built, tokenizer, checkpoint.folder, source, rounded=rounded)

@@ -3,7 +3,7 @@
 Bodies are decoded and answers encoded by msgspec, by the types of each route; the document is made from the same types.
 FastAPI writes the document down, serves the page, and says 404 and 405; a request whose path is a route's own goes from
 the middleware to its function directly, which saves it a tenth of a millisecond. FastAPI's pages of documentation load
-scripts from elsewhere, so they are off.
+scripts from elsewhere, so they are off; pages.py has ours.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import bertie
-from bertie.explore.page import STATIC
 from bertie.serve import schemas
 from bertie.serve.failures import Refusal
 from bertie.serve.middleware import Middleware
+from bertie.serve.pages import add_pages
 from bertie.serve.routes import embed, explore, fill, scores, server
 from bertie.serve.routes.rows import make_route
 from bertie.serve.service import AnyRoute, Call, Header, Service
@@ -39,21 +39,6 @@ ROUTES: list[AnyRoute] = [
     *explore.ROUTES,
     *server.ROUTES,
 ]
-PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".ico": "image/x-icon",
-    ".woff2": "font/woff2",
-    ".json": "application/json",
-    ".txt": "text/plain; charset=utf-8",
-}
 _ERRORS = {
     400: "Nothing to work on, or not JSON.",
     401: "No API key, or one that is not known.",
@@ -112,7 +97,7 @@ def make_app(service: Service, *, startup: Callable[[], Awaitable[None]] | None 
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
-    add_page(app)
+    add_pages(app)
     app.add_exception_handler(HTTPException, cast("ExceptionHandler", _http_error))  # it is given this kind alone
     return Middleware(app, service, ROUTES)
 
@@ -138,25 +123,6 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     response = _as_response(*refusal.answer(request.url.path))
     response.headers.update(error.headers or {})
     return response
-
-
-# -- the page -------------------------------------------------------------------------------------------------------
-
-
-def add_page(app: FastAPI) -> None:
-    """`/` and `/static/*`: the files that are there when the server starts, and no others."""
-    files = {str(file.relative_to(STATIC)): file for file in STATIC.rglob("*") if file.suffix in _TYPES}
-
-    async def page(request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
-        file = files.get(name)
-        if file is None:
-            raise HTTPException(404, "There is no such file")
-        headers = {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache", "x-frame-options": "DENY"}
-        return Response(file.read_bytes(), headers=headers, media_type=_TYPES[file.suffix])
-
-    app.add_route("/", page, methods=["GET"], include_in_schema=False)
-    app.add_route("/static/{name:path}", page, methods=["GET"], include_in_schema=False)
 
 
 # -- the document ---------------------------------------------------------------------------------------------------

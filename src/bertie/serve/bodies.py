@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from bertie.serve.failures import UNREADABLE, invalid, too_large, unreadable
@@ -27,6 +28,7 @@ _BLOCK = 256 << 10
 LABEL_BYTES, NUMBER_BYTES = 64, 25
 # Elements of a list that are encoded at once.
 _AT_ONCE = 4
+_ROWS_AT_ONCE = 32
 
 T = TypeVar("T")
 
@@ -160,6 +162,9 @@ def encode_parts(parts: Iterable[bytes]) -> bytes:
     return b"[%b]" % b",".join(parts)
 
 
-def encode_rows(rows: Iterable[NDArray[np.float32]]) -> bytes:
-    """A list of vectors, or of matrices."""
-    return encode_parts(encode_rows(row) if row.ndim > 1 else encode(row.tolist()) for row in rows)
+def encode_rows(rows: NDArray[np.floating]) -> bytes:
+    """A vector, or a list of them some at a time: orjson writes arrays as they lie in memory, in the fewest digits."""
+    if rows.ndim < 2 or len(rows) <= _ROWS_AT_ONCE:
+        return orjson.dumps(np.ascontiguousarray(rows), option=orjson.OPT_SERIALIZE_NUMPY)
+    starts = range(0, len(rows), _ROWS_AT_ONCE)
+    return encode_parts(encode_rows(rows[start : start + _ROWS_AT_ONCE])[1:-1] for start in starts)

@@ -16,7 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
+import urllib.parse
 from collections.abc import Callable, Sized
 from http import HTTPStatus
 from typing import Any, cast
@@ -25,6 +27,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from bertie.serve.cycle import Cycle
 from bertie.serve.settings import Limits
 
 logger = logging.getLogger("bertie.serve")
@@ -38,6 +41,7 @@ _DISCARDING_PAUSE = 0.01
 # Bytes a second. A client that reads its answer more slowly than this is not reading it.
 _SLOWEST_READER = 64 << 10
 _MOST_IN_LINE = 16
+_PARTS = re.compile(rb"[%?#]|^[^/]")  # of a target that is more than a plain path
 _FIRST_BYTES = b"HTTP/1.1 "
 _FIRST_PAUSE = 0.05  # between two of them; each pause is twice the last
 
@@ -125,6 +129,7 @@ class Connection(HttpToolsProtocol):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
+                cast("Cycle", cycle).on_gone()
         self.pipeline.clear()
         super().connection_lost(exc)
 
@@ -176,10 +181,44 @@ class Connection(HttpToolsProtocol):
         if self.header_too_large() or self.parser.should_upgrade():  # in which case it comes again
             return
         self._take_host_from_target()
-        super().on_headers_complete()
+        self._start_cycle()
         self._in_header = False  # only now: either may refuse it
         if not self.pipeline:
             self._current = self.cycle
+
+    def _start_cycle(self) -> None:
+        """uvicorn's own way to begin a request, without what we never use."""
+        parser, scope, url = self.parser, self.scope, self.url
+        version = parser.get_http_version()
+        query = b""
+        if _PARTS.search(url):
+            parsed = httptools.parse_url(url)
+            url, query = parsed.path, parsed.query or b""
+        path = url.decode("ascii")
+        scope["method"], scope["http_version"] = parser.get_method().decode("ascii"), version
+        scope["path"] = urllib.parse.unquote(path) if "%" in path else path
+        scope["raw_path"], scope["query_string"] = url, query
+        before = self.cycle
+        cycle = Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        scope["state"]["cycle"] = cycle
+        self.cycle = cycle
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         self._bytes_without_body = 0

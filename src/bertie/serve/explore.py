@@ -25,7 +25,7 @@ from bertie.loading import load
 from bertie.running.open import OpenModel
 from bertie.serve.jobs import Jobs
 from bertie.serve.models import Place, Source
-from bertie.serve.scheduler import Lane
+from bertie.serve.queues import Lane
 
 # A text, and the one whose states are put into it; of long texts, whose states take 20 MB and more, the last alone.
 _MOST_SESSIONS = 2

@@ -17,23 +17,25 @@ import re
 import socket
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bertie.serve.cycle import Cycle
 from bertie.serve.failures import ClientLeft, Refusal, overloaded, too_large, unhealthy
-from bertie.serve.service import Answered, AnyRoute, Call, Service
+from bertie.serve.rates import Rates
+from bertie.serve.service import Answered, AnyRoute, Call, Header, Service
 from bertie.serve.settings import LOOPBACK, Limits, digest
 
 logger = logging.getLogger("bertie.serve")
 
 # What may be asked without a key. Everything else is private as soon as there are keys.
-PUBLIC = frozenset({"/", "/health", "/live", "/ready"})
-PUBLIC_FOLDER = "/static/"
+PUBLIC = frozenset({"/", "/docs", "/health", "/live", "/ready"})
+PUBLIC_FOLDERS = ("/static/", "/docs/")
 ADMIN_FOLDER = "/admin/"
 _ALWAYS = frozenset({"/health", "/live", "/ready", "/metrics"})  # while draining too, and not in the log
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _JSON = re.compile(rb"application/(?:[a-z0-9.+-]*\+)?json\s*(?:;|$)", re.IGNORECASE)
-_MOST_CLIENTS = 10_000
 _chance = random.Random(os.urandom(16))  # for request ids, which are no secrets
 # Which of two would count depends on the reader; a proxy in front and we must not disagree about it.
 _ONCE = (b"host", b"authorization", b"x-api-key", b"content-type", b"content-length")
@@ -48,12 +50,12 @@ class Middleware:
     def __init__(self, app: ASGIApp, service: Service, routes: Iterable[AnyRoute]) -> None:
         self._app, self._service = app, service
         self._routes = {(route.method, route.path): route for route in routes}
-        self._paths = frozenset(path for _, path in self._routes) | {"/", "/openapi.json"}
+        self._paths = frozenset(path for _, path in self._routes) | {"/", "/docs", "/openapi.json"}
         settings = service.settings
+        self._sample = settings.log_sample
         self._hosts = Hosts(settings.host, settings.allowed_hosts)
-        self._rates = Rates(settings.limits.rate)
+        self._rates = Rates(settings.limits.rate, service.rate_buckets)
         self._bodies = Bodies(settings.limits)
-        self._at_work = 0  # requests whose body is here
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -76,30 +78,44 @@ class Middleware:
         service.metrics.in_flight.inc()
         service.metrics.requests(call.route).inc()
 
-        async def answer(message: Message) -> None:
+        cycle: Cycle = scope["state"]["cycle"]
+
+        async def send_parts(message: Message) -> None:  # what FastAPI sends: the page, the document, 404
             if message["type"] == "http.response.start":
                 call.status = message["status"]
-                extra = [(b"x-request-id", call.id.encode()), *_HEADERS]
+                message["headers"] = [*message.get("headers", ()), *own_headers(call)]
                 if service.draining:
-                    extra.append((b"connection", b"close"))
-                message["headers"] = [*message.get("headers", ()), *extra]
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
+        async def answer(answered: Answered) -> None:
+            call.status = answered[0]
+            cycle.keep_alive = cycle.keep_alive and not service.draining
+            await cycle.answer(call.status, (*answered[1], *own_headers(call)), answered[2])
+
         try:
-            await self._pass(scope, receive, answer, call, headers)
+            found = await self._pass(scope, receive, send_parts, call, headers, cycle)
+            if found is not None:
+                await answer(found)
         except Refusal as refusal:
-            await _refuse(answer, call, refusal)
+            await answer(refusal.answer(call.path))
         except ClientLeft:
             call.gone = True
         except Exception:
             logger.exception("a request failed", extra={"request_id": call.id, "path": call.path[:200]})
             if not call.status:
-                await _refuse(answer, call, Refusal(500, "Internal", "Something went wrong here; it has been logged."))
+                fault = Refusal(500, "Internal", "Something went wrong here; it has been logged.")
+                await answer(fault.answer(call.path))
         finally:
             service.in_flight -= 1
             self._count(call)
+            if service.traces is not None:
+                service.traces.record(call, headers, time.perf_counter() - call.began)
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes]) -> None:
+    async def _pass(
+        self, scope: Scope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes], cycle: Cycle
+    ) -> Answered | None:
+        """The answer, or None where FastAPI has sent it."""
         service = self._service
         if len(headers) < len(scope["headers"]):
             names = [name for name, _ in scope["headers"]]
@@ -110,7 +126,7 @@ class Middleware:
         if service.draining and call.path not in _ALWAYS:
             raise unhealthy("The server is shutting down.")
         most = 2 * service.settings.limits.queue_requests
-        if self._at_work > most and call.path not in _ALWAYS:
+        if service.at_work > most and call.path not in _ALWAYS:
             raise overloaded(f"Server is overloaded: {most} requests are under way.", retry_after=1)
         self._check_key(call, headers)
         if call.method == "HEAD":  # uvicorn leaves the body out, by its own scope
@@ -118,38 +134,38 @@ class Middleware:
         scope["bertie.call"] = call
         route = self._routes.get((scope["method"], call.path))
         if call.method not in ("POST", "PUT", "PATCH", "DELETE"):
-            if route is None:
-                return await self._app(scope, receive, send)
-            return await _send(send, await call.answer(route))
+            if route is not None:
+                return await call.answer(route)
+            await self._app(scope, receive, send)
+            return None
         self._rates.check(call.key or call.client)
         try:
-            call.body = await self._bodies.read(receive, headers.get(b"content-length", b""), call)
-            self._at_work += 1
+            call.body = await self._bodies.read(receive, headers.get(b"content-length", b""), call, cycle)
+            service.at_work += 1
             try:
-                await self._work(scope, receive, send, call, headers, route)
+                return await self._work(scope, send, call, headers, cycle, route)
             finally:
-                self._at_work -= 1
+                service.at_work -= 1
         finally:
             self._bodies.forget(call)
 
     async def _work(
-        self, scope: Scope, receive: Receive, send: Send, call: Call, headers: dict[bytes, bytes],
-        route: AnyRoute | None,
-    ) -> None:  # fmt: skip
+        self, scope: Scope, send: Send, call: Call, headers: dict[bytes, bytes], cycle: Cycle, route: AnyRoute | None
+    ) -> Answered | None:
         if call.body and not _JSON.match(headers.get(b"content-type", b"")):
             raise Refusal(415, "Validation", "The body must be JSON, sent with `Content-Type: application/json`.")
-        watching = asyncio.ensure_future(_watch(receive, call))
-        try:
-            if route is None:
-                await self._app(scope, _no_more, send)
-            else:
-                await _send(send, await call.answer(route))
-        finally:
-            watching.cancel()
+        call.as_bytes = headers.get(b"accept") == b"application/octet-stream"
+        cycle.on_gone = call.leave
+        if cycle.disconnected:  # since the body arrived
+            raise ClientLeft
+        if route is not None:
+            return await call.answer(route)
+        await self._app(scope, _no_more, send)
+        return None
 
     def _check_key(self, call: Call, headers: dict[bytes, bytes]) -> None:
         settings = self._service.settings
-        if call.path in PUBLIC or call.path.startswith(PUBLIC_FOLDER):
+        if call.path in PUBLIC or call.path.startswith(PUBLIC_FOLDERS):
             return
         administers = call.path.startswith(ADMIN_FOLDER)
         if not settings.keys and not administers:
@@ -173,7 +189,7 @@ class Middleware:
         """A path as metrics know it: what a client makes up must not become a new label."""
         if path in self._paths:
             return path
-        for folder in (PUBLIC_FOLDER, "/admin/models/", "/v1/models/"):
+        for folder in (*PUBLIC_FOLDERS, "/admin/models/", "/v1/models/"):
             if path.startswith(folder):
                 return folder + "*"
         return "other"
@@ -190,7 +206,8 @@ class Middleware:
         metrics.outcomes(call.route, call.outcome, str(call.status or 499)).inc()
         metrics.duration(call.route).observe(seconds)
         level = logging.DEBUG if call.path in _ALWAYS else logging.INFO
-        if logger.isEnabledFor(level):
+        sampled = call.outcome != "answered" or self._sample >= 1 or _chance.random() < self._sample
+        if sampled and logger.isEnabledFor(level):
             fields = {
                 "request_id": call.id,
                 "method": call.method[:16],
@@ -234,12 +251,19 @@ class Bodies:
         self._total = 0
         self._arriving: dict[Call, asyncio.Timeout] = {}  # the one that began first is first
 
-    async def read(self, receive: Receive, declared: bytes, call: Call) -> bytes:
+    async def read(self, receive: Receive, declared: bytes, call: Call, cycle: Cycle) -> bytes:
         limits = self._limits
         if len(declared) > _MOST_DIGITS:
             raise Refusal(400, "Validation", f"Content-Length has {len(declared)} digits.")
         if declared.isdigit() and int(declared) > limits.body_bytes:
             raise too_large(f"The body has {int(declared)} bytes; {limits.body_bytes} are allowed.")
+        if (whole := cycle.take_body()) is not None:
+            self._hold(call, len(whole))
+            return whole
+        return await self._read_parts(receive, call)
+
+    async def _read_parts(self, receive: Receive, call: Call) -> bytes:
+        limits = self._limits
         parts: list[bytes] = []
         try:
             async with asyncio.timeout(limits.body_seconds) as deadline:
@@ -277,50 +301,12 @@ class Bodies:
         self._arriving.pop(oldest).reschedule(0)  # that is, now
 
 
-class Rates:
-    """A bucket for every key (or address): `rate` requests a second, and as many at once."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._most = max(1.0, rate)
-        self._buckets: dict[str, tuple[float, float]] = {}
-
-    def check(self, who: str) -> None:
-        if not self._rate:
-            return
-        now = time.monotonic()
-        left, then = self._buckets.get(who, (self._most, now))
-        left = min(self._most, left + (now - then) * self._rate)
-        if left < 1:
-            raise overloaded(f"More than {self._rate:g} requests a second.", retry_after=(1 - left) / self._rate)
-        if len(self._buckets) >= _MOST_CLIENTS and who not in self._buckets:
-            full = [one for one, (_, last) in self._buckets.items() if (now - last) * self._rate >= self._most]
-            for one in full or list(self._buckets)[: _MOST_CLIENTS // 10]:
-                del self._buckets[one]
-        self._buckets[who] = (left - 1, now)
-
-
-async def _watch(receive: Receive, call: Call) -> None:
-    """After the body there is only one message left: that the client has gone."""
-    message = await receive()
-    if message["type"] == "http.disconnect" and not call.status:
-        call.leave()
-
-
 async def _no_more() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-async def _refuse(send: Send, call: Call, refusal: Refusal) -> None:
-    status, headers, body = refusal.answer(call.path)
-    await _send(send, (status, headers, b"" if call.method == "HEAD" else body))
-
-
-async def _send(send: Send, answered: Answered) -> None:
-    status, headers, body = answered
-    length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
+def own_headers(call: Call) -> tuple[Header, ...]:
+    return ((b"x-request-id", call.id.encode()), *_HEADERS)
 
 
 def _given_key(headers: dict[bytes, bytes]) -> bytes | None:
@@ -330,6 +316,7 @@ def _given_key(headers: dict[bytes, bytes]) -> bytes | None:
     return headers.get(b"x-api-key", b"").strip() or None
 
 
+@lru_cache(maxsize=256)
 def _is_address(name: str, *, loopback: bool) -> bool:
     try:
         address = ipaddress.ip_address(name)

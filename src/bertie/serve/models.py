@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -27,7 +28,8 @@ from bertie.running.open import OpenModel, forget_models
 from bertie.running.rows import Row
 from bertie.serve.failures import Refusal, device_failed, unhealthy
 from bertie.serve.metrics import Metrics
-from bertie.serve.scheduler import Device, Engine
+from bertie.serve.queues import Device, Outcomes, Queue
+from bertie.serve.scheduler import Engine
 from bertie.serve.settings import ModelChoice, Settings
 
 logger = logging.getLogger("bertie.serve")
@@ -82,7 +84,10 @@ class ServedTask:
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model under its name, with all it can do. `runners` are filled in when it is ready."""
+    """A model under its name, with all it can do. `runners` are filled in when it is ready.
+
+    Its `engine` is in this process, or its `remote` queue leads to engines in others.
+    """
 
     choice: ModelChoice
     state: str = "loading"
@@ -90,8 +95,10 @@ class ServedModel:
     architecture: str = ""
     device: str = ""
     dtype: str = ""
-    runners: dict[str, Runner] = field(default_factory=dict)
+    runners: Mapping[str, object] = field(default_factory=dict)
+    opened: OpenModel | None = None
     engine: Engine | None = None
+    remote: Queue | None = None
     restarts: int = 0
     since: int = field(default_factory=lambda: int(time.time()))
 
@@ -101,18 +108,25 @@ class ServedModel:
 
     @property
     def loaded(self) -> OpenModel:
-        return next(iter(self.runners.values())).loaded
+        if self.opened is None:
+            raise unhealthy(f"Model {self.name} is {self.state}; try again.")
+        return self.opened
 
     def get(self, task: str, kind: type[K]) -> K | None:
         """What runs a task, if it does that."""
         runner = self.runners.get(task)
         return runner if isinstance(runner, kind) else None
 
-    def running(self) -> Engine:
-        """Its engine, if the model is ready."""
-        if self.engine is None or self.state != "ready":
+    def running(self) -> Queue:
+        """Its queue, if the model is ready."""
+        queue = self.engine or self.remote
+        if queue is None or self.state != "ready":
             raise unhealthy(f"Model {self.name} is {self.state}; try again.")
-        return self.engine
+        return queue
+
+    def empty(self) -> None:
+        """Nothing of it is used here any more."""
+        self.runners, self.opened = {}, None
 
     def runner(self, task: str, kind: type[K], *, client: str = "", characters: int = 0) -> K:
         """What runs a task, if it can take work of so many characters from this client now: nothing is tokenized for
@@ -131,6 +145,9 @@ class Models:
         self.settings, self._tasks, self._metrics = settings, tasks, metrics
         self._served: dict[str, ServedModel] = {}
         self.on_lost: Callable[[], None] = lambda: None  # a GPU that only a new process can use again
+        self.on_change: Callable[[], None] = lambda: None  # of a model's state; called in any thread
+        self.launching: AbstractContextManager[object] | None = None  # held while a GPU is given a batch
+        self.deliver: Callable[[Outcomes], None] | None = None  # to whom engines give answers; None: the event loop
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._closed = threading.Event()
 
@@ -181,6 +198,8 @@ class Models:
         except BaseException as error:
             model.state, model.reason = "failed", str(error)
             raise
+        finally:
+            self.on_change()
         return model
 
     async def unload(self, name: str) -> None:
@@ -188,7 +207,8 @@ class Models:
         del self._served[name]
         model.state = "unloaded"
         engine, model.engine = model.engine, None
-        model.runners = {}
+        model.empty()
+        self.on_change()
         loop = asyncio.get_running_loop()
         if engine is not None:
             await loop.run_in_executor(None, engine.close)
@@ -197,6 +217,7 @@ class Models:
     def forget_failed(self, name: str) -> None:
         if name in self._served and self._served[name].state == "failed":
             del self._served[name]
+            self.on_change()
 
     def stop(self) -> None:
         """Nothing more is computed; who still waits is told so."""
@@ -248,8 +269,10 @@ class Models:
             on_crash=lambda error: self._crashed(model, loop, error),
             on_batch=partial(self._count_batch, model.name),
             start=self._set_threads,
+            launching=None if on_cpu else self.launching,
+            deliver=self.deliver,
         )
-        model.runners = runners
+        model.runners, model.opened = runners, loaded
         model.state, model.reason = "ready", ""
         seconds = round(time.perf_counter() - begin, 2)
         logger.info("model ready", extra={"model": model.name, "seconds": seconds, "tasks": sorted(runners)})
@@ -264,6 +287,7 @@ class Models:
     def _crashed(self, model: ServedModel, loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
         model.state, model.reason = "broken", f"{type(error).__name__}: {error}"[:200]
         model.restarts += 1
+        self.on_change()
         self._metrics.restarts.inc()
         if _lost(error, model.device):
             self.on_lost()
@@ -274,10 +298,11 @@ class Models:
         pause = 0.0
         while not self._closed.wait(min(pause, _LONGEST_PAUSE)) and model.state == "broken":
             pause = pause * 2 + 0.5
-            model.runners = {}
+            model.empty()
             forget_loaded()
             try:
                 self._load(model, loop)
+                self.on_change()
             except Exception:
                 logger.exception("the model could not be loaded again", extra={"model": model.name})
 

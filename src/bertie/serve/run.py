@@ -10,25 +10,30 @@ import asyncio
 import contextlib
 import gc
 import logging
+import mmap
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import uvicorn
 
 from bertie.errors import BertieError
 from bertie.serve.app import make_app
 from bertie.serve.connection import Connection, Connections
-from bertie.serve.logs import start_logging
+from bertie.serve.front import Engines, FrontModels
+from bertie.serve.logs import JsonLines, start_logging
 from bertie.serve.service import Service
 from bertie.serve.settings import LOOPBACK, Settings
 from bertie.serve.sockets import address, bind
 from bertie.serve.tasks import TASKS
+from bertie.serve.traces import traces_wanted
 
 logger = logging.getLogger("bertie.serve")
 
@@ -37,7 +42,9 @@ _LAST_WORDS_SECONDS = 0.5
 # For those whose requests could not be finished to be told so.
 _REFUSING_SECONDS = 1.0
 # How often threads take turns: an event loop at work must not hold up the engine's many small steps.
-_SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.0005
+# A front that was started again waits this long for its engines before it accepts anyone.
+_ENGINES_SECONDS = 3.0
 _SPARE_DESCRIPTORS = 128
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
@@ -112,6 +119,8 @@ class DrainingServer(uvicorn.Server):
         ends = time.monotonic() + self.service.settings.drain_seconds
         quiet = time.monotonic() + _LAST_WORDS_SECONDS
         while time.monotonic() < ends and (self.service.in_flight or time.monotonic() < quiet):
+            if self.service.at_work:
+                quiet = max(quiet, time.monotonic() + _LAST_WORDS_SECONDS / 2)
             await asyncio.sleep(0.02)
         if self.service.in_flight:
             logger.error("requests were still under way", extra={"in_flight": self.service.in_flight})
@@ -122,19 +131,13 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def make_server(settings: Settings, *, when_ready: bool = False) -> DrainingServer:
-    """A server, to be run on a bound socket. Models are loaded once it accepts: /live and /ready answer meanwhile.
-
-    With `when_ready` it accepts nobody before it is ready, which is right where others accept from the same socket.
-    """
+def make_server(settings: Settings) -> DrainingServer:
+    """A server, to be run on a bound socket. Models are loaded once it accepts: /live and /ready answer meanwhile."""
     service = Service(settings, TASKS)
     loading: set[asyncio.Task[None]] = set()
 
     async def startup() -> None:
-        task = asyncio.get_running_loop().create_task(load_all())
-        loading.add(task)
-        while when_ready and not task.done() and not server.should_exit:
-            await asyncio.sleep(0.02)
+        loading.add(asyncio.get_running_loop().create_task(load_all()))
 
     async def load_all() -> None:
         try:
@@ -152,7 +155,48 @@ def make_server(settings: Settings, *, when_ready: bool = False) -> DrainingServ
         logger.info("ready", extra={"models": [model.name for model in service.models.all]})
         server.on_ready()
 
-    connections = Connections(settings.limits, lambda reason: service.metrics.connections_refused.labels(reason).inc())
+    server = _listening(service, startup)
+
+    def lost() -> None:  # in an engine's thread
+        if not service.draining:
+            service.lost_device = True
+            server.drain_soon()
+
+    service.models.on_lost = lost
+    return server
+
+
+def make_front(
+    settings: Settings, folder: Path, engines: int, *, again: bool = False, rate_buckets: mmap.mmap | None = None
+) -> DrainingServer:
+    """A server whose models are in other processes, which are found in `folder`.
+
+    One that was started `again` accepts nobody before it has found them, for a while: others accept meanwhile.
+    """
+    service = Service(settings, {}, models=FrontModels)
+    models = cast(FrontModels, service.models)
+    service.rate_buckets = rate_buckets
+
+    async def startup() -> None:
+        service.engines = Engines(service, models, folder, engines)
+        ends = time.monotonic() + _ENGINES_SECONDS
+        while again and not service.ready and time.monotonic() < ends:
+            await asyncio.sleep(0.01)
+
+    server = _listening(service, startup)
+
+    def changed() -> None:
+        if service.ready:
+            server.on_ready()
+
+    service.models.on_change = changed
+    return server
+
+
+def _listening(service: Service, startup: Callable[[], Awaitable[None]]) -> DrainingServer:
+    limits = service.settings.limits
+    service.traces = traces_wanted()
+    connections = Connections(limits, lambda reason: service.metrics.connections_refused.labels(reason).inc())
     config = uvicorn.Config(
         make_app(service, startup=startup),
         http=type("Protocol", (Connection,), {"connections_of_server": connections}),
@@ -166,40 +210,51 @@ def make_server(settings: Settings, *, when_ready: bool = False) -> DrainingServ
         timeout_graceful_shutdown=2,
         backlog=2048,
     )
-    server = DrainingServer(config, service, connections)
+    return DrainingServer(config, service, connections)
 
-    def lost() -> None:  # in an engine's thread
-        if not service.draining:
-            service.lost_device = True
-            server.drain_soon()
 
-    service.models.on_lost = lost
-    return server
+def serve_front(
+    settings: Settings, sock: socket.socket, folder: Path, engines: int, *, name: str, parent: int, again: bool,
+    rate_buckets: mmap.mmap, on_ready: Callable[[], None],
+) -> int:  # fmt: skip
+    """A front process: HTTP, until told to stop or until the parent is gone; the exit code."""
+    handler = _begin(settings)
+    settings = replace(settings, limits=replace(settings.limits, connections=allowed_connections(settings)))
+    server = make_front(settings, folder, engines, again=again, rate_buckets=rate_buckets)
+    server.service.metrics.settle(name)
+    server.parent, server.on_ready = parent, on_ready
+    try:
+        server.run([sock])
+    finally:
+        handler.close()
+    return 0
+
+
+def _begin(settings: Settings) -> JsonLines:
+    sys.setswitchinterval(SWITCH_SECONDS)
+    # Texts come one by one: handing each to Rust's threads would cost more than it takes.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return start_logging(settings.log_level)
 
 
 def serve(
-    settings: Settings, sock: socket.socket, *, parent: int | None = None, when_ready: bool = False,
-    say: Callable[[str], None] = print, on_ready: Callable[[str], None] | None = None,
+    settings: Settings, sock: socket.socket, *, say: Callable[[str], None] = print,
+    on_ready: Callable[[str], None] | None = None,
 ) -> int:  # fmt: skip
-    """Serve until told to stop, or until the `parent` process is gone; the exit code. `when_ready`: see make_server.
+    """Serve in this one process until told to stop; the exit code.
 
     `on_ready` is given the address when the models are there; without it, that is said.
 
     A model that cannot be loaded is the error it is everywhere else.
     """
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    # Texts come one by one: handing each to Rust's threads would cost more than it takes.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    handler = _begin(settings)
     settings = replace(settings, limits=replace(settings.limits, connections=allowed_connections(settings)))
     kept = os.dup(sock.fileno())
-    handler = start_logging(settings.log_level)
     if settings.host not in LOOPBACK and not settings.keys:
         logger.warning("open to the network without API keys", extra={"host": settings.host})
-    server = make_server(settings, when_ready=when_ready)
-    server.parent = parent
+    server = make_server(settings)
     url = address(sock)
-    if not when_ready:
-        server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")
+    server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")
     server.on_ready = lambda: say(f"Ready: {url}") if on_ready is None else on_ready(url)
     try:
         server.run([sock])
@@ -220,8 +275,6 @@ def replace_process(fd: int) -> None:
     if "--fd" in given:  # of the last time
         place = given.index("--fd")
         del given[place : place + 2]
-    if "--parent" in given and "--when-ready" not in given:
-        given.append("--when-ready")  # the other workers accept meanwhile
     os.set_inheritable(fd, True)
     for number in _STOPS:  # what is ignored here would be ignored there
         signal.signal(number, signal.SIG_DFL)
@@ -283,3 +336,12 @@ def _has_uvloop() -> bool:
     except ImportError:
         return False
     return os.name == "posix"
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The fastest event loop there is."""
+    if not _has_uvloop():
+        return asyncio.new_event_loop()
+    import uvloop
+
+    return uvloop.new_event_loop()

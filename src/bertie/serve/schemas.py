@@ -268,9 +268,10 @@ class LoadRequest(Struct, kw_only=True):
     tasks: list[str] = []
 
 
-class State(Struct):
+class State(Struct, omit_defaults=True):
     status: str
     models: dict[str, str]
+    engines: dict[str, str] | UnsetType = UNSET  # where they are processes of their own
 
 
 class TeiError(Struct, omit_defaults=True):

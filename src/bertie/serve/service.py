@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -34,9 +35,10 @@ from bertie.serve.failures import (
 )
 from bertie.serve.metrics import Metrics
 from bertie.serve.models import Models, ServedModel, ServedTask
-from bertie.serve.scheduler import AnyJob, Lane
+from bertie.serve.queues import Lane
 from bertie.serve.schemas import SimilarityParameters, TeiRequest, Usage
 from bertie.serve.settings import Limits, Settings, Truncation
+from bertie.serve.traces import Traces
 
 logger = logging.getLogger("bertie.serve")
 
@@ -57,15 +59,34 @@ _SLICE_CHARACTERS = 32768
 _SLICE_TEXTS = 64
 
 
+class Forwards(Protocol):
+    """Engines in other processes, as a front sees them."""
+
+    @property
+    def away(self) -> bool: ...
+
+    def states(self) -> dict[str, str]: ...
+
+    def come_back(self) -> Awaitable[None]: ...
+
+    def forward(self, call: Call) -> Awaitable[Answered]: ...
+
+    def stop(self) -> None: ...
+
+
 class Service:
     """A running server, without its HTTP."""
 
-    def __init__(self, settings: Settings, tasks: Mapping[str, ServedTask]) -> None:
+    def __init__(self, settings: Settings, tasks: Mapping[str, ServedTask], *, models: type[Models] = Models) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.models = Models(settings, tasks, self.metrics)
+        self.models = models(settings, tasks, self.metrics)
+        self.engines: Forwards | None = None  # in other processes, of which this one is a front
+        self.rate_buckets: mmap.mmap | None = None  # where fronts count together
+        self.traces: Traces | None = None
         self.draining = False
         self.in_flight = 0
+        self.at_work = 0  # requests whose body is here, and that were not refused
         self.failure: Exception | None = None  # why the models could not be loaded
         self.lost_device = False  # the process has to be replaced
         self.stopped = False
@@ -80,9 +101,13 @@ class Service:
         """There is no more time: whoever still waits for an answer is told so."""
         self.stopped = True
         self.models.stop()
+        if self.engines is not None:
+            self.engines.stop()
 
     def close(self) -> None:
         self.models.close()
+        if self.traces is not None:
+            self.traces.close()
         self.helper_threads.shutdown(wait=False, cancel_futures=True)
 
     def set_gauges(self) -> None:
@@ -110,6 +135,7 @@ class Route(Generic[B]):
     media_type: str = "application/json"
     errors: tuple[int, ...] = (400, 413, 415, 422, 424, 429, 503)
     parameters: tuple[str, ...] = ()
+    at_front: bool = False  # a front answers it itself, with no more of an engine than the engine's rows
 
     def __post_init__(self) -> None:
         self.decoder = None if self.body is None else msgspec.json.Decoder(self.body)
@@ -144,7 +170,9 @@ class Call:
     queue: float = 0.0
     inference: float = 0.0
     device: str = "cpu"
-    jobs: list[AnyJob] = field(default_factory=list)
+    as_bytes: bool = False  # the client accepts application/octet-stream, and nothing else
+    binary: tuple[Header, ...] = ()  # what is said about an answer that is not JSON
+    on_leave: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def limits(self) -> Limits:
@@ -158,10 +186,8 @@ class Call:
     def leave(self) -> None:
         """The client has gone: its work is not wanted any more."""
         self.gone = True
-        for job in self.jobs:
-            job.gone = True
-            if not job.future.done():
-                job.future.set_exception(ClientLeft())
+        for leave in self.on_leave:
+            leave()
 
     def cut_headers(self) -> list[Header]:
         """How many of its texts were cut to the model's length; nothing where none was."""
@@ -185,7 +211,13 @@ class Call:
         return Usage(self.tokens, self.tokens, self.cuts.cut or msgspec.UNSET)
 
     async def answer(self, route: AnyRoute) -> Answered:
-        """What the route gives; errors are answers too."""
+        """What the route gives; errors are answers too. What a front cannot answer is answered by an engine."""
+        engines = self.service.engines
+        if engines is not None:
+            if engines.away and self.method not in ("GET", "HEAD"):
+                await engines.come_back()
+            if not route.at_front:
+                return await engines.forward(self)
         try:
             body = None if route.decoder is None else await self.read(route.decoder)
             found = await self.write(await route.handler(self, body))
@@ -194,7 +226,8 @@ class Call:
             if isinstance(error, RuntimeError):
                 logger.error("a request failed", exc_info=error, extra={"request_id": self.id, "path": self.path})
             return refusal.answer(self.path)
-        headers = [route.content_type, *self.cut_headers(), *(self.timing_headers() if route.timed else [])]
+        kind = self.binary or (route.content_type,)
+        headers = [*kind, *self.cut_headers(), *(self.timing_headers() if route.timed else [])]
         return 200, headers, found
 
     async def read(self, decoder: msgspec.json.Decoder[T]) -> T:
@@ -294,7 +327,7 @@ class Call:
         *,
         work: int | None = None,
         tokens: int | None = None,
-    ) -> list[R]:
+    ) -> Sequence[R]:
         """The lane's answers, one to an item. `work`: tokens of the whole request, if this is only a part of it;
         `tokens`: how many the client is told, if not the sum of `lengths`."""
         if self.gone:
@@ -310,7 +343,7 @@ class Call:
             )
         engine = model.running()
         job = engine.submit(lane, items, lengths, seconds=limits.request_seconds, client=self.who, work=work)
-        self.jobs.append(job)
+        self.on_leave.append(job.leave)
         self.device = model.device
         answers = await job.future
         self.tokens += job.tokens if tokens is None else tokens

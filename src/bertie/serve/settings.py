@@ -15,6 +15,7 @@ TRUNCATIONS: tuple[Truncation, ...] = ("request", "error", "right", "left")
 KEYS_VARIABLE, ADMIN_VARIABLE = "BERTIE_API_KEYS", "BERTIE_ADMIN_KEYS"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _SHORTEST_KEY = 8
+_FEW_CORES, _MOST_FRONTS = 4, 12
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,43 @@ class Settings:
     drain_seconds: float = 25.0
     prune_folder: str | None = None  # where the page may write pruned checkpoints; None: nowhere
     log_level: str = "info"
+    log_sample: float = 1.0  # the part of the answered requests that are logged; all others always are
+
+
+def chosen_devices(given: str | None) -> list[str]:
+    """The devices that engines run on, one each: those named, or all GPUs, or the CPU."""
+    if given not in (None, "cuda"):
+        return [name.strip() for name in str(given).split(",") if name.strip()]
+    if not os.path.exists("/dev/nvidiactl"):  # torch is slow to import, and it is needed only here
+        return ["cpu" if given is None else given]
+    # So that the GPU is not used in this process, which is about to fork.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    import torch
+
+    found = torch.cuda.device_count()
+    return [f"cuda:{number}" for number in range(found)] or ["cpu" if given is None else given]
+
+
+def default_fronts(devices: list[str]) -> int:
+    """Processes that speak HTTP: a GPU leaves the cores to them, a CPU's engine needs most of them itself."""
+    cores = len(available_cores())
+    if cores < _FEW_CORES:
+        return 1
+    return min(_MOST_FRONTS, cores - 3 if devices[0] != "cpu" else max(2, cores // 4))
+
+
+def core_shares(count: int) -> list[list[int]]:
+    """The cores of this machine in so many parts, as equal as can be; where there are too few, each has one."""
+    cores = available_cores()
+    if count >= len(cores):
+        return [[cores[index % len(cores)]] for index in range(count)]
+    return [
+        [core for place, core in enumerate(cores) if place * count // len(cores) == index] for index in range(count)
+    ]
+
+
+def available_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def digest(key: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 from bertie.errors import InputError
 from bertie.serve.settings import Settings
@@ -24,6 +25,21 @@ def bind(settings: Settings) -> socket.socket:
         ) from None
     sock.set_inheritable(True)
     return sock
+
+
+def beside(sock: socket.socket) -> socket.socket:
+    """Another socket at the same address: the kernel deals out connections among those that listen there.
+
+    Only a socket that was bound alone is given company, so a second server on the port is still an error.
+    """
+    if sys.platform != "linux":  # elsewhere only the last one would be given any
+        return sock.dup()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    other = socket.socket(sock.family, socket.SOCK_STREAM)
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    other.bind(sock.getsockname())
+    return other
 
 
 def take_socket(fd: int) -> socket.socket:

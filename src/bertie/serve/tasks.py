@@ -30,10 +30,11 @@ from bertie.model import BertForSequenceClassification
 from bertie.running.open import OpenModel, open_model
 from bertie.running.task import RowTask
 from bertie.serve.bodies import LABEL_BYTES, NUMBER_BYTES, encode
+from bertie.serve.embedding import EmbedRunner
 from bertie.serve.explore import ExploreRunner
 from bertie.serve.failures import invalid
 from bertie.serve.models import Place, Runner, ServedTask, Source
-from bertie.serve.routes.embed import EmbedRunner, SparseRunner
+from bertie.serve.routes.embed import SparseRunner
 from bertie.serve.routes.fill import FillRunner
 from bertie.serve.routes.rows import AnyTask, Options, RowRoute, RowRunner
 from bertie.serve.routes.scores import LogitsRunner

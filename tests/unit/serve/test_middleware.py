@@ -8,7 +8,8 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.serve.failures import Refusal
-from bertie.serve.middleware import Hosts, Rates
+from bertie.serve.middleware import Hosts
+from bertie.serve.rates import Rates, shared_buckets
 from bertie.serve.settings import digest, read_keys, read_model_choice
 
 
@@ -54,9 +55,23 @@ def test_a_rate_is_for_each_key_by_itself() -> None:
 
 def test_rates_forget_clients_rather_than_fill_memory() -> None:
     rates = Rates(1)
+    size = len(rates._table)
     for number in range(25_000):
         rates.check(str(number))
-    assert len(rates._buckets) <= 10_000
+    assert len(rates._table) == size < 1 << 20
+    with pytest.raises(Refusal):
+        rates.check("24999")  # the last ones are remembered
+
+
+def test_fronts_count_requests_together() -> None:
+    table = shared_buckets()
+    fronts = [Rates(4, table) for _ in range(2)]
+    for number in range(4):
+        fronts[number % 2].check("a")
+    for front in fronts:
+        with pytest.raises(Refusal):
+            front.check("a")
+        front.check("b")
 
 
 def test_keys_come_from_the_environment_and_a_file_and_are_kept_as_digests(

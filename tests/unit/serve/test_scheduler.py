@@ -12,7 +12,8 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, device_failed
-from bertie.serve.scheduler import Device, Engine, Job, Lane, Turns
+from bertie.serve.queues import Device, Job, Lane, Turns
+from bertie.serve.scheduler import Engine
 
 
 class Model:

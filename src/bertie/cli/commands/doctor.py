@@ -58,7 +58,9 @@ def _facts() -> dict[str, str]:
         facts["GPU"] = "none that torch can use"
     packed = "varlen (half precision), else sdpa by groups" if torch.cuda.is_available() else "sdpa by groups"
     facts["attention"] = f"padded batches: sdpa; packed: {packed}; also: {', '.join(BACKENDS)}"
-    gpu = "bfloat16, float16 and fp8" if torch.cuda.is_available() else "no GPU"
+    gpu = "no GPU"
+    if torch.cuda.is_available():
+        gpu = "bfloat16, float16 and fp8; by default float16 where cosine to float32 is ≥ 0.99999, else bfloat16"
     facts["engine"] = f"CPU: {kernels_line()}; GPU: {gpu}"
     facts["CPU threads"] = threads_line()
     facts["tokenizer"] = "Rust, and C++ for many texts" if load_library() else "Rust; the C++ form was not built"

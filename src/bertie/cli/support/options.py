@@ -86,7 +86,7 @@ def model_options(*, default: str | None = None, needs: str = "") -> Callable[[F
         choice_option(
             "--dtype",
             *_DTYPES,
-            shown="What the model computes in; int8 is for a CPU, fp8 for a GPU. [default: float32]",
+            shown="What the model computes in; int8 is for a CPU, fp8 for a GPU. [default: float32; half on a GPU]",
         ),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import msgspec
@@ -15,169 +14,21 @@ from numpy.typing import NDArray
 
 from bertie.model import BertForMaskedLM
 from bertie.running.open import OpenModel, open_model
-from bertie.running.pooling import Pieces
-from bertie.running.rows import Cuts, Cutting, Row, TextOrPair, truncated_rows
-from bertie.running.sentence_folder import Normalize
+from bertie.running.rows import Cuts, Row, TextOrPair, truncated_rows
 from bertie.serve import schemas
 from bertie.serve.bodies import NUMBER_BYTES, encode, encode_parts, encode_rows
-from bertie.serve.failures import Refusal, empty, invalid, too_large
+from bertie.serve.embedding import EmbedRunner, EmbedTexts, Floats, too_long
+from bertie.serve.failures import empty, invalid
 from bertie.serve.models import Place, ServedModel, Source
-from bertie.serve.scheduler import Lane
+from bertie.serve.queues import Lane
 from bertie.serve.schemas import as_list
 from bertie.serve.service import AnyRoute, Call, Route
 from bertie.serve.settings import Truncation
-from bertie.tasks.embed import Embedder
 from bertie.tasks.similarity import score_matrix, unit
-
-Floats = NDArray[np.float32]
 
 _WITHOUT_LIMIT = 1 << 30
 _SPARSE_AT_ONCE = 32
 _SPARSE_BYTES = 48  # of a word and its weight: {"index":30521,"value":1.2345678901234567}
-
-
-# -- what runs them -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EmbedItem:
-    """Row `row` of `pieces`. `raw`: without the checkpoint's own normalising."""
-
-    pieces: Pieces
-    row: int
-    raw: bool
-
-    @property
-    def is_whole(self) -> bool:
-        return bool(self.pieces.firsts[self.row] and self.pieces.lasts[self.row])
-
-
-class EmbedRunner:
-    """Vectors: of texts (lane `vectors`), and of every token (lane `tokens`)."""
-
-    def __init__(self, source: Source, place: Place) -> None:
-        self.embedder = Embedder(source, device=place.device, dtype=place.dtype)
-        self.loaded = self.embedder.loaded
-        self.dimension, self.max_length = self.embedder.dimension, self.embedder.max_length
-        self.normalizes = any(isinstance(stage, Normalize) for stage in self.embedder.settings.stages)
-        self._cuttings: dict[tuple[str | None, bool, str], Cutting] = {}  # as many as there are prompts, times four
-        self.vectors = Lane("embed", self._run_vectors)
-        self.tokens = Lane("embed_all", self._run_tokens)
-
-    def warm_up(self) -> None:
-        self.vectors.run(self.items(["warm up"])[0])
-
-    def items(
-        self,
-        texts: Sequence[str] | Sequence[list[int]],
-        *,
-        prompt_name: str | None = None,
-        truncation: Truncation = "right",
-        long: str = "truncate",
-        raw: bool = False,
-        cuts: Cuts | None = None,
-    ) -> tuple[list[EmbedItem], list[int]]:
-        """The rows of all texts (or ids), in order, and each row's tokens. Texts that are cut are counted in `cuts`."""
-        cuts = cuts or Cuts("truncate", 0)
-        if isinstance(texts[0], str):
-            pieces = self._of_texts(cast(Sequence[str], texts), prompt_name, truncation, long, cuts)
-        else:
-            pieces = self._of_ids(cast(Sequence[list[int]], texts), truncation, cuts)
-        return [EmbedItem(pieces, row, raw) for row in range(len(pieces))], pieces.lengths.tolist()
-
-    def _of_texts(
-        self, texts: Sequence[str], prompt_name: str | None, truncation: Truncation, long: str, cuts: Cuts
-    ) -> Pieces:
-        prompts = self.embedder.prompts
-        if prompt_name is not None and prompt_name not in prompts:
-            raise invalid(f"There is no prompt called {prompt_name[:80]!r}. The model has: {', '.join(prompts)}.")
-        whole = long == "truncate" and truncation != "right"
-        cutting = self._cuttings.get((prompt_name, whole, long))
-        if cutting is None:
-            limit = _WITHOUT_LIMIT if whole else None
-            cutting = self.embedder.cutting(prompt_name=prompt_name, long=long, max_length=limit)
-            self._cuttings[prompt_name, whole, long] = cutting
-        pieces = cutting.pieces(texts, cuts)
-        return self._cut(pieces, truncation, cuts) if whole else pieces
-
-    def _of_ids(self, texts: Sequence[list[int]], truncation: Truncation, cuts: Cuts) -> Pieces:
-        tokenizer = self.loaded.tokenizer
-        rows = []
-        for number, given in enumerate(texts):
-            ids = checked_ids(given, self.loaded.model.config.vocab_size, number)
-            # Ids with their special tokens are taken as they are; ids of a text alone get them.
-            if not (len(ids) >= 2 and ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id):
-                ids = tokenizer.build_inputs_with_special_tokens(ids)
-            rows.append(np.array(ids, dtype=np.int64))
-        return self._cut(Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows])), truncation, cuts)
-
-    def _cut(self, pieces: Pieces, truncation: Truncation, cuts: Cuts) -> Pieces:
-        """Rows that are too long, refused or cut at their beginning or end, special tokens kept."""
-        limit = self.max_length
-        if int(pieces.lengths.max(initial=0)) <= limit:
-            return pieces
-        rows, skipped = np.split(pieces.ids, pieces.begins[1:]), int(pieces.starts.max())
-        for number, row in enumerate(rows):
-            if len(row) > limit:
-                if truncation == "error":
-                    raise too_long(number, len(row), limit)
-                kept = (row[:1], row[len(row) - limit + 1 :]) if truncation == "left" else (row[: limit - 1], row[-1:])
-                rows[number] = np.concatenate(kept)
-                cuts.count(1, 0)
-        return Pieces.of_texts(np.concatenate(rows), np.array([len(row) for row in rows]), skipped=skipped)
-
-    def join(self, items: Sequence[EmbedItem], answers: Sequence[Floats]) -> Floats:
-        """`[texts, d]` out of the lane's answers."""
-        pieces = items[0].pieces
-        if pieces.whole:
-            return np.stack(answers)
-        heads = np.flatnonzero(pieces.firsts).tolist()
-        vectors: list[Floats] = []
-        for start, stop in zip(heads, [*heads[1:], len(pieces)], strict=True):
-            if stop - start == 1:
-                vectors.append(answers[start])
-                continue
-            sums = torch.from_numpy(np.stack(answers[start:stop]))
-            own = pieces.take(np.arange(start, stop))
-            vectors.append(self.embedder.finished(sums, own, raw=items[0].raw).numpy()[0])
-        return np.stack(vectors)
-
-    @torch.inference_mode()
-    def _run_vectors(self, items: list[EmbedItem]) -> list[Floats]:
-        """For a text of one row its vector; for a row of a longer text its sums, `[modes, hidden]`."""
-        batch = _gathered(items)
-        sums = self.embedder.pooled(batch)
-        answers: dict[int, Floats] = {}
-        for raw in (False, True):
-            whole = [n for n, item in enumerate(items) if item.raw is raw and item.is_whole]
-            if not whole:
-                continue
-            chosen, own = (sums, batch) if len(whole) == len(items) else (sums[whole], batch.take(np.array(whole)))
-            vectors = self.embedder.finished(chosen, own, raw=raw).cpu().numpy()
-            answers.update(zip(whole, vectors, strict=True))
-        if len(answers) < len(items):
-            on_cpu = sums.cpu().numpy()
-            return [answers[n] if n in answers else on_cpu[n] for n in range(len(items))]
-        return [answers[n] for n in range(len(items))]
-
-    @torch.inference_mode()
-    def _run_tokens(self, items: list[EmbedItem]) -> list[Floats]:
-        batch = _gathered(items)
-        hidden = self.loaded.last_states(batch.ids, batch.lengths).float().cpu()
-        return [part.numpy() for part in torch.split(hidden, batch.lengths.tolist())]
-
-
-def _gathered(items: Sequence[EmbedItem]) -> Pieces:
-    """The rows of several requests as one batch."""
-    parts: list[Pieces] = []
-    start = 0
-    for stop in range(1, len(items) + 1):
-        if stop == len(items) or items[stop].pieces is not items[start].pieces:
-            own = items[start].pieces
-            rows = [item.row for item in items[start:stop]]
-            parts.append(own if len(rows) == len(own) else own.take(np.array(rows)))
-            start = stop
-    return Pieces.joined(parts)
 
 
 class SparseRunner:
@@ -213,20 +64,6 @@ def cut_rows(loaded: OpenModel, first: int, texts: Sequence[TextOrPair], cuts: C
     return rows
 
 
-def checked_ids(given: Sequence[int], vocabulary: int, number: int) -> list[int]:
-    ids = list(given)
-    for one in (min(ids, default=0), max(ids, default=0)):
-        if not 0 <= one < vocabulary:
-            raise invalid(f"Input {number} holds the token id {one}; this model's go from 0 to {vocabulary - 1}.")
-    return ids
-
-
-def too_long(number: int, found: int, limit: int) -> Refusal:
-    return too_large(
-        f"`inputs` must have at most {limit} tokens. Given: {found} (input {number}). Set truncate, or send less."
-    )
-
-
 # -- vectors of texts -----------------------------------------------------------------------------------------------
 
 
@@ -240,25 +77,24 @@ async def text_vectors(
     dimensions: int | None = None,
     truncate_dim: int | None = None,
     prompt_name: str | None = None,
-    long: str = "truncate",
 ) -> Floats:
     """`[texts, d]`. `normalize=None` is the checkpoint's own way; vectors of unit length stay so when `dimensions` cuts
     them, as OpenAI's do. `truncate_dim` only cuts, as that of `Embedder` does."""
-    runner = call.runner(model, "embed", EmbedRunner)
+    texts_of = call.runner(model, "embed", EmbedTexts)
     for name, size in (("dimensions", dimensions), ("truncate_dim", truncate_dim)):
-        if size is not None and size > runner.dimension:
-            raise invalid(f"{name} is {size}; this model's vectors have {runner.dimension} numbers.")
+        if size is not None and size > texts_of.dimension:
+            raise invalid(f"{name} is {size}; this model's vectors have {texts_of.dimension} numbers.")
     raw = normalize is False
-    items, lengths = await call.prepare(
-        texts, runner.items, texts, prompt_name=prompt_name, truncation=truncation, long=long, raw=raw,
-        cuts=call.cuts,
-    )  # fmt: skip
-    answers = await call.compute(model, runner.vectors, items, lengths)
+    rows = await call.prepare(
+        texts, texts_of.rows, texts, prompt_name=prompt_name, truncation=truncation, raw=raw, cuts=call.cuts
+    )
+    answers = await call.compute(model, texts_of.vectors, rows, rows.lengths.tolist())
 
     def finished() -> Floats:
-        vectors = runner.join(items, answers)[:, :truncate_dim][:, :dimensions]
-        cut = dimensions is not None and runner.normalizes and not raw
-        return unit(vectors) if normalize or cut else vectors
+        vectors = np.asarray(answers)[:, :truncate_dim][:, :dimensions]
+        own = texts_of.settings.normalizes and not raw
+        is_unit = own and dimensions is None and truncate_dim is None
+        return unit(vectors) if not is_unit and (normalize or (own and dimensions)) else vectors
 
     return await call.prepare(texts, finished)
 
@@ -286,12 +122,14 @@ async def embeddings(call: Call, body: schemas.EmbeddingsRequest) -> bytes:
         found = []
         for index, vector in enumerate(some, first):
             if body.encoding_format == "base64":
-                embedding = base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode()
+                embedding = b'"%b"' % base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes())
             else:
-                embedding = vector.tolist()
-            found.append(msgspec.Raw(encode(schemas.EmbeddingOut("embedding", embedding, index))))
+                embedding = encode_rows(vector)
+            found.append(msgspec.Raw(b'{"object":"embedding","embedding":%b,"index":%d}' % (embedding, index)))
         return found
 
+    if call.as_bytes:
+        return as_bytes(call, vectors)
     data = await call.each(list(vectors), shown, sizes=[vectors.shape[1]] * len(vectors))
     return encode({"object": "list", "data": data, "model": model.name, "usage": call.usage()})
 
@@ -299,7 +137,7 @@ async def embeddings(call: Call, body: schemas.EmbeddingsRequest) -> bytes:
 def _reserve_vectors(call: Call, model: ServedModel, count: int, dimensions: int | None) -> None:
     """The answer's bytes, where it has a vector for every text."""
     model.running()
-    if (embeds := model.get("embed", EmbedRunner)) is not None:
+    if (embeds := model.get("embed", EmbedTexts)) is not None:
         call.reserve(count * (min(dimensions or embeds.dimension, embeds.dimension) * NUMBER_BYTES + 64))
 
 
@@ -320,7 +158,16 @@ async def embed(call: Call, body: schemas.EmbedRequest) -> bytes:
         dimensions=body.dimensions,
         prompt_name=body.prompt_name,
     )
+    if call.as_bytes:
+        return as_bytes(call, vectors)
     return await call.prepare(texts, encode_rows, vectors)
+
+
+def as_bytes(call: Call, vectors: Floats) -> bytes:
+    """Vectors as they lie in memory: float32, the lowest byte first, one vector after the other."""
+    shape = b"%d,%d" % vectors.shape
+    call.binary = (b"content-type", b"application/octet-stream"), (b"x-embedding-shape", shape)
+    return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
 
 
 async def embed_all(call: Call, body: schemas.EmbedAllRequest) -> bytes:
@@ -329,11 +176,12 @@ async def embed_all(call: Call, body: schemas.EmbedAllRequest) -> bytes:
     model = call.service.models.find("embed", body.model)
     runner = call.runner(model, "embed", EmbedRunner)
     truncation = call.tei_truncation(body)
-    items, lengths = await call.prepare(
-        texts, runner.items, texts, prompt_name=body.prompt_name, truncation=truncation, cuts=call.cuts
+    rows = await call.prepare(
+        texts, runner.rows, texts, prompt_name=body.prompt_name, truncation=truncation, cuts=call.cuts
     )
+    lengths = rows.lengths.tolist()
     call.reserve(sum(lengths) * runner.loaded.model.config.hidden_size * NUMBER_BYTES)
-    answers = await call.compute(model, runner.tokens, items, lengths)
+    answers = await call.compute(model, runner.tokens, rows, lengths)
 
     def shown(_: int, some: Sequence[Floats]) -> list[bytes]:
         return [encode_rows(one) for one in some]
@@ -424,9 +272,9 @@ ROUTES: list[AnyRoute] = [
           schemas.EmbeddingsAnswer, examples={
               "one": {"input": "A man plays the guitar.", "model": "all-MiniLM-L6-v2"},
               "several, base64": {"input": ["A text.", "Another."], "encoding_format": "base64", "dimensions": 32},
-              "token ids": {"input": [[101, 7592, 102]]}}, timed=True),
+              "token ids": {"input": [[101, 7592, 102]]}}, timed=True, at_front=True),
     Route("/embed", embed, "Vectors of texts.", "text-embeddings-inference", schemas.EmbedRequest, list[list[float]],
-          examples=_TEXTS, timed=True),
+          examples=_TEXTS, timed=True, at_front=True),
     Route("/embed_all", embed_all, "A vector for every token.", "text-embeddings-inference", schemas.EmbedAllRequest,
           list[list[list[float]]], examples=_TEXTS, timed=True),
     Route("/embed_sparse", embed_sparse, "Sparse vectors over the vocabulary (SPLADE).", "text-embeddings-inference",

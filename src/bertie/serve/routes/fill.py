@@ -14,7 +14,7 @@ from bertie.serve import schemas
 from bertie.serve.bodies import encode
 from bertie.serve.failures import too_large
 from bertie.serve.models import Place, ServedModel, Source
-from bertie.serve.scheduler import Lane
+from bertie.serve.queues import Lane
 from bertie.serve.schemas import as_list
 from bertie.serve.service import Call, Route, text_size
 from bertie.tasks.fill import FillPlan, MaskFiller

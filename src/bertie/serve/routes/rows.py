@@ -17,7 +17,7 @@ from bertie.running.rows import Row, TextOrPair
 from bertie.running.task import RowTask
 from bertie.serve.bodies import encode_answer
 from bertie.serve.failures import too_large
-from bertie.serve.scheduler import Lane
+from bertie.serve.queues import Lane
 from bertie.serve.schemas import Answer, Request, answer_of
 from bertie.serve.service import Call, Route, text_size
 

@@ -18,11 +18,12 @@ from bertie.running.open import open_model
 from bertie.running.rows import Cuts, Row, Sliding, TextOrPair, split_text_or_pair
 from bertie.serve import schemas
 from bertie.serve.bodies import LABEL_BYTES
+from bertie.serve.embedding import EmbedRows, EmbedRunner, Floats
 from bertie.serve.failures import empty, invalid
 from bertie.serve.models import Place, ServedModel, Source
-from bertie.serve.routes.embed import EmbedRunner, Floats, cut_rows
+from bertie.serve.queues import Lane
+from bertie.serve.routes.embed import cut_rows
 from bertie.serve.routes.rows import run_rows
-from bertie.serve.scheduler import Lane
 from bertie.serve.schemas import as_item, as_list
 from bertie.serve.service import AnyRoute, Call, Route, text_size
 from bertie.serve.settings import Truncation
@@ -172,10 +173,11 @@ async def _cosines(
             f"{model.name} is a ColBERT, which ranks by the vectors of all tokens; the server has one for each text. "
             "Use bertie.rerank, or serve another reranker."
         )
-    how = partial(runner.items, truncation=truncation, long=long, cuts=call.cuts)
-    asked, own = await call.prepare([query], how, [query], prompt_name="query")
-    rows, lengths = await call.prepare(texts, how, texts, prompt_name=runner.embedder.document_prompt_name)
-    answers = await call.compute(model, runner.vectors, [*asked, *rows], [*own, *lengths])
+    how = partial(runner.rows, truncation=truncation, long=long, cuts=call.cuts)
+    asked = await call.prepare([query], how, [query], prompt_name="query")
+    rows = await call.prepare(texts, how, texts, prompt_name=runner.embedder.document_prompt_name)
+    both = EmbedRows.of_pieces(EmbedRows.joined([asked, rows]), raw=False)
+    answers = await call.compute(model, runner.vectors, both, both.lengths.tolist())
 
     def compared() -> list[float]:
         about, vectors = runner.join(asked, answers[: len(asked)]), runner.join(rows, answers[len(asked) :])

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from msgspec import UNSET
+
 import bertie
 from bertie.answers import Token
 from bertie.errors import BertieError
 from bertie.serve import schemas
 from bertie.serve.bodies import encode, encode_parts
+from bertie.serve.embedding import EmbedRunner, checked_ids
 from bertie.serve.failures import empty, invalid, too_large, unhealthy
 from bertie.serve.models import ServedModel
-from bertie.serve.routes.embed import EmbedRunner, checked_ids
 from bertie.serve.routes.scores import LogitsRunner
 from bertie.serve.schemas import as_list
 from bertie.serve.service import AnyRoute, Call, Route
@@ -25,7 +27,9 @@ _TOKEN_BYTES, _CHARACTER_BYTES = 80, 6
 
 
 def state_of(call: Call, status: str) -> schemas.State:
-    return schemas.State(status, {model.name: model.state for model in call.service.models.all})
+    engines = call.service.engines
+    models = {model.name: model.state for model in call.service.models.all}
+    return schemas.State(status, models, UNSET if engines is None else engines.states())
 
 
 async def live(call: Call, body: None) -> schemas.State:
@@ -47,8 +51,8 @@ async def metrics(call: Call, body: None) -> bytes:
 
 async def info(call: Call, body: None) -> schemas.Info:
     model = _any_model(call, None)
-    engine, source = model.running(), model.choice.source
-    loaded, service = model.loaded, call.service
+    model.running()
+    source, loaded, service = model.choice.source, model.loaded, call.service
     embeds, judges = model.get("embed", EmbedRunner), model.get("classify", LogitsRunner)
     kind: dict[str, object]
     if embeds is not None:
@@ -66,7 +70,7 @@ async def info(call: Call, body: None) -> schemas.Info:
         model_type=kind,
         max_concurrent_requests=call.limits.queue_requests,
         max_input_length=loaded.max_length if embeds is None else embeds.max_length,
-        max_batch_tokens=engine.budget,
+        max_batch_tokens=0 if model.engine is None else model.engine.budget,
         max_batch_requests=None,
         max_client_batch_size=call.limits.batch,
         auto_truncate=service.settings.truncation in ("left", "right"),
@@ -210,9 +214,11 @@ ROUTES: list[AnyRoute] = [
     Route("/v1/models/{name}", one_model, "One of them (OpenAI).", "OpenAI", None, schemas.ModelCard, method="GET",
           errors=(404,), parameters=("name",)),
     Route("/health", ready, "Ready for requests? (text-embeddings-inference)", _SERVER, None, schemas.State, "GET",
-          errors=(503,)),
-    Route("/ready", ready, "Ready for requests?", _SERVER, None, schemas.State, "GET", errors=(503,)),
-    Route("/live", live, "Is the process there?", _SERVER, None, schemas.State, "GET", errors=()),
+          errors=(503,), at_front=True),
+    Route("/ready", ready, "Ready for requests?", _SERVER, None, schemas.State, "GET", errors=(503,),
+          at_front=True),
+    Route("/live", live, "Is the process there?", _SERVER, None, schemas.State, "GET", errors=(),
+          at_front=True),
     Route("/metrics", metrics, "Counters for Prometheus.", _SERVER, None, None, "GET",
           media_type="text/plain; version=0.0.4; charset=utf-8", errors=()),
     Route("/info", info, "What is served, and its limits.", "text-embeddings-inference", None, schemas.Info, "GET",

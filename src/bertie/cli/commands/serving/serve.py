@@ -20,6 +20,8 @@ from bertie.serve.settings import (
     Limits,
     ModelChoice,
     Settings,
+    chosen_devices,
+    default_fronts,
     read_keys,
     read_model_choice,
 )
@@ -37,7 +39,7 @@ Then open the address in a browser, or:
   curl 127.0.0.1:8000/embed -H 'content-type: application/json' \\
     -d '{"inputs": "A text."}'
 """
-NEEDED = ("fastapi", "uvicorn", "httptools", "msgspec", "prometheus_client")
+NEEDED = ("fastapi", "uvicorn", "httptools", "msgspec", "orjson", "prometheus_client")
 F = TypeVar("F", bound=Callable[..., object])
 _FIRST = ("embed", "embed_sparse", "classify", "zero_shot", "rerank", "tag", "answer", "fill", "next", "features")
 TASKS = tuple(dict.fromkeys((*_FIRST, *TASK_ROUTES, "explore")))
@@ -71,17 +73,21 @@ def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … [default: cuda if available]")
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    help="cpu, cuda, cuda:1 …; several with commas, an engine each. [default: all GPUs, else cpu]",
+)
 @choice_option(
     "--dtype", "float32", "bfloat16", "float16", "int8", "fp8",
-    shown="What the model computes in; int8 on a CPU, fp8 on a GPU. [default: float32]",
+    shown="What the model computes in; int8 on a CPU, fp8 on a GPU. [default: float32; on a GPU float16 or bfloat16]",
 )  # fmt: skip
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Processes behind the one port; each has its share of the GPUs or cores.",
+    default=None,
+    help="Processes that speak HTTP, beside one for each device; 1: all in one process. "
+    "[default: by the cores; 1 where there are fewer than 4]",
 )
 @click.option(
     "--threads", type=click.IntRange(0, 1024), default=0, help="Threads of a CPU engine. [default: torch's choice]"
@@ -121,18 +127,18 @@ def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
 @choice_option(
     "--log-level", "debug", "info", "warning", "error", default="info", shown="Of the JSON lines on standard error."
 )
+@click.option(
+    "--log-sample", type=click.FloatRange(0, 1), default=1.0, show_default=True,
+    help="Part of the answered requests that are logged; those that fail always are.",
+)  # fmt: skip
 @click.option("--fd", type=int, hidden=True, help="A socket that is bound already. [default: a new one]")
-@click.option("--parent", type=int, hidden=True, help="End when this process has. [default: never]")
-@click.option("--when-ready", is_flag=True, hidden=True, help="Accept nobody before. [default: accept at once]")
 def command(
     models: tuple[str, ...],
     tasks: tuple[str, ...],
     host: str,
     port: int,
-    workers: int,
+    workers: int | None,
     fd: int | None,
-    parent: int | None,
-    when_ready: bool,
     **options: Any,
 ) -> int:
     """Serve models over HTTP: OpenAI's, text-embeddings-inference's and Cohere's routes, and all of Bertie's tasks."""
@@ -148,14 +154,16 @@ def command(
     admin_keys = read_keys(ADMIN_VARIABLE, options.pop("admin_key_file"))
     limits = Limits(**{one.name: options.pop(one.name) for one in fields(Limits) if one.name in options})
     settings = Settings(choices, host, port, limits=limits, keys=keys, admin_keys=admin_keys, **options)
-    if workers > 1 and fd is None:
-        from bertie.serve.workers import serve_workers  # needs the extra
-
-        return serve_workers(settings, workers, say=click.echo)
     sock = bind(settings) if fd is None else take_socket(fd)
+    devices = chosen_devices(settings.device)
+    fronts = workers or default_fronts(devices)
+    if (fronts > 1 or len(devices) > 1) and fd is None:
+        from bertie.serve.processes import serve_processes  # with torch, as below
+
+        return serve_processes(settings, sock, fronts, devices, say=click.echo)
     from bertie.serve.run import serve  # with torch, which takes seconds: mistakes in what was asked are found before
 
-    return serve(settings, sock, parent=parent, when_ready=when_ready, say=click.echo)
+    return serve(settings, sock, say=click.echo)
 
 
 def _default_models(tasks: tuple[str, ...]) -> tuple[ModelChoice, ...]:

@@ -1,0 +1,247 @@
+"""A server of several processes: fronts that speak HTTP, engines that have the models, and this one, which keeps both.
+
+It binds the sockets, imports everything once, and forks: a child that has died is back within a moment, its code and
+its sockets are there already, and connections that come meanwhile wait. Every front has a listening socket of its own
+on the one port, among which the kernel deals out connections. Children say through a pipe when they are ready. When
+told to stop, fronts finish what they have accepted, and then the engines end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+
+from bertie.errors import BertieError, InputError
+from bertie.serve.engine_host import run_engine
+from bertie.serve.metrics import MULTIPROCESS, forget_process, name_process
+from bertie.serve.rates import shared_buckets
+from bertie.serve.run import serve_front
+from bertie.serve.settings import Settings, core_shares
+from bertie.serve.sockets import address, beside
+
+_LONGEST_PAUSE = 10.0
+_QUICK_SECONDS = 5.0  # a child that lives no longer than this is not started again at once
+_SPARE_SECONDS = 5.0  # beyond a front's own drain
+_LOOK_SECONDS = 0.05
+_MOST_STARTS = 4
+
+
+class Report(msgspec.Struct):
+    """What a child says: that it is ready, or why it never will be."""
+
+    child: str
+    cause: str | None = None
+    remedy: str | None = None
+
+
+def serve_processes(
+    settings: Settings, sock: socket.socket, fronts: int, devices: list[str], *, say: Callable[[str], None] = print
+) -> int:
+    """Serve until told to stop; the exit code. A model that cannot be loaded is the error it is everywhere else."""
+    folder = Path(tempfile.mkdtemp(prefix="bertie-serve-"))
+    os.environ[MULTIPROCESS] = str(folder)
+    try:
+        return _Processes(settings, sock, fronts, devices, folder, say).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Processes:
+    def __init__(
+        self, settings: Settings, sock: socket.socket, fronts: int, devices: list[str], folder: Path,
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._settings, self._folder, self._say = settings, folder, say
+        self._url = address(sock)
+        self._sockets = [sock, *(beside(sock) for _ in range(fronts - 1))]
+        for one in self._sockets:
+            one.listen(2048)
+        self._heard, self._tell = os.pipe()
+        self._ready: set[str] = set()
+        self._rates = shared_buckets()
+        self._stops = 0
+        cores = core_shares(len(devices))
+        self._engines = [
+            _Child(f"engine-{number}", partial(self._run_engine, number, device, cores[number]))
+            for number, device in enumerate(devices)
+        ]
+        self._fronts = [_Child(f"front-{number}", partial(self._run_front, number)) for number in range(fronts)]
+        self._children = [*self._engines, *self._fronts]
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        self._say(f"Bertie listens on {self._url} with {len(self._fronts)} fronts and loads its models …")
+        gc.collect()
+        gc.freeze()  # so that children do not write into pages that they could share
+        said = False
+        try:
+            while not self._stops:
+                for child in self._children:
+                    if child.has_ended():
+                        forget_process(child.name, self._folder)
+                        if child.name not in self._ready and child.starts >= _MOST_STARTS:
+                            return 1  # it never was ready, and has said why
+                    child.keep_alive()
+                self._listen()
+                if not said and len(self._ready) == len(self._children):
+                    said = True
+                    self._say(f"Ready: {self._url}")
+            return self._end()
+        finally:
+            for child in self._children:
+                child.kill()
+            for one in self._sockets:
+                one.close()
+            os.close(self._heard)
+            os.close(self._tell)
+
+    def _stop(self, *_: object) -> None:
+        """Pass a signal on to the fronts: the first drains them, the second ends them."""
+        self._stops += 1
+        if self._stops <= 2:
+            for child in self._fronts:
+                child.send(signal.SIGTERM)
+
+    def _listen(self) -> None:
+        """What children say, for a moment at most."""
+        if not select.select([self._heard], [], [], _LOOK_SECONDS)[0]:
+            return
+        for line in os.read(self._heard, 1 << 16).splitlines():
+            report = msgspec.json.decode(line, type=Report)
+            if report.cause is None:
+                self._ready.add(report.child)
+            elif report.child not in self._ready:
+                raise InputError(report.cause, report.remedy or "")
+
+    def _end(self) -> int:
+        """Fronts first: they still need the engines."""
+        for one in self._sockets:  # or whoever connects after a front has ended would wait for it
+            one.close()
+        ends = time.monotonic() + self._settings.drain_seconds + _SPARE_SECONDS
+        while any(not child.has_ended() for child in self._fronts) and time.monotonic() < ends:
+            time.sleep(_LOOK_SECONDS)
+        for child in self._engines:
+            child.send(signal.SIGUSR1)
+        ends = time.monotonic() + _SPARE_SECONDS
+        while any(not child.has_ended() for child in self._engines) and time.monotonic() < ends:
+            time.sleep(_LOOK_SECONDS)
+        good = (0, -signal.SIGTERM, None)  # one that was still starting had accepted nothing
+        return 0 if all(child.code in good for child in self._fronts) else 1
+
+    # -- in the children --------------------------------------------------------------------------------------------
+
+    def _report(self, name: str, error: BertieError | None = None) -> None:
+        report = Report(name) if error is None else Report(name, error.cause, error.remedy)
+        with contextlib.suppress(OSError):
+            os.write(self._tell, msgspec.json.encode(report) + b"\n")
+
+    def _run_engine(self, number: int, device: str, cores: list[int]) -> int:
+        name = f"engine-{number}"
+        name_process(name)
+        for one in self._sockets:
+            one.close()
+        settings = replace(self._settings, device=device)
+        if device == "cpu" and len(self._engines) > 1:
+            with contextlib.suppress(AttributeError, OSError):
+                os.sched_setaffinity(0, cores)
+            settings = replace(settings, threads=settings.threads or len(cores))
+        return run_engine(
+            settings, number, self._folder, parent=os.getppid(), report=lambda error: self._report(name, error)
+        )
+
+    def _run_front(self, number: int) -> int:
+        name = f"front-{number}"
+        name_process(name)
+        for place, one in enumerate(self._sockets):
+            if place != number:
+                one.close()
+        torch.set_num_threads(1)
+        limits = self._settings.limits
+        parts = len(self._fronts)
+        limits = replace(
+            limits,
+            connections=max(16, 2 * limits.connections // parts),
+            received_bytes=limits.received_bytes // parts + limits.body_bytes,
+            unsent_bytes=limits.unsent_bytes // parts + limits.answer_bytes,
+        )
+        return serve_front(
+            replace(self._settings, limits=limits), self._sockets[number], self._folder, len(self._engines),
+            name=name, parent=os.getppid(), again=name in self._ready,
+            rate_buckets=self._rates, on_ready=lambda: self._report(name),
+        )  # fmt: skip
+
+
+class _Child:
+    """One process, started again when it dies."""
+
+    def __init__(self, name: str, work: Callable[[], int]) -> None:
+        self.name, self._work = name, work
+        self.code: int | None = None
+        self.starts = 0
+        self._pid = 0
+        self._pause, self._next, self._since = 0.0, 0.0, 0.0
+
+    def has_ended(self) -> bool:
+        """Whether it is not there; `code` is then how it ended."""
+        if not self._pid:
+            return True
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if not pid:
+            return False
+        self._pid, self.code = 0, os.waitstatus_to_exitcode(status)
+        quick = time.monotonic() - self._since < _QUICK_SECONDS
+        self._pause = min(self._pause * 2 + 0.2, _LONGEST_PAUSE) if quick else 0.0
+        self._next = time.monotonic() + self._pause
+        return True
+
+    def keep_alive(self) -> None:
+        if self._pid or time.monotonic() < self._next:
+            return
+        self._since = time.monotonic()
+        self.starts += 1
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid:
+            self._pid = pid
+            return
+        code = 1
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            code = self._work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def send(self, number: signal.Signals) -> None:
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def kill(self) -> None:
+        if not self.has_ended():
+            self.send(signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
