@@ -55,6 +55,8 @@ def serve_processes(
     settings: Settings, sock: socket.socket, fronts: int, devices: list[str], *, say: Callable[[str], None] = print
 ) -> int:
     """Serve until told to stop; the exit code. A model that cannot be loaded is the error it is everywhere else."""
+    if sys.platform != "linux":
+        raise InputError("A server of several processes needs Linux.", "Use --workers 1, and one device.")
     folder = Path(tempfile.mkdtemp(prefix="bertie-serve-"))
     os.environ[MULTIPROCESS] = str(folder)
     try:

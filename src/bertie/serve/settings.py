@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -90,7 +91,7 @@ def chosen_devices(given: str | None) -> list[str]:
 def default_fronts(devices: list[str]) -> int:
     """Processes that speak HTTP: a GPU leaves the cores to them, a CPU's engine needs most of them itself."""
     cores = len(available_cores())
-    if cores < _FEW_CORES:
+    if cores < _FEW_CORES or sys.platform != "linux":
         return 1
     return min(_MOST_FRONTS, cores - 3 if devices[0] != "cpu" else max(2, cores // 4))
 

@@ -157,7 +157,8 @@ def command(
     sock = bind(settings) if fd is None else take_socket(fd)
     devices = chosen_devices(settings.device)
     fronts = workers or default_fronts(devices)
-    if (fronts > 1 or len(devices) > 1) and fd is None:
+    many = len(devices) > 1 and (workers != 1 or "," in (settings.device or ""))
+    if (fronts > 1 or many) and fd is None:
         from bertie.serve.processes import serve_processes  # with torch, as below
 
         return serve_processes(settings, sock, fronts, devices, say=click.echo)
