@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from serving import folders, settings
 
-from bertie.serve.middleware import Middleware
+from bertie.serve.http.middleware import Middleware
 from bertie.serve.run import Running
 from bertie.serve.settings import Limits
 from system.raw_http import EMBED, HOST, JSON, LIVE, Line, until

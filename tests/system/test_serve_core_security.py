@@ -13,8 +13,8 @@ import pytest
 from serving import client, folders, settings
 
 from bertie.explore.page import STATIC
-from bertie.serve import middleware
 from bertie.serve.app import ROUTES
+from bertie.serve.http import middleware
 from bertie.serve.logs import start_logging
 from bertie.serve.run import Running
 from bertie.serve.settings import ModelChoice, Settings

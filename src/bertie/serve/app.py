@@ -21,7 +21,7 @@ from starlette.responses import Response
 import bertie
 from bertie.serve import schemas
 from bertie.serve.failures import Refusal
-from bertie.serve.middleware import Middleware
+from bertie.serve.http.middleware import Middleware
 from bertie.serve.pages import add_pages
 from bertie.serve.routes import embed, explore, fill, scores, server
 from bertie.serve.routes.rows import make_route

@@ -26,12 +26,12 @@ import uvicorn
 
 from bertie.errors import BertieError
 from bertie.serve.app import make_app
-from bertie.serve.connection import Connection, Connections
-from bertie.serve.front import Engines, FrontModels
+from bertie.serve.http.connection import Connection, Connections
+from bertie.serve.http.sockets import address, bind
 from bertie.serve.logs import JsonLines, start_logging
+from bertie.serve.processes.front import Engines, FrontModels
 from bertie.serve.service import Service
 from bertie.serve.settings import LOOPBACK, Settings
-from bertie.serve.sockets import address, bind
 from bertie.serve.tasks import TASKS
 from bertie.serve.traces import traces_wanted
 

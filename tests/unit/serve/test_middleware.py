@@ -8,8 +8,8 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.serve.failures import Refusal
-from bertie.serve.middleware import Hosts
-from bertie.serve.rates import Rates, shared_buckets
+from bertie.serve.http.middleware import Hosts
+from bertie.serve.http.rates import Rates, shared_buckets
 from bertie.serve.settings import digest, read_keys, read_model_choice
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from bertie.errors import InputError
 from bertie.serve import settings as module
 from bertie.serve.failures import EngineDown, overloaded
-from bertie.serve.messages import Done, Leave, Refused, Unpacker, Work, packed
+from bertie.serve.http.sockets import beside, bind
 from bertie.serve.models import Place, chosen_tasks, open_runners
+from bertie.serve.processes.messages import Done, Leave, Refused, Unpacker, Work, packed
+from bertie.serve.processes.shared import Blocks, Layout, SharedMemory
 from bertie.serve.settings import ModelChoice, Settings, chosen_devices, core_shares, default_fronts
-from bertie.serve.shared import Blocks, Layout, SharedMemory
-from bertie.serve.sockets import beside, bind
 from bertie.serve.tasks import TASKS
 from tiny_models import saved
 

@@ -14,8 +14,8 @@ from bertie.cli.commands.serving.serve import NEEDED
 from bertie.cli.support.options import Chosen, model_options
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import InputError, MissingExtra
+from bertie.serve.http.sockets import bind
 from bertie.serve.settings import ModelChoice, Settings, read_model_choice
-from bertie.serve.sockets import bind
 
 EXAMPLES = """\b
 Examples:

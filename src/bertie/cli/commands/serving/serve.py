@@ -13,6 +13,7 @@ from bertie.answers import TASK_ROUTES
 from bertie.cli.support.options import DEFAULT_MODEL, choice_option
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import InputError, MissingExtra
+from bertie.serve.http.sockets import bind, take_socket
 from bertie.serve.settings import (
     ADMIN_VARIABLE,
     KEYS_VARIABLE,
@@ -25,7 +26,6 @@ from bertie.serve.settings import (
     read_keys,
     read_model_choice,
 )
-from bertie.serve.sockets import bind, take_socket
 
 EXAMPLES = """\b
 Examples:
@@ -159,7 +159,7 @@ def command(
     fronts = workers or default_fronts(devices)
     many = len(devices) > 1 and (workers != 1 or "," in (settings.device or ""))
     if (fronts > 1 or many) and fd is None:
-        from bertie.serve.processes import serve_processes  # with torch, as below
+        from bertie.serve.processes.supervisor import serve_processes  # with torch, as below
 
         return serve_processes(settings, sock, fronts, devices, say=click.echo)
     from bertie.serve.run import serve  # with torch, which takes seconds: mistakes in what was asked are found before

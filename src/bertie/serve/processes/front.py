@@ -21,12 +21,23 @@ from typing import TypeVar, cast
 
 from bertie.serve.embedding import EmbedRows, EmbedSettings, EmbedTexts, Floats
 from bertie.serve.failures import ClientLeft, EngineDown, Refusal, overloaded, unhealthy
-from bertie.serve.messages import Answer, AnyMessage, Done, Forward, Leave, Link, ModelState, Refused, States, Work
 from bertie.serve.models import Models, ServedModel
+from bertie.serve.processes.messages import (
+    Answer,
+    AnyMessage,
+    Done,
+    Forward,
+    Leave,
+    Link,
+    ModelState,
+    Refused,
+    States,
+    Work,
+)
+from bertie.serve.processes.shared import Blocks, Layout, SharedMemory
 from bertie.serve.queues import Job, Lane
 from bertie.serve.service import Answered, Call, Service
 from bertie.serve.settings import ModelChoice
-from bertie.serve.shared import Blocks, Layout, SharedMemory
 from bertie.text import BertTokenizer
 
 logger = logging.getLogger("bertie.serve")

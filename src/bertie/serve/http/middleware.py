@@ -21,9 +21,9 @@ from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertie.serve.cycle import Cycle
 from bertie.serve.failures import ClientLeft, Refusal, overloaded, too_large, unhealthy
-from bertie.serve.rates import Rates
+from bertie.serve.http.cycle import Cycle
+from bertie.serve.http.rates import Rates
 from bertie.serve.service import Answered, AnyRoute, Call, Header, Service
 from bertie.serve.settings import LOOPBACK, Limits, digest
 

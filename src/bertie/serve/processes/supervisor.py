@@ -29,12 +29,12 @@ import msgspec
 import torch
 
 from bertie.errors import BertieError, InputError
-from bertie.serve.engine_host import run_engine
+from bertie.serve.http.rates import shared_buckets
+from bertie.serve.http.sockets import address, beside
 from bertie.serve.metrics import MULTIPROCESS, forget_process, name_process
-from bertie.serve.rates import shared_buckets
+from bertie.serve.processes.engine_host import run_engine
 from bertie.serve.run import serve_front
 from bertie.serve.settings import Settings, core_shares
-from bertie.serve.sockets import address, beside
 
 _LONGEST_PAUSE = 10.0
 _QUICK_SECONDS = 5.0  # a child that lives no longer than this is not started again at once

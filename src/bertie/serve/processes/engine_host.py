@@ -27,9 +27,10 @@ from bertie.files import replace_file
 from bertie.serve.app import ROUTES
 from bertie.serve.embedding import EmbedRows, EmbedRunner, Floats
 from bertie.serve.failures import EngineDown, unhealthy
-from bertie.serve.front import WORK, address_of
 from bertie.serve.logs import start_logging
-from bertie.serve.messages import (
+from bertie.serve.models import ServedModel
+from bertie.serve.processes.front import WORK, address_of
+from bertie.serve.processes.messages import (
     Answer,
     AnyMessage,
     Done,
@@ -43,13 +44,12 @@ from bertie.serve.messages import (
     Work,
     packed,
 )
-from bertie.serve.models import ServedModel
+from bertie.serve.processes.shared import Layout, SharedMemory
 from bertie.serve.queues import AnyJob, Outcomes, Queued
 from bertie.serve.run import SWITCH_SECONDS, new_loop
 from bertie.serve.scheduler import settle
 from bertie.serve.service import AnyRoute, Call, Service
 from bertie.serve.settings import ModelChoice, Settings
-from bertie.serve.shared import Layout, SharedMemory
 from bertie.serve.tasks import TASKS
 
 logger = logging.getLogger("bertie.serve")

@@ -27,7 +27,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from bertie.serve.cycle import Cycle
+from bertie.serve.http.cycle import Cycle
 from bertie.serve.settings import Limits
 
 logger = logging.getLogger("bertie.serve")

@@ -1,0 +1,1 @@
+"""Below the routes: sockets, connections, one request and its response, limits and rates, what every answer carries."""
