@@ -174,7 +174,7 @@ def test_fill_gives_five_fillings_computed_in_float32() -> None:
     assert len(scores) == len({one.tokens for one in found.fillings}) == 5
     assert scores == sorted(scores, reverse=True)
     assert all(math.isfinite(score) and 0 < score <= 1 for score in scores)
-    assert all(one.text.startswith("the capital of france is") for one in found.fillings)
+    assert all(one.text.startswith("The capital of France is") for one in found.fillings)
     # Thousands of words to choose from: an untrained model gives each about as much as any other.
     assert scores[0] > 20 / filler.loaded.model.config.vocab_size
 

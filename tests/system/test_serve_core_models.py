@@ -144,14 +144,14 @@ def test_an_engine_that_breaks_down_answers_503_and_comes_back(
 ) -> None:
     """As after a device error: everyone waiting hears 503 at once, and the model is loaded again."""
     broken = threading.Event()
-    states = OpenModel.last_states
+    states = OpenModel.pooled
 
     def failing(self: OpenModel, *given: Any) -> Any:
         if broken.is_set():
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         return states(self, *given)
 
-    monkeypatch.setattr(OpenModel, "last_states", failing)
+    monkeypatch.setattr(OpenModel, "pooled", failing)
     expected = bertie.embed("a dog", model=models["embed"])
     with Running(settings({"m": models["embed"]})) as server, client(server) as http:
         assert http.post("/embed", json={"inputs": "a dog"}).status_code == 200
@@ -172,14 +172,14 @@ def test_an_engine_that_breaks_down_answers_503_and_comes_back(
 def test_an_input_that_breaks_the_model_is_424_and_hurts_nobody_else(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    states = OpenModel.last_states
+    states = OpenModel.pooled
 
-    def failing(self: OpenModel, ids: Any, lengths: Any) -> Any:
-        if max(lengths) > 20:
+    def failing(self: OpenModel, pieces: Any, modes: Any) -> Any:
+        if max(pieces.lengths) > 20:
             raise ValueError("too long for me")
-        return states(self, ids, lengths)
+        return states(self, pieces, modes)
 
-    monkeypatch.setattr(OpenModel, "last_states", failing)
+    monkeypatch.setattr(OpenModel, "pooled", failing)
     with Running(settings({"m": models["embed"]})) as server, client(server) as http:
         texts = ["the dog " * 12 if number % 8 == 0 else f"dog {number}" for number in range(24)]
         with ThreadPoolExecutor(8) as pool:
@@ -248,7 +248,7 @@ def test_a_device_that_is_lost_has_the_process_replaced(
 
     monkeypatch.setattr(module, "_lost", lambda error, device: True)
     with Running(settings({"m": models["embed"]})) as server, client(server) as http:
-        monkeypatch.setattr(OpenModel, "last_states", failing)
+        monkeypatch.setattr(OpenModel, "pooled", failing)
         assert http.post("/embed", json={"inputs": "a dog"}).status_code == 503
         until(lambda: server.service.draining)
         assert server.service.lost_device

@@ -62,9 +62,15 @@ def test_no_request_runs_in_more_than_a_batch_at_a_time(
 
         return inside
 
+    vectors = OpenModel.pooled
+
+    def pooled(self: OpenModel, pieces: Any, modes: Any) -> Any:
+        batches.append(int(pieces.lengths.sum()))
+        return vectors(self, pieces, modes)
+
     with Running(settings(models, batch_tokens=64)) as server, client(server) as http:
         monkeypatch.setattr(OpenModel, "_run", recorded(OpenModel._run))
-        monkeypatch.setattr(OpenModel, "last_states", recorded(OpenModel.last_states))
+        monkeypatch.setattr(OpenModel, "pooled", pooled)
         assert http.post(path, json=body).status_code == 200
     assert len(batches) > 2
     assert max(batches) <= 64
@@ -102,15 +108,15 @@ def test_a_large_batch_neither_starves_others_nor_is_starved(
 ) -> None:
     """Small requests of the same address are all answered meanwhile, and the batch is, though it takes longer than a
     request may wait."""
-    states = OpenModel.last_states
+    vectors = OpenModel.pooled
 
-    def slow(self: OpenModel, ids: Any, lengths: Any) -> Any:
+    def slow(self: OpenModel, pieces: Any, modes: Any) -> Any:
         time.sleep(0.03)
-        return states(self, ids, lengths)
+        return vectors(self, pieces, modes)
 
     limits = Limits(queue_tokens=512, request_seconds=1)
     with Running(settings({"m": models["embed"]}, limits=limits, batch_tokens=64)) as server, client(server) as http:
-        monkeypatch.setattr(OpenModel, "last_states", slow)
+        monkeypatch.setattr(OpenModel, "pooled", slow)
         with ThreadPoolExecutor(1) as pool:
             began = time.monotonic()
             large = pool.submit(http.post, "/embed", json={"inputs": [TEXT * 2] * 400})

@@ -35,6 +35,7 @@ def files(desk: Path) -> Path:
     rows("three.jsonl", ("bad", "good", "odd"))
     rows("one.jsonl", ("good",))
     rows("long.jsonl", ("bad", "good"), times=50)
+    Path("none").write_text("{")  # what is wrong is told before any file is read
     Path("empty.csv").write_text("")
     Path("head.csv").write_text("text,label\n")
     Path("stars.csv").write_text("review,stars\nA film,1\nB film,2\n")
@@ -166,7 +167,7 @@ def test_tensorboard_that_is_missing_is_told_before_anything_is_read(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("bertie.training.run.journal.find_spec", lambda name: None)
-    assert main([*CLASSIFY.split(), "--train", "none.jsonl", "--tensorboard"]) == 2
+    assert main([*CLASSIFY.split(), "--train", "none", "--tensorboard"]) == 2
     assert "pip install 'bertie[train]'" in capsys.readouterr().err
 
 
@@ -202,8 +203,8 @@ def test_a_finished_run_is_neither_begun_anew_nor_resumed_without_its_checkpoint
 def test_a_folder_that_may_not_be_written_to_is_refused_before_anything_is_read(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_checkpoint.os, "access", lambda path, mode: False)  # root may write anywhere
-    assert main([*CLASSIFY.split(), "--train", "none.jsonl"]) == 2
+    monkeypatch.setattr(run_checkpoint.os, "access", lambda path, mode: mode == os.R_OK)  # root may write anywhere
+    assert main([*CLASSIFY.split(), "--train", "none"]) == 2
     assert "The run folder out cannot be written to" in capsys.readouterr().err
 
 

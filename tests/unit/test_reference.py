@@ -24,6 +24,8 @@ def functions() -> Iterator[tuple[str, Any]]:
     for theme in THEMES:
         for name in theme.names:
             path, thing = resolve(name)
+            if inspect.ismodule(thing):  # bertie.bulk, once that room has been imported: it can be called
+                thing = thing.__call__
             if callable(thing) and not inspect.isclass(thing):
                 yield path, thing
 

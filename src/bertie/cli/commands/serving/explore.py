@@ -23,7 +23,7 @@ Examples:
   bertie explore "The man went to the [MASK] to buy milk."
   bertie explore -m ./my-sentiment "A warm, funny film."
   bertie explore "She opened the door." "The room was empty." -o page.html
-  bertie explore "The man put on [MASK] hat." --patch "The woman put on [MASK] hat." -o page.html
+  bertie explore "He put on a [MASK]." --patch "She put on a [MASK]." -o p.html
 """
 TASKS = ("fill", "next", "classify", "tag", "answer", "choice", "embed")
 
