@@ -198,7 +198,7 @@ def test_processes_end_when_their_parent_is_killed(models: dict[str, str], tmp_p
 
 def test_a_model_that_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bertie", "serve", "--port", "0", "--workers", "2", "-m", str(tmp_path / "none")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert ended.returncode == 2
     assert "error:" in ended.stderr
     assert "Traceback" not in ended.stderr

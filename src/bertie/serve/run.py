@@ -120,7 +120,7 @@ class DrainingServer(uvicorn.Server):
         quiet = time.monotonic() + _LAST_WORDS_SECONDS
         while time.monotonic() < ends and (self.service.in_flight or time.monotonic() < quiet):
             if self.service.at_work:
-                quiet = max(quiet, time.monotonic() + _LAST_WORDS_SECONDS / 2)
+                quiet = time.monotonic() + _LAST_WORDS_SECONDS
             await asyncio.sleep(0.02)
         if self.service.in_flight:
             logger.error("requests were still under way", extra={"in_flight": self.service.in_flight})
