@@ -90,6 +90,8 @@ class FrontModels(Models):
         return texts is None or texts.settings != settings
 
     def _opened(self, model: ServedModel, state: ModelState, future: asyncio.Future[EmbedTexts]) -> None:
+        if future.cancelled():  # the front is ending
+            return
         try:
             texts = future.result()
         except Exception as error:
