@@ -23,7 +23,7 @@ Examples:
   bertie explore "The man went to the [MASK] to buy milk."
   bertie explore -m ./my-sentiment "A warm, funny film."
   bertie explore "She opened the door." "The room was empty." -o page.html
-  bertie explore "He put on a [MASK]." --patch "She put on a [MASK]." -o p.html
+  bertie explore "He put on [MASK]." --patch "She put on [MASK]." -o p.html
 """
 TASKS = ("fill", "next", "classify", "tag", "answer", "choice", "embed")
 
