@@ -104,6 +104,7 @@ def test_a_piece_that_kills_its_process_three_times_is_set_aside(tmp_path: Path)
     assert answers(tmp_path / "out").equals(answers(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_a_script_that_every_process_would_run_again_is_told_so(tmp_path: Path) -> None:
     asked = prepared(tmp_path, 400, 100)
     (tmp_path / "script.py").write_text(f"import bertie\nbertie.bulk('embed', **{asked!r}, workers=2)\n")

@@ -56,6 +56,7 @@ def test_a_wrong_name_is_told_the_right_ones(capsys: pytest.CaptureFixture[str])
     assert "Here without the hub: bertie-mini and all-MiniLM-L6-v2." in remedy
 
 
+@pytest.mark.slow
 def test_a_server_without_a_model_does_what_the_tasks_do(tmp_path: Path) -> None:
     text = "He drank a cup of [MASK]."
     with serving(tmp_path, "--threads", "1") as server, Client(server.url) as client:

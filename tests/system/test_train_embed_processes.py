@@ -30,7 +30,7 @@ def launch(model: str, run: Path, *arguments: str, processes: int = 1) -> dict[s
     ("loss", "processes", "shard"),
     [
         ("contrastive", 2, []),
-        ("cosent", 2, []),
+        pytest.param("cosent", 2, [], marks=pytest.mark.slow),
         pytest.param("contrastive", 2, ["--shard"], marks=pytest.mark.slow),
         pytest.param("contrastive", 3, [], marks=pytest.mark.slow),
         pytest.param("cosent", 3, ["--shard"], marks=pytest.mark.slow),

@@ -45,7 +45,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.parametrize("way", ["data parallel", "sharded"])
+@pytest.mark.parametrize("way", ["data parallel", pytest.param("sharded", marks=pytest.mark.slow)])
 def test_two_processes_train_the_same_weights_as_one(tmp_path: Path, alone: Path, way: str) -> None:
     launch(tmp_path / "two", *(["--shard"] if way == "sharded" else []), processes=2)
     worst = difference(alone, tmp_path / "two")

@@ -113,6 +113,7 @@ def test_ctrl_c_under_torchrun_is_told_by_one_process(desk: Path) -> None:
     assert "Go on with" in ours
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_training_under_torchrun_is_told_by_one_process(desk: Path) -> None:
     line = ["pretrain", "--corpus", "texts.txt", "-o", "out", "-m", "my-bert", "--max-length", "32", "--device", "cpu",
             "--epochs", "100000", "--batch-size", "2", "--log-every", "1", "--dev-share", "0"]  # fmt: skip
