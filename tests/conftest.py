@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +14,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Tiny models gain nothing from threads, and lose much when the cores are busy with other tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# In the background SIGINT is ignored, and whatever tests start would ignore it, too: Ctrl-C could not be tested.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # These tests are about answers on a CPU; tests/scripts/gpu_*.py compare a GPU with it.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 

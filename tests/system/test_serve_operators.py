@@ -55,7 +55,7 @@ def test_answered_requests_are_sampled_and_others_logged(
             assert http.post("/embed", json={"inputs": "a dog"}).status_code == 200
         assert http.post("/embed", json={"inputs": []}).status_code == 400
     statuses = [getattr(one, "status", None) for one in caplog.records if one.getMessage() == "request"]
-    assert statuses == [400]
+    assert set(statuses) == {400}  # none of those that were answered
 
 
 def test_a_request_is_a_span_of_its_callers_trace(server: Running, http: httpx.Client) -> None:

@@ -35,7 +35,7 @@ def files(desk: Path) -> Path:
     rows("three.jsonl", ("bad", "good", "odd"))
     rows("one.jsonl", ("good",))
     rows("long.jsonl", ("bad", "good"), times=50)
-    Path("none").write_text("{")  # what is wrong is told before any file is read
+    Path("raw").write_text("{")  # what is wrong is told before any file is read
     Path("empty.csv").write_text("")
     Path("head.csv").write_text("text,label\n")
     Path("stars.csv").write_text("review,stars\nA film,1\nB film,2\n")
@@ -78,19 +78,19 @@ MISTAKES = [
     (f"{CLASSIFY} --train two.jsonl --class-weights=-1,1", "--class-weights -1,1: weights are 0 or more", "--help"),
     ("finetune embed -m my-bert --train pairs.csv -o out --batch-size 1", "--batch-size 1: rows of a batch", "Larger"),
     (f"{CLASSIFY} --train two.jsonl --class-weights inf,1", "--class-weights inf,1: weights are 0 or more", "--help"),
-    (f"{CLASSIFY} --train none --seed 99999999999999999999",
+    (f"{CLASSIFY} --train raw --seed 99999999999999999999",
      "--seed 99999999999999999999: it must be", "--help"),
-    (f"{CLASSIFY} --train none --warmup inf", "error: --warmup inf: it must be a finite number.", "--help"),
+    (f"{CLASSIFY} --train raw --warmup inf", "error: --warmup inf: it must be a finite number.", "--help"),
     (f"{FURTHER} my-bert --size base", "Both --model and --size were given", "its own"),
     ("finetune answer -m my-bert --train two.jsonl -o out --input-format conll", "--input-format conll is not known",
      "jsonl, json"),
     # what it is judged by
-    (f"{CLASSIFY} --train none --dev none --metric f2", "--metric f2: classify has no such metric", "matthews, f1, "),
-    (f"{CLASSIFY} --train none --dev none --metric acuracy", "--metric acuracy", "Did you mean accuracy? It has:"),
+    (f"{CLASSIFY} --train raw --dev raw --metric f2", "--metric f2: classify has no such metric", "matthews, f1, "),
+    (f"{CLASSIFY} --train raw --dev raw --metric acuracy", "--metric acuracy", "Did you mean accuracy? It has:"),
     (f"{CLASSIFY} --train three.jsonl --dev three.jsonl --metric f1", "--metric f1: classify does not", "f1_macro"),
     (f"{CLASSIFY} --train two.jsonl --metric f1", "--metric f1: there is no development data", "--dev-share."),
     (f"{CLASSIFY} --train two.jsonl --patience 2", "--patience 2: there is no development data", "--dev"),
-    ("finetune regress -o out --train none --dev none --metric f1", "regress has no such metric", "spearman, pearson"),
+    ("finetune regress -o out --train raw --dev raw --metric f1", "regress has no such metric", "spearman, pearson"),
     # files
     (f"{CLASSIFY} --train empty.csv", "empty.csv: is empty", "name the columns"),
     (f"{CLASSIFY} --train head.csv", "head.csv: there are no rows", "with texts and their labels"),
@@ -119,15 +119,15 @@ MISTAKES = [
     ("finetune tag -m my-bert --train odd.conll -o out", "odd.conll, line 2: the tag 'PER'", "Correct it: either all"),
     ("finetune tag -m my-bert --train odd.conll -o out --skip-bad", "odd.conll, line 2: the tag 'PER'", "Correct it"),
     # teachers
-    (f"{CLASSIFY} --train none --temperature 3", "--temperature 3: there is no teacher", "--teacher"),
-    (f"{CLASSIFY} --train none --distil 1 1 0 0", "--distil 1 1 0 0: there is no teacher", "--teacher"),
+    (f"{CLASSIFY} --train raw --temperature 3", "--temperature 3: there is no teacher", "--teacher"),
+    (f"{CLASSIFY} --train raw --distil 1 1 0 0", "--distil 1 1 0 0: there is no teacher", "--teacher"),
     (f"{PRETRAIN} --corpus texts.txt --distil 1 1 0 0", "--distil 1 1 0 0: there is no teacher", "--teacher"),
     ("pretrain -o out --corpus texts.txt --teacher my-bert --student-layers 1 --size tiny",
      "Both --student-layers and --size were given", "its own"),
-    (f"{CLASSIFY} --train none --teacher other-words", "teacher other-words has another vocabulary", "same ids"),
+    (f"{CLASSIFY} --train raw --teacher other-words", "teacher other-words has another vocabulary", "same ids"),
     (f"{CLASSIFY} --train two.jsonl --teacher my-nli", "'entailment'", "--distil 0.5 0 0 0."),
     (f"{CLASSIFY} --train two.jsonl --teacher my-sentiment --distil 0 0 0 0", "--distil 0 0 0 0: its", "--help"),
-    (f"{CLASSIFY} --train none --teacher my-sentiment --temperature 0",
+    (f"{CLASSIFY} --train raw --teacher my-sentiment --temperature 0",
      "--temperature 0: it must be above 0.", "--help"),
     ("finetune classify --train two.jsonl -o out --teacher my-sentiment --student-layers 99",
      "--student-layers 99: the teacher has 3", "--help"),
@@ -167,7 +167,7 @@ def test_tensorboard_that_is_missing_is_told_before_anything_is_read(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("bertie.training.run.journal.find_spec", lambda name: None)
-    assert main([*CLASSIFY.split(), "--train", "none", "--tensorboard"]) == 2
+    assert main([*CLASSIFY.split(), "--train", "raw", "--tensorboard"]) == 2
     assert "pip install 'bertie[train]'" in capsys.readouterr().err
 
 
@@ -204,7 +204,7 @@ def test_a_folder_that_may_not_be_written_to_is_refused_before_anything_is_read(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run_checkpoint.os, "access", lambda path, mode: mode == os.R_OK)  # root may write anywhere
-    assert main([*CLASSIFY.split(), "--train", "none"]) == 2
+    assert main([*CLASSIFY.split(), "--train", "raw"]) == 2
     assert "The run folder out cannot be written to" in capsys.readouterr().err
 
 

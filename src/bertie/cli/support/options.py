@@ -114,7 +114,7 @@ def files_option(*names: str, shown: str, required: bool = False) -> Callable[[F
 
     def there(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
         for file in value:
-            if not os.path.isdir(file):
+            if "RANK" not in os.environ and not os.path.isdir(file):  # of several processes, one tells it later
                 check_readable(file)
         return value
 
