@@ -32,32 +32,6 @@ from benchmarks import serve_device
 from benchmarks.load import Load, OneClient, post, run_load, texts_of
 from benchmarks.machine import describe, save_result
 
-# What many people run: one endpoint, one model, no batching. FastAPI calls it in a thread of its pool.
-PLAIN_SERVER = """
-import sys
-import uvicorn
-from fastapi import FastAPI
-from pydantic import BaseModel
-from sentence_transformers import SentenceTransformer
-
-folder, port = sys.argv[1], int(sys.argv[2])
-model = SentenceTransformer(folder, device="cpu")
-app = FastAPI()
-
-class Request(BaseModel):
-    inputs: str
-
-@app.post("/embed")
-def embed(request: Request) -> list[list[float]]:
-    return [model.encode(request.inputs, show_progress_bar=False).tolist()]
-
-@app.get("/ready")
-def ready() -> str:
-    return "ready"
-
-model.encode("warm")
-uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)
-"""
 TARGETS = {"share of offline": 0.80, "times the plain server": 3.0, "added milliseconds": 3.0}
 
 
@@ -211,8 +185,8 @@ def ours(folder: str, place: Path) -> Iterator[Target]:
 def plain(folder: str, place: Path) -> Iterator[Target]:
     port = free_port()
     script = place / "plain_server.py"
-    script.write_text(PLAIN_SERVER)
-    with process([sys.executable, str(script), folder, str(port)], port, place / "plain.log") as target:
+    script.write_text(serve_device.PLAIN_SERVER)
+    with process([sys.executable, str(script), folder, str(port), "cpu"], port, place / "plain.log") as target:
         yield target
 
 

@@ -64,6 +64,7 @@ for text in texts[:300]:
 np.save(out, vectors)
 print(json.dumps({"rate": sorted(rates)[1], "single": sorted(singles)[150], "dtype": embedder.loaded.dtype}))
 """
+# What many people run: one endpoint, one model, no batching. FastAPI calls it in a thread of its pool.
 PLAIN_SERVER = """
 import sys
 import torch
