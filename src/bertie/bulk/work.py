@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,6 +44,8 @@ ERROR = "error"
 # Batches on their way to the file. A GPU computes a hundred thousand rows while a row group is written and synced.
 _QUEUED, _QUEUED_BY_GPU = 4, 64
 _READ_AHEAD = 2
+# Reading, computing and writing are threads: at Python's own 5 ms, the one feeding a GPU waits too long for its turn.
+_GPU_SWITCH_SECONDS = 0.0005
 _DEFAULT_MODELS: dict[str, Callable[[], str]] = {
     "embed": default_embedding_model,
     "rerank": default_embedding_model,
@@ -103,7 +106,11 @@ class Worker:
         self.question: AnyQuestion = TASKS[job.task].make({"model": model, "device": device, **job.settings})
         self.fields = [one.with_name(job.prefix + one.name) for one in self.question.fields()]
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk")
-        self._queued = _QUEUED_BY_GPU if (device or "").startswith("cuda") else _QUEUED
+        on_gpu = (device or "").startswith("cuda")
+        self._queued = _QUEUED_BY_GPU if on_gpu else _QUEUED
+        self._switch_seconds = sys.getswitchinterval()
+        if on_gpu:
+            sys.setswitchinterval(_GPU_SWITCH_SECONDS)
 
     def run(self, number: int, tick: Tick = lambda rows, tokens: None) -> Report:
         """A piece, from its rows to its file. What fails three times is set aside."""
@@ -124,6 +131,7 @@ class Worker:
 
     def close(self) -> None:
         self._writer.shutdown(wait=True, cancel_futures=True)
+        sys.setswitchinterval(self._switch_seconds)
 
     def _start(self, number: int, tick: Tick) -> Callable[[], Report]:
         part = _Part(joined(self.output, part_name(number)), self._written_schema(), self._writer, self._queued)
