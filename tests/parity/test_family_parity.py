@@ -149,6 +149,8 @@ def test_outputs_losses_gradients_and_files_are_theirs(name: str, size: dict[str
 @given(size=SIZES)
 def test_many_sizes_have_their_outputs_losses_gradients_and_files(name: str, size: dict[str, Any]) -> None:
     """In double precision: a LayerNorm over one or two numbers makes float32's last digits into whole ones."""
+    if name.endswith("CausalLM"):
+        size = {**size, "attention": "eager"}  # transformers' causal mask for sdpa is made in float32 alone
     check_everything(name, size, torch.float64)
 
 
