@@ -17,6 +17,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -128,7 +129,7 @@ def _without_tokenizer(pipeline: VectorStream, texts: list[str]) -> Callable[[],
     chunks = text_chunks(texts, tokenizing_beside(pipeline.loaded.model.device).texts)
     known = [pipeline.cutting.pieces(chunk) for chunk in chunks]
     cutting = Tokenized(pipeline.cutting.tokenizer, pipeline.cutting.max_length)
-    looked_up = VectorStream(pipeline.loaded, cutting, pipeline.pool, pipeline.finish, pipeline.budget)
+    looked_up = replace(pipeline, cutting=cutting)
 
     def run() -> None:
         object.__setattr__(cutting, "known", iter(known))
