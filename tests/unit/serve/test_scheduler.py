@@ -12,7 +12,7 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, device_failed
-from bertie.serve.queues import Device, Job, Lane, Turns
+from bertie.serve.queues import Device, FairQueue, Job, Lane, Turns
 from bertie.serve.scheduler import Engine
 
 
@@ -230,6 +230,23 @@ def test_what_is_left_of_a_job_is_skipped_when_its_client_leaves() -> None:
         assert engine.waiting == (0, 0)
 
     with_engine(work, queue_tokens=1 << 20)
+
+
+def test_a_batch_is_shared_in_few_parts() -> None:
+    """Every waiting job has an equal part of it at once: a part costs time, and turns of a few tokens would be many."""
+
+    async def work() -> None:
+        queue, lane = FairQueue(1 << 20, 50, threading.Lock()), Lane("double", lambda items: items)
+        jobs = [queued(lane, *range(100), length=100) for _ in range(3)] + [queued(lane, 1, length=100)]
+        for job, client in zip(jobs, "aabc", strict=True):
+            job.client = client
+            queue.add(job)
+        batch = queue.take(lambda _: 8000)
+        parts = {job: [stop - start for other, start, stop in batch if other is job] for job in jobs}
+        assert [sum(parts[job]) for job in jobs] == [20, 20, 39, 1]
+        assert len(batch) <= 6
+
+    asyncio.run(work())
 
 
 def test_a_device_goes_round_its_models() -> None:
