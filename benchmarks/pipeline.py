@@ -28,6 +28,7 @@ from benchmarks.texts import paragraphs
 from bertie.config import BertConfig
 from bertie.defaults import default_embedding_model
 from bertie.engine.fast import FastBert
+from bertie.engine.runner import Runner
 from bertie.model import BertModel
 from bertie.ops.packing import Packing
 from bertie.running.open import OpenModel
@@ -38,7 +39,7 @@ from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
 
 
-class NothingRunner:
+class NothingRunner(Runner):
     """A model that is infinitely fast: zeros for every token."""
 
     def __init__(self, hidden_size: int, device: torch.device) -> None:

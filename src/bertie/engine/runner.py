@@ -94,6 +94,7 @@ class Runner(Protocol):
     device: torch.device  # where states are; on a GPU an answer returns before it is computed
     dtype: torch.dtype  # of the states; what is inside may be rounded
     token_budget: int  # tokens of a batch that keep it busy; it must be any number
+    makes_vectors: bool = False  # `vectors` is the fastest way to them
     steps: Sequence[int] = ()  # sizes of small batches, in tokens, whose first batch takes long
 
     def __call__(

@@ -93,6 +93,7 @@ class OpenModel:
         base = getattr(self.model, "base_model", None)
         fast = base if isinstance(base, FastBert) else None
         self.is_fast = fast is not None
+        self._makes_vectors = fast is not None and fast.runner.makes_vectors
         if not self.budget:
             own = _BUDGETS.get(self.device.type, _BUDGETS["cpu"])
             self.budget = own if fast is None else fast.runner.token_budget
@@ -190,7 +191,7 @@ class OpenModel:
 
     def vectors(self, pieces: Pieces, mode: str, *, unit: bool) -> Callable[[], Tensor] | None:
         """`[texts, hidden]` on the CPU when it is called, of texts of one row each; None: `pooled` is the way."""
-        if not isinstance(self.model, FastBert) or self.device.type == "cpu":
+        if not (self._makes_vectors and isinstance(self.model, FastBert)):
             return None
         wanted = means(pieces, mode, unit=unit)
         found = None if wanted is None else self.model.vectors(pieces.ids, wanted)

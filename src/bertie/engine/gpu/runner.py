@@ -43,6 +43,8 @@ PART = 65536
 class GpuRunner(Runner):
     """All layers of a BertModel on one GPU."""
 
+    makes_vectors = True
+
     def __init__(
         self, encoder: Encoder, *, device: torch.device, choice: Choice | None = None, graphs: bool = True
     ) -> None:
