@@ -126,10 +126,11 @@ class Bench:
     def __init__(self, arguments: argparse.Namespace, place: Path) -> None:
         self.arguments, self.place = arguments, place
         self.found: dict[str, float] = {}
+        self.loads: list[str] = []
         self.texts = texts_of(arguments.texts)
 
     def note(self, name: str, value: float) -> None:
-        self.found[name] = value
+        self.found[name.strip()] = value
         target = TARGETS.get(name)
         print(f"{name:52} {value:12.3f}" + ("" if target is None else f"   (wanted {target:g})"), flush=True)
 
@@ -204,9 +205,13 @@ class Bench:
             )
             for name, times in cpu_seconds(pid).items()
         }
-        print(f"    {clients} clients × {per}: {load.rate * per:.0f} texts/s", end="")
-        print(f", p50 {load.percentile(50):.2f} p99 {load.percentile(99):.2f} ms, failed {load.failed}", end="")
-        print(f", load {load.cpu_micros:.0f} µs a request, cores (user, system) {cores}", flush=True)
+        line = (
+            f"{clients} clients × {per}: {load.rate * per:.0f} texts/s, p50 {load.percentile(50):.2f} "
+            f"p99 {load.percentile(99):.2f} ms, failed {load.failed}, load {load.cpu_micros:.0f} µs a request, "
+            f"cores (user, system) {cores}"
+        )
+        self.loads.append(line)
+        print("    " + line, flush=True)
         if vectors is not None:
             cosines = [
                 float((found * vectors[number * per : number * per + per]).sum(axis=1).min())
@@ -328,4 +333,4 @@ def main(arguments: argparse.Namespace) -> None:
                 print(f"{log.name}: {len(lines)} lines", *lines[-6:], sep="\n    ", flush=True)
     if arguments.save:
         command = f"python -m benchmarks.serve {' '.join(sys.argv[1:])}"
-        print(save_result("serve-device", command, bench.found, targets=TARGETS))
+        print(save_result("serve-device", command, bench.found, targets=TARGETS, loads=bench.loads))
