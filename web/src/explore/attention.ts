@@ -79,8 +79,8 @@ export class AttentionView extends View {
   }
 
   selection(): void {
+    void this.drawHead(); // first: the map is on its way while the rest is drawn
     this.markChosen();
-    void this.drawHead();
   }
 
   // -- the thumbnails -------------------------------------------------------------------------------------------
@@ -221,6 +221,7 @@ export class AttentionView extends View {
   private filtered(): Uint8Array {
     const { state, opened } = this.stage;
     const { tokens, segments } = opened.rows[state.row];
+    if (!state.threshold && state.special && state.direction === "all") return this.bytes;
     const size = tokens.length;
     const least = 255 * Math.sqrt(state.threshold / 100);
     const shown = new Uint8Array(this.bytes);
@@ -255,7 +256,7 @@ export class AttentionView extends View {
     canvas.addEventListener("keydown", (event) => this.onMapKey(event));
     this.large.replaceChildren(canvas);
     this.sayChosen(shown);
-    this.drawLinks(strongest);
+    this.drawLinks(strongest, strongestOf(shown));
   }
 
   private matrix(shown: Uint8Array): Picture {
@@ -330,7 +331,7 @@ export class AttentionView extends View {
     return t("looksAt", this.tokenName(from), this.tokenName(to), number(weight(byte), 2));
   }
 
-  private drawLinks(strongest: Link[]): void {
+  private drawLinks(strongest: Link[], most: number): void {
     const list = make("div", { class: "pieces" });
     for (const link of strongest) {
       const button = make("button", { type: "button", class: "piece" }, make("bdi", {}, `${this.tokenName(link.from)} → ${this.tokenName(link.to)}`), make("small", {}, number(weight(link.byte), 2)));
@@ -338,7 +339,7 @@ export class AttentionView extends View {
       list.append(button);
     }
     this.links.replaceChildren(make("h3", {}, t("strongest")), list);
-    if (this.stage.state.shape === "matrix") this.links.prepend(make("p", { class: "hint" }, t("strongestColour", number(weight(strongestOf(this.filtered())), 2))));
+    if (this.stage.state.shape === "matrix") this.links.prepend(make("p", { class: "hint" }, t("strongestColour", number(weight(most), 2))));
     if (this.stage.state.other < 0) this.why.replaceChildren(make("p", { class: "hint" }, t("neuronsHint")));
   }
 
