@@ -128,10 +128,10 @@ export class SwitchboardView extends View {
 
   private change(work: () => void): void {
     work();
+    void this.run(); // first: the answer is on its way while the rest is drawn
     this.markBoard();
     this.drawPruning();
     this.stage.changed();
-    void this.run();
   }
 
   // -- the answers ------------------------------------------------------------------------------------------------
