@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -205,6 +206,7 @@ def test_a_link_keeps_the_whole_state(browser: Any, server: Running) -> None:
         show(page, "switchboard")
         page.click("[data-switch='f1']")
         page.wait_for_selector(".answers[data-off='1']")
+        page.wait_for_url(re.compile("off="))  # a moment after the change
         address = page.url
     with watched_page(browser) as (page, watch):
         page.goto(address)

@@ -22,6 +22,7 @@ interface Link {
 
 const THUMB = 32;
 const ROW_HEIGHT = 20;
+const NAMES = 92; // room for the tokens' names beside and above a matrix
 const MOST_LINES = 3000;
 const TOP_LINKS = 12;
 const ORDERS: ReadonlyArray<readonly [string, Word, string, number]> = [
@@ -134,9 +135,10 @@ export class AttentionView extends View {
   private markChosen(): void {
     const { layer, head } = this.stage.state;
     for (const button of this.grid.querySelectorAll<HTMLElement>(".thumb")) {
-      const chosen = button.dataset.head === `${layer}.${head}`;
-      button.setAttribute("aria-pressed", String(chosen));
-      button.tabIndex = chosen ? 0 : -1;
+      const chosen = String(button.dataset.head === `${layer}.${head}`);
+      if (button.getAttribute("aria-pressed") === chosen) continue;
+      button.setAttribute("aria-pressed", chosen);
+      button.tabIndex = chosen === "true" ? 0 : -1;
     }
     if (!this.grid.querySelector(".thumb[tabindex='0']")) this.grid.querySelector<HTMLElement>(".thumb")?.setAttribute("tabindex", "0");
   }
@@ -264,10 +266,8 @@ export class AttentionView extends View {
     const size = tokens.length;
     const { state } = this.stage;
     const room = Math.max(240, Math.min(this.large.clientWidth || 600, 1100));
-    const named = (cell: number): number => (cell >= 9 ? 92 : 0);
-    let cell = Math.min(30, Math.floor((room - 92) / size));
-    if (cell < 9) cell = Math.max(size > 256 ? 1 : 2, Math.floor(room / size));
-    const margin = named(cell);
+    let [cell, margin] = [Math.min(30, Math.floor((room - NAMES) / size)), NAMES];
+    if (cell < 8) [cell, margin] = [Math.max(size > 256 ? 1 : 2, Math.floor(room / size)), 0]; // too small for names
     [this.cell, this.margin] = [cell, margin];
     const image = imageOf(shown, size, size, weightTable(strongestOf(shown)));
     return {
