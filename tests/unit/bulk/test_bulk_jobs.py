@@ -307,7 +307,7 @@ def test_a_disk_too_full_for_the_account_still_says_which_part_it_met_first(
         patched.setattr("bertie.bulk.work.new_file", full)
         with pytest.raises(DataError, match=r"part-000003\.parquet: cannot be written: No space left") as caught:
             bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90)
-    assert "it goes on" in str(caught.value.remedy)
+    assert "it continues" in str(caught.value.remedy)
     assert bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90).computed == 1
     check_whole(tmp_path / "out", wanted)
 

@@ -1,7 +1,7 @@
 """/explore/…: what the page asks about one text, and what it asks to be computed over a longer time.
 
-Every body names the text again: the server keeps the sessions used last, and opens others again, so that a page goes on
-after the server was restarted. Maps are bytes (`explore/page/queries.py`).
+Every body names the text again: the server keeps the sessions used last, and opens others again, so that a page works
+after the server was restarted, too. Maps are bytes (`explore/page/queries.py`).
 """
 
 from __future__ import annotations
