@@ -36,12 +36,12 @@ from bertie.ops.packing import Packing
 ENGINES = ("cpu", "cpu-int8", "cuda")
 Rounds = list[list[float]]  # seconds of every runner, in every round
 _ON_GPU, _IN_A_THREAD = 32768, 256  # tokens of a batch that is timed: many short rounds say more than a few long ones
-_IN_FLIGHT = 8  # batches that a GPU is given before anyone waits for it, as a pipeline does: the host works meanwhile
+_IN_FLIGHT = 8  # batches that a GPU gets before the host waits for it: as in a pipeline, their work overlaps
 _VERSION = 3  # of the measurement
 _LAYERS = 2
 _GOLDEN = 0.6180339887498949
-_ROUNDS, _SECONDS = 9, 2.5  # at least so many, and then until this time is spent
-_SURE, _LONGEST = 0.01, 6.0  # how well a speed-up is to be known, and the seconds after which what is known has to do
+_ROUNDS, _SECONDS = 9, 2.5  # at least this many, and then until this time has passed
+_SURE, _LONGEST = 0.01, 6.0  # how exactly a speed-up is measured, and the most seconds that are spent on it
 
 
 def runner_of(model: BertModel, on: str) -> Runner:
@@ -92,7 +92,7 @@ def timed(
 ) -> Rounds:
     """Seconds of every runner in every round; they take turns, so that whatever else runs disturbs all alike.
 
-    There are rounds until `seconds` are spent, or until those that there are do: `enough`.
+    Rounds go on until `seconds` have passed, or until `enough` is true of them.
     """
     device = runners[0].device
     ids, packing = ids.to(device), Packing.of(list(packing.lengths), device=device)
@@ -126,7 +126,7 @@ def _ratios(found: Rounds) -> list[float]:
 
 
 def _is_known(found: Rounds) -> bool:
-    """Whether the median of the ratios is known, with a probability of 95 %: it is between these two of them."""
+    """Whether the median of the ratios is known: with a probability of 95 % it is between these two of them."""
     ratios, reach = _ratios(found), math.isqrt(len(found))
     low, high = ratios[max(0, (len(ratios) - 1) // 2 - reach)], ratios[min(len(ratios) - 1, len(ratios) // 2 + reach)]
     return high - low <= 2 * _SURE * median(ratios)
