@@ -86,6 +86,7 @@ class OpenModel:
     budget: int = 0
     rounded: str | None = None
     is_fast: bool = field(init=False)
+    steps: Sequence[int] = field(init=False)  # sizes of small batches, in tokens, whose first batch takes long
     unused: int = field(init=False)  # positions that no token of a text has: RoBERTa's first ones are padding's
 
     def __post_init__(self) -> None:
@@ -93,6 +94,7 @@ class OpenModel:
         base = getattr(self.model, "base_model", None)
         fast = base if isinstance(base, FastBert) else None
         self.is_fast = fast is not None
+        self.steps = () if fast is None else fast.runner.steps
         self._makes_vectors = fast is not None and fast.runner.makes_vectors
         if not self.budget:
             own = _BUDGETS.get(self.device.type, _BUDGETS["cpu"])
@@ -101,12 +103,6 @@ class OpenModel:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
-
-    @property
-    def steps(self) -> Sequence[int]:
-        """Sizes of small batches, in tokens, whose first batch takes long."""
-        base = getattr(self.model, "base_model", None)
-        return base.runner.steps if isinstance(base, FastBert) else ()
 
     @property
     def config(self) -> BertConfig:
