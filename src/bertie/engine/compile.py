@@ -24,7 +24,7 @@ from functools import partial
 from typing import TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertie.engine.calibration import Rows, calibration_rows, unusual_rows
 from bertie.engine.cpu.runner import CpuRunner
@@ -95,6 +95,9 @@ def compile(  # noqa: A001  # it is what people call it
     name = dtype_name(dtype if dtype is not None else model.dtype)
     where = torch.device(device) if device is not None else model.device
     _check_fp8(name, where)
+    vectors: dict[str, Tensor] = {}
+    if where.type == "cpu" and name == "bfloat16" and model.dtype == torch.float32:
+        vectors = {key: p.detach().clone() for key, p in base.named_parameters() if p.ndim == 1}
     if where != model.device or DTYPES[name] != model.dtype:
         model = copy.deepcopy(model).to(device=where, dtype=DTYPES[name])
         base = model.base_model
@@ -108,7 +111,8 @@ def compile(  # noqa: A001  # it is what people call it
         if name == "int8" and calibration is None and tokenizer is not None:
             unusual = unusual_rows(base, tokenizer)
     try:
-        return with_runner(model, partial(make_runner, options=Options(name, where, threads, accuracy, rows, unusual)))
+        options = Options(name, where, threads, accuracy, rows, unusual, vectors)
+        return with_runner(model, partial(make_runner, options=options))
     except Refused as refusal:
         if strict:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny_models import SENTENCES, saved, tiny
+from tests.tiny_models import SENTENCES, saved, tiny, tokenizer
 from tests.unit.engine.test_cpu_runner import SHAPES, batch
 
 import bertie
@@ -18,7 +19,9 @@ from bertie.defaults import default_embedding_model
 from bertie.engine import FastBert
 from bertie.engine.cpu import runner as cpu_runner
 from bertie.engine.cpu.library import bfloat16_instructions, instruction_set
+from bertie.engine.cpu.runner import CpuRunner
 from bertie.errors import BertieError
+from bertie.ops.packing import Packing
 
 pytestmark = pytest.mark.skipif(instruction_set() is None, reason="the kernels were not built: no C++ compiler")
 ROOT = Path(__file__).parents[3]
@@ -116,6 +119,31 @@ def test_bits_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         for threads in (2, 7, 16):
             fast.runner.threads = threads
             assert torch.equal(fast(ids, cu_seqlens=ends)[0], wanted), (lengths, threads)
+
+
+def test_biases_and_norms_stay_as_they_were_until_they_are_changed(tmp_path: Path) -> None:
+    model = tiny("BertModel", hidden_size=64, initializer_range=0.05)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.normal_(1.0, 0.3)
+    fast: Any = bertie.compile(model, dtype="bfloat16")
+    ids, ends = batch([40, 3])
+    packing = Packing.of([40, 3])
+    (wanted,) = CpuRunner(model, bfloat16=True)(ids, None, None, packing, all_states=False)
+    (rounded,) = CpuRunner(copy.deepcopy(model).to(torch.bfloat16))(ids, None, None, packing, all_states=False)
+    found = fast(ids, cu_seqlens=ends)[0].float()
+    # tables are rounded in both, vectors in one
+    assert (found - wanted).abs().mean() < 0.7 * (rounded.float() - wanted).abs().mean()
+    model.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    opened: Any = bertie.Embedder(tmp_path, dtype="bfloat16", device="cpu").loaded.model.base_model
+    assert torch.equal(opened(ids, cu_seqlens=ends)[0].float(), found)
+    norm = fast.encoder.layer[-1].output.LayerNorm
+    with torch.no_grad():
+        norm.weight.zero_()
+        norm.bias.fill_(0.25)
+    assert (fast(ids, cu_seqlens=ends)[0] == 0.25).all()
 
 
 def test_minilm_is_near_float32() -> None:

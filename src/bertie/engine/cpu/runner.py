@@ -6,6 +6,7 @@ makes. Head width is padded per head, which keeps pruned models and odd sizes on
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import threading
@@ -148,7 +149,7 @@ class CpuRunner(Runner):
     @classmethod
     def of(cls, model: BertModel, options: Options) -> CpuRunner:
         if options.dtype != "int8":
-            return cls(model, threads=options.threads)
+            return cls(_with_vectors(model, options.vectors), threads=options.threads)
         from bertie.engine.cpu.calibrate import int8_runner
 
         assert options.calibration is not None
@@ -387,6 +388,21 @@ def _rectangle(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     more = padded(rows) - rows
     wide = F.pad(weight.detach().float(), (0, padded(columns) - columns, 0, more)).contiguous()
     return wide, F.pad(bias.detach().float(), (0, more)).contiguous()
+
+
+def _with_vectors(model: BertModel, vectors: Mapping[str, Tensor]) -> BertModel:
+    """A model of the same matrices, with these biases and norms wherever the model has them rounded.
+
+    A LayerNorm's weight rounded to bfloat16 costs more than all that is rounded in the products.
+    """
+    if not vectors:
+        return model
+    made = copy.deepcopy(model, {id(p): p for p in model.parameters() if p.ndim > 1})
+    for name, parameter in made.named_parameters():
+        exact = vectors.get(name)
+        if exact is not None and torch.equal(exact.to(parameter.dtype), parameter):
+            parameter.data = exact
+    return made
 
 
 def address(tensor: Tensor | None) -> int | None:
