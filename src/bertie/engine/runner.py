@@ -39,8 +39,8 @@ def embedding_tables(embeddings: BertEmbeddings) -> tuple[Tensor, Tensor, Tensor
 class Options:
     """How a runner is made. `calibration` is rows of token ids, which int8 and fp8 look at before they round.
 
-    int8 looks at `unusual` rows as well, which may lose twice as much. `vectors` are biases and LayerNorms, by name, as
-    they were before the model was rounded to bfloat16.
+    int8 looks at `unusual` rows as well, which may lose twice as much. `exact` are parameters
+    by name, as they were before the model was rounded to bfloat16.
     """
 
     dtype: str
@@ -49,7 +49,7 @@ class Options:
     accuracy: float = 0.999
     calibration: Rows | None = None
     unusual: Rows = ()
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+    exact: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

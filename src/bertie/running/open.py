@@ -368,7 +368,7 @@ def _from_files(
     construct: tuple[tuple[str, Any], ...],
 ) -> OpenModel:
     rounded = dtype if dtype in _ENGINE_TYPES else None
-    # On a CPU bfloat16 rounds matrices only (engine/cpu/runner.py), so the vectors are read as they are.
+    # On a CPU bfloat16 does not round everything (engine/cpu/bfloat16.py), so parameters are read as they are.
     from_wide = engine == "auto" and dtype == "bfloat16" and torch.device(device).type == "cpu"
     checkpoint = open_checkpoint(source, with_companions=True)
     _check_classifier(named_kind(checkpoint.config), kind.__name__, task=task, source=source)
