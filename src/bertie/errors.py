@@ -20,7 +20,7 @@ Settings are spelled differently by different users: `resume=True` in Python is 
 `"resume": true` over HTTP. So a sentence has only the place of a setting, in braces, and the error carries the data:
 
     raise ConfigError("{learning_rate:is} it must be a number above 0.", learning_rate=0.0)
-    raise InputError("There is a run in it already.", "Go on with it with {resume}, or name another {output}.",
+    raise InputError("There is a run in it already.", "Continue it with {resume}, or name another {output}.",
                      resume=True, output=...)
 
 `{name}` is the setting with its value, or its name alone where the value is `...`; `{name:is}` begins a sentence that

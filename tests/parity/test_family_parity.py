@@ -125,7 +125,7 @@ def kept(output: Any, mask: Tensor) -> list[Tensor]:
 
 
 def masked_sum(states: Tensor, mask: Tensor) -> Tensor:
-    weights = torch.linspace(-1, 1, states.shape[-1])
+    weights = torch.linspace(-1, 1, states.shape[-1], dtype=states.dtype)
     return (states * weights * mask[..., None]).sum()
 
 
@@ -148,13 +148,18 @@ def test_outputs_losses_gradients_and_files_are_theirs(name: str, size: dict[str
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(size=SIZES)
 def test_many_sizes_have_their_outputs_losses_gradients_and_files(name: str, size: dict[str, Any]) -> None:
-    check_everything(name, size)
+    """In double precision: a LayerNorm over one or two numbers makes float32's last digits into whole ones."""
+    if name.endswith("CausalLM"):
+        size = {**size, "attention": "eager"}  # transformers' causal mask for sdpa is made in float32 alone
+    check_everything(name, size, torch.float64)
 
 
-def check_everything(name: str, size: dict[str, Any]) -> None:
+def check_everything(name: str, size: dict[str, Any], dtype: torch.dtype = torch.float32) -> None:
     """Outputs, losses, gradients, tuples, and the files of both sides."""
     with tempfile.TemporaryDirectory() as folder:
         theirs, ours = pair(name, size, Path(folder))
+        check_files(name, theirs, ours, Path(folder))
+        theirs, ours = theirs.to(dtype), ours.to(dtype)
         given = batch(name, theirs, size["seed"])
         wanted = {"output_hidden_states": True, "output_attentions": size["attention"] == "eager"}
         their, our = theirs(**given, **wanted), ours(**given, **wanted)
@@ -174,17 +179,20 @@ def check_everything(name: str, size: dict[str, Any]) -> None:
                 assert got is not None, parameter
                 assert difference(gradient, got) <= TOLERANCE * max(1.0, float(gradient.abs().max())), parameter
 
-        ours.save_pretrained(Path(folder) / "ours")
-        before, after = (load_file(Path(folder) / side / "model.safetensors") for side in ("theirs", "ours"))
-        assert before.keys() == after.keys()
-        assert all(torch.equal(before[key], after[key]) for key in before)
-        back, info = getattr(transformers, name).from_pretrained(Path(folder) / "ours", output_loading_info=True)
-        assert not any(info.values())
-        written = back.config.to_dict()
-        for key, value in theirs.config.to_dict().items():
-            if key not in UNSAID:
-                assert written[key] == value, key
-        assert type(bertie.load(Path(folder) / "ours")) is getattr(bertie, name)
+
+def check_files(name: str, theirs: Any, ours: Any, folder: Path) -> None:
+    """What ours saves has the tensors and the configuration of what `pair` had theirs save."""
+    ours.save_pretrained(folder / "ours")
+    before, after = (load_file(folder / side / "model.safetensors") for side in ("theirs", "ours"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    back, info = getattr(transformers, name).from_pretrained(folder / "ours", output_loading_info=True)
+    assert not any(info.values())
+    written = back.config.to_dict()
+    for key, value in theirs.config.to_dict().items():
+        if key not in UNSAID:
+            assert written[key] == value, key
+    assert type(bertie.load(folder / "ours")) is getattr(bertie, name)
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES, ids=[name for _, name in CASES])

@@ -109,10 +109,25 @@ def output_after(block: Block, page: list[Block]) -> Block | None:
 
 
 def same_output(shown: str, printed: str) -> bool:
-    """Whether texts are equal and numbers agree to the last place shown, give or take one."""
-    if _NUMBER.sub("#", shown) != _NUMBER.sub("#", printed):
+    """Whether texts are equal and numbers agree to the last place shown, give or take one. `…` stands for whatever is
+    there: on a line of its own for any number of lines, otherwise for a part of a line."""
+    numbers: list[str] = []
+
+    def pattern(found: re.Match[str]) -> str:
+        if found[0] == "…\n":
+            return "(?:.*\n)*?"
+        if found[0] == "…":
+            return ".*?"
+        if not found["number"]:
+            return re.escape(found[0])
+        numbers.append(found[0])
+        return f"({_NUMBER.pattern})"
+
+    wanted = re.sub(rf"(?m:^…\n)|…|(?P<number>{_NUMBER.pattern})|[^\d…-]+|.", pattern, shown)
+    found = re.fullmatch(wanted, printed)
+    if found is None:
         return False
-    for a, b in zip(_NUMBER.findall(shown), _NUMBER.findall(printed), strict=True):
+    for a, b in zip(numbers, found.groups(), strict=True):
         if a != b and ("." not in a or abs(float(a) - float(b)) > 1.01 * 10.0 ** -len(a.partition(".")[2])):
             return False
     return True

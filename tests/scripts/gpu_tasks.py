@@ -1,6 +1,6 @@
 """On a CUDA machine: tasks give there what they give on the CPU, through the same files.
 
-    PYTHONPATH=src python tests/scripts/gpu_tasks.py FOLDER_WITH_AN_EMBEDDING_MODEL
+    PYTHONPATH=src python tests/scripts/gpu_tasks.py [FOLDER_WITH_AN_EMBEDDING_MODEL]
 
 The last line is the lowest cosine between a text's vectors on the two.
 """
@@ -27,7 +27,7 @@ def texts(count: int) -> list[str]:
     return [" ".join(generator.choice(WORDS, length)) for length in lengths]
 
 
-def main(folder: str) -> None:
+def main(folder: str = "all-MiniLM-L6-v2") -> None:
     import huggingface_hub
     import tokenizers
 
@@ -58,4 +58,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

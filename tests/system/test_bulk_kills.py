@@ -142,7 +142,7 @@ def test_the_command_plans_runs_goes_on_and_says_how_it_ended(
     code, _, said = run(*line)
     assert (code, "Nothing is left to do" in said) == (0, True)
     (tmp_path / "out" / "part-000001.parquet").unlink()
-    assert "The job goes on: 2 of 3 pieces are done." in run(*line)[2]
+    assert "The job continues: 2 of 3 pieces are done." in run(*line)[2]
     code, _, said = run(*line, "--truncate-dim", "8")
     assert code == 2
     assert "holds another job: truncate_dim was the default, and now it is 8" in said
@@ -186,7 +186,7 @@ def test_interrupted_the_command_leaves_a_job_to_go_on_with(tmp_path: Path) -> N
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130, said
     # The signal may come after a part is published and before it is counted.
-    told = re.search(r"(\d+) of 60 pieces are done\. Run the same command again to go on\.", said)
+    told = re.search(r"(\d+) of 60 pieces are done\. Run the same command again to continue\.", said)
     assert told is not None, said
     assert parts(out) - int(told[1]) in (0, 1)
     assert 0 < parts(out) < 60

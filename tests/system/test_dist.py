@@ -50,7 +50,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def artefact(dist: Path, kind: str) -> Path:
-    patterns = {"sdist": "*.tar.gz", "pure": "*-py3-none-any.whl", "platform": "*-py3-none-*linux*.whl"}
+    patterns = {"sdist": "*.tar.gz", "pure": "pure/*-py3-none-any.whl", "platform": "*-py3-none-*linux*.whl"}
     (found,) = dist.glob(patterns[kind])
     return found
 
@@ -58,11 +58,16 @@ def artefact(dist: Path, kind: str) -> Path:
 def test_the_names_say_which_systems_they_are_for(dist: Path) -> None:
     assert bertie.__version__ in artefact(dist, "sdist").name
     assert "manylinux_2_28" in artefact(dist, "platform").name
+    assert list(dist.glob("*.whl")) == [artefact(dist, "platform")], "pip install dist/*.whl would refuse two"
     pure, native = (set(zipfile.ZipFile(artefact(dist, kind)).namelist()) for kind in ("pure", "platform"))
     libraries = {"bertie/engine/cpu/_kernels.so", "bertie/text/wordpiece/_wordpiece.so"}
     assert libraries <= native
     assert not any(name.endswith(".so") for name in pure)
-    for name in ("bertie/py.typed", "bertie/serve/static/index.html", "bertie/shipped/bertie-mini/model.safetensors"):
+    for name in (
+        "bertie/py.typed",
+        "bertie/explore/page/static/index.html",
+        "bertie/shipped/bertie-mini/model.safetensors",
+    ):
         assert name in pure, name
 
 

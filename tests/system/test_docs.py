@@ -15,7 +15,7 @@ from system.command_lines import unknown_options
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-COMMANDS = re.compile(r"^(?:```(?:console)?\n)(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMANDS = re.compile(r"^```(?:console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
-import shlex
 from pathlib import Path
 
 import numpy as np
-import pytest
 from safetensors import safe_open
 
 from bertie import BertConfig, defaults, load
-from bertie.cli.main import main
 from bertie.tasks.features import features
 from bertie.tasks.fill import MaskFiller, fill
 from bertie.tasks.next_sentence import next_sentence
 from bertie.text import BertTokenizer
 
 FOLDER: Path = defaults.LANGUAGE_MODEL
-PAGE = Path(__file__).parents[2] / "docs" / "bertie-mini.md"
 
 # What anyone would say, and more than one word of it where there is more than one. Those it does not know stay here.
 EVERYDAY = {
@@ -129,19 +124,6 @@ PASSAGES = [
 # Every passage with what follows it, and with what follows another one.
 FOLLOWING = [(first, second) for _, first, second in PASSAGES]
 ELSEWHERE = [(first, PASSAGES[(n + 3) % len(PASSAGES)][2]) for n, (_, first, _) in enumerate(PASSAGES)]
-
-
-def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    block = PAGE.read_text(encoding="utf-8").partition("```console\n$ ")[2].partition("```")[0]
-    for shown in block.split("\n$ "):
-        line, _, printed = shown.partition("\n")
-        assert main([*shlex.split(line)[1:], "--format", "text"]) == 0
-
-        def layout(text: str) -> list[str]:  # the last digit may be another one elsewhere
-            return [re.sub(r"[0-9]", "0", each).rstrip() for each in text.rstrip().splitlines()]
-
-        assert layout(capsys.readouterr().out) == layout(printed)
 
 
 def test_it_is_small_and_what_it_says_it_is() -> None:

@@ -213,6 +213,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(desk: Path, files: Path) -> None:
             process.kill()
     assert process.returncode == 130
     assert "everything is saved in out" in error
-    assert "Go on with: bertie finetune classify" in error
+    assert "Continue with: bertie finetune classify" in error
     assert error.strip().endswith("--resume")
     assert any(Path("out/checkpoints").iterdir())

@@ -96,7 +96,7 @@ def test_stopped_while_preparing_says_what_is_kept_and_goes_on_from_it(
     assert last[0] == (
         "Stopped before the first step. What is prepared stays in out/data and is used again: the vocabulary."
     )
-    assert last[1] == f"Go on with: bertie {' '.join(PRETRAIN)}"
+    assert last[1] == f"Continue with: bertie {' '.join(PRETRAIN)}"
     assert main(PRETRAIN) == 0
     assert "vocabulary:" not in capsys.readouterr().err, "it was learned anew"
 
@@ -107,10 +107,10 @@ def test_ctrl_c_under_torchrun_is_told_by_one_process(desk: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: torchrun and both processes get it
         _, error = process.communicate(timeout=90)
     assert error.count("Stopped before the first step.") == 1
-    assert error.count("Go on with: torchrun --nproc-per-node 2 -m bertie pretrain") == 1
+    assert error.count("Continue with: torchrun --nproc-per-node 2 -m bertie pretrain") == 1
     ours = error.partition("Traceback")[0]  # torchrun has one of its own
     assert "KeyboardInterrupt" not in error
-    assert "Go on with" in ours
+    assert "Continue with" in ours
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_ctrl_c_in_training_under_torchrun_is_told_by_one_process(desk: Path) ->
         os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=90)
     assert error.count("everything is saved in out") == 1
-    assert error.count("Go on with: torchrun --nproc-per-node 2 -m bertie pretrain") == 1
+    assert error.count("Continue with: torchrun --nproc-per-node 2 -m bertie pretrain") == 1
     assert "KeyboardInterrupt" not in error
     assert any(Path("out/checkpoints").iterdir())
 

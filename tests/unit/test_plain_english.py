@@ -1,6 +1,7 @@
 """Phrases that made readers stop, and what to write instead. None of them may come back.
 
-Read are README and docs/ without their code, and everything in src: help, error messages, docstrings and comments.
+Read are README and docs/ without their code, the words of the pages, and everything in src: help, error messages,
+docstrings and comments.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PHRASES = {
     r"\(not with\)": "at least 0 and less than 1",
     r"[;}] it takes": "it must be",
     r"refused by name": "rejected; an error names it",
-    r"(is|are|was|were) passed over|passe?s? over (such|rows|lines) ": "skipped, ignored",
+    r"(is|are|was|were) passed over|pass(es|ing)? over (such|one|rows|lines|questions) ": "skipped, ignored",
     r"told otherwise|unless told|told by their": "by default",
     r"(kernels?|caches?|class|test|texts?|one|code) of ours": "our kernel",
     r"of theirs": "their",
@@ -32,11 +33,16 @@ PHRASES = {
     r"said aloud": "reported",
     r"each time an? \w+ comes by": "each time it is used",
     r"are had from": "follow from",
-    r"so many (heads|epochs|neurons|tokens|rows|of)": "this many",
+    r"so many (heads|epochs|neurons|tokens|rows|times|of)": "this many",
     r"in silence": "silently",
     r"his own": "their own",
-    r"(one|sentence|paragraph|bytes|cores|actor|object) to an? (line|parameter|GPU|model|text|request|row)": "per line",
-    r"go(es)? on where it was": "continues where it stopped",
+    r"(one|label|numbers|sentence|paragraph|bytes|cores|actor|object) to an? "
+    r"(line|parameter|GPU|model|text|token|request|row|word)": "per line",
+    r"go(es)? on where it was|(run|job|command|page)( that was \w+)? goes on": "continues",
+    r"go on with (it|an?|the same|fewer)": "continue",
+    r"in the order of how": "sorted by how",
+    r"a second and (key|client)": "per second and key",
+    r"(mean|look) alike": "are similar",
     r"the living|from the dead": "a process that is still running",
     r"and its kin": "and similar methods",
     r"cuda where there is one|where torch sees one": "if PyTorch finds one",
@@ -48,6 +54,7 @@ FILES = [
     # compatibility.md lists names of tests.
     *(file for file in sorted(ROOT.glob("docs/**/*.md")) if file.name != "compatibility.md"),
     ROOT / "README.md",
+    ROOT / "web" / "src" / "words.ts",
     *sorted((ROOT / "src" / "bertie").rglob("*.py")),
 ]
 

@@ -1,4 +1,7 @@
-"""The reference is whole: every public name is on a page and documented, every parameter is explained, examples run."""
+"""The reference is whole: every public name is on a page, documented, and has an example; every parameter is explained.
+
+tests/system/test_reference_examples.py runs the examples.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,16 @@ import bertie
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "site"))
 
+from example_cells import examples
 from glossary import GLOSSARY, explanation
 from public import doc, explained, field_comments, is_ours, methods, parameters, resolve
-from themes import THEMES
+from themes import THEMES, Theme
 
 
 def functions() -> Iterator[tuple[str, Any]]:
     for theme in THEMES:
         for name in theme.names:
             path, thing = resolve(name)
-            if inspect.ismodule(thing):  # bertie.bulk, once that room has been imported: it can be called
-                thing = thing.__call__
             if callable(thing) and not inspect.isclass(thing):
                 yield path, thing
 
@@ -101,11 +103,32 @@ def test_the_glossary_explains_nothing_that_does_not_exist() -> None:
     assert {entry.rpartition(".")[2] for entry in GLOSSARY} <= names
 
 
+def test_every_parameter_and_every_answer_of_a_function_has_a_type() -> None:
+    empty = inspect.Parameter.empty
+    without = []
+    for path, function in functions():
+        without += [f"{path}({each.name})" for each in parameters(function) if each.annotation is empty]
+        if inspect.signature(function).return_annotation is empty:
+            without.append(f"{path}() ->")
+    seen: set[Any] = set()
+    for path, kind in classes():
+        for name, function, sort in methods(kind, seen):
+            if sort != "property":
+                without += [f"{path}.{name}({each.name})" for each in parameters(function) if each.annotation is empty]
+    assert without == []
+
+
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.page)
-def test_the_example_of_a_page_runs(theme: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    names: dict[str, object] = {}
-    exec(compile(theme.example, f"{theme.page}, the reference's example", "exec"), names)
+def test_every_public_name_has_an_example(theme: Theme) -> None:
+    """Which uses it, by that name."""
+    cells = examples(theme.page)
+    names = [resolve(name)[0].rpartition(".")[2] for name in theme.names]
+    assert [name for name in names if not any(name in cell.names for cell in cells)] == []
+    named = [(name, cell) for cell in cells for name in cell.names]
+    assert [name for name, _ in named if name not in names] == [], "which are not on the page"
+    imported = cells[0].code
+    unused = [name for name, cell in named if not re.search(rf"\b{name}\b", cell.code) and name not in imported]
+    assert unused == []
 
 
 def test_help_of_embed_names_its_parameters_with_their_meaning() -> None:

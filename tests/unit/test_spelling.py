@@ -17,7 +17,7 @@ FINETUNE, PATH = named_command(cli, ["finetune", "classify", "--lr", "0"])
     [
         ("learning_rate", 0.0, "{learning_rate:is} it must be above 0.", "--lr 0: it must be above 0."),
         ("optimizer", "sgd", "{optimizer:is} it must be adamw.", "--optimizer sgd: it must be adamw."),
-        ("resume", True, "Go on with it with {resume}, or not.", "Go on with it with --resume, or not."),
+        ("resume", True, "Continue it with {resume}, or not.", "Continue it with --resume, or not."),
         ("encoding", "utf-16", "Say so: {encoding}.", "Say so: --encoding utf-16."),
         ("delimiter", ";", "If that separates them: {delimiter}.", "If that separates them: --delimiter ';'."),
         ("label", ..., "Name its column: {label}, or stop.", "Name its column: --label, or stop."),

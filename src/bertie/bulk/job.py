@@ -193,7 +193,7 @@ def bulk(
     - `price` of an hour (of one worker, in any currency) adds what a million rows cost.
     - `progress`: True shows a progress bar, False hides it.
 
-    Asked for again, the job goes on; nothing is computed twice but pieces that were not finished.
+    Run again, the job continues; nothing is computed twice but pieces that were not finished.
     """
     whole_number("workers", workers, or_none="one, or one per GPU")
     if price is not None:

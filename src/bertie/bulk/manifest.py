@@ -175,13 +175,13 @@ def _from_json(values: dict[str, Any]) -> Job:
 
 
 def check_same(there: Job, wanted: Wanted, output: str) -> None:
-    """Refuse to go on with a job that is another one than is asked for, and say what differs."""
+    """Refuse to continue a job that is not the one asked for, and say what differs."""
     for name, value in wanted.items():
         old = getattr(there, name)
         if old != value:
             raise DataError(
                 f"{output} holds another job: {_differs(name, there, wanted)}.",
-                "Name another {output}, or ask for the same job again to go on with it.",
+                "Name another {output}, or run the same job again to continue it.",
                 output=...,
             )
 

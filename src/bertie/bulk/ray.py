@@ -63,7 +63,7 @@ def run_on_ray(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise JobStopped(
             DataError(
-                f"Ray ended the job: {reason}", "See Ray's dashboard or logs; run the same job again: it goes on."
+                f"Ray ended the job: {reason}", "See Ray's dashboard or logs; run the same job again: it continues."
             )
         ) from error
 

@@ -202,7 +202,7 @@ def unwritable(name: str, error: OSError) -> DataError:
     """A full disk, a folder that nobody may write to: no fault of the job, which goes on once that is mended."""
     return DataError(
         f"{name}: cannot be written: {reason_of(error)}.",
-        "Make room, or check the path and who may write there; then run the same job again: it goes on.",
+        "Make room, or check the path and who may write there; then run the same job again: it continues.",
     )
 
 

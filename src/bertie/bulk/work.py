@@ -12,13 +12,14 @@ import json
 import logging
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
+from itertools import chain, islice, repeat
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from bertie.bulk.inputs import read_schema
@@ -43,6 +44,8 @@ ERROR = "error"
 # Batches on their way to the file. A GPU computes a hundred thousand rows while a row group is written and synced.
 _QUEUED, _QUEUED_BY_GPU = 4, 64
 _READ_AHEAD = 2
+# Reading, computing and writing are threads: at Python's own 5 ms, the one feeding a GPU waits too long for its turn.
+_GPU_SWITCH_SECONDS = 0.0005
 _DEFAULT_MODELS: dict[str, Callable[[], str]] = {
     "embed": default_embedding_model,
     "rerank": default_embedding_model,
@@ -103,7 +106,13 @@ class Worker:
         self.question: AnyQuestion = TASKS[job.task].make({"model": model, "device": device, **job.settings})
         self.fields = [one.with_name(job.prefix + one.name) for one in self.question.fields()]
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk")
-        self._queued = _QUEUED_BY_GPU if (device or "").startswith("cuda") else _QUEUED
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk-ahead")
+        self._opened: dict[int, Iterator[_Asked]] = {}
+        on_gpu = (device or "").startswith("cuda")
+        self._queued = _QUEUED_BY_GPU if on_gpu else _QUEUED
+        self._switch_seconds = sys.getswitchinterval()
+        if on_gpu:
+            sys.setswitchinterval(_GPU_SWITCH_SECONDS)
 
     def run(self, number: int, tick: Tick = lambda rows, tokens: None) -> Report:
         """A piece, from its rows to its file. What fails three times is set aside."""
@@ -122,8 +131,16 @@ class Worker:
                 reason = _reason(error)
         return lambda: Report(number, None, reason)
 
+    def open_ahead(self, number: int) -> None:
+        """Read the first batches of a piece that will come, so that a GPU need not wait for its file."""
+        source = self._source(number)
+        first = self._reader.submit(lambda: list(islice(source, _READ_AHEAD)))
+        self._opened[number] = chain.from_iterable(part() for part in (first.result, lambda: source))
+
     def close(self) -> None:
+        self._reader.shutdown(wait=True, cancel_futures=True)
         self._writer.shutdown(wait=True, cancel_futures=True)
+        sys.setswitchinterval(self._switch_seconds)
 
     def _start(self, number: int, tick: Tick) -> Callable[[], Report]:
         part = _Part(joined(self.output, part_name(number)), self._written_schema(), self._writer, self._queued)
@@ -149,10 +166,9 @@ class Worker:
     def _answer(self, number: int, part: _Part, tick: Tick) -> dict[str, int]:
         """Put every batch of the piece into its part; gives errors, texts that were cut and tokens."""
         waiting: deque[_Asked] = deque()
-        piece, meter = self.job.pieces[number], Meter()
-        cuts = self.question.cuts()
+        meter, cuts = Meter(), self.question.cuts()
         errors = told = 0
-        source = map(self._asked, read_piece(self.job.files, piece, self.schema, self.job.reading, self.job.columns))
+        source = self._opened.pop(number, None) or self._source(number)
 
         def items() -> Iterator[object]:
             with closing(map_ahead(lambda _: next(source, None), repeat(None), depth=_READ_AHEAD)) as batches:
@@ -178,6 +194,10 @@ class Worker:
         while waiting:  # rows without a single item to ask about
             flush(held.take(len(waiting[0].items)))
         return {"errors": errors, "truncated": cuts.cut, "tokens": meter.tokens}
+
+    def _source(self, number: int) -> Iterator[_Asked]:
+        piece = self.job.pieces[number]
+        return map(self._asked, read_piece(self.job.files, piece, self.schema, self.job.reading, self.job.columns))
 
     def _asked(self, batch: Batch) -> _Asked:
         """The items of a batch's rows, and what is wrong with the rows that have none."""

@@ -385,7 +385,7 @@ class TaskMethods:
 
     @whole
     def health(self) -> Plan[None, bool, bool]:
-        """True from a server that is well; a ServerError otherwise."""
+        """True from a server that is ready; a ServerError otherwise."""
         return _get("/health", object, lambda found: True)
 
 

@@ -135,7 +135,7 @@ class Work:
         return self._make(sizes, asked=share)
 
     def of_speed(self, faster: float, *, careful: bool = True) -> Made:
-        """The model that loses least at so many times the speed; if `careful`, in two rounds where it is steep."""
+        """The model that loses least at this many times the speed; if `careful`, in two rounds where it is steep."""
         return self._make(None, asked=faster, careful=careful)
 
     def better(self, made: Made, learned: BertPreTrainedModel, epochs: float) -> Made:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertie.explore.ablation import Ablation
 from bertie.explore.answers import Answer, Choices, Embedded, Similarity, Target
@@ -71,8 +71,7 @@ class _Room(ModuleType):
     Python makes a package an attribute of the one above it, so there cannot be a function of its name as well.
     """
 
-    def __call__(self, *given: Any, **named: Any) -> Session:
-        return open_session(*given, **named)
+    __call__ = staticmethod(open_session)
 
     def __getattr__(self, name: str) -> object:
         if name in ("Importance", "importance"):  # reading data and losses takes the whole room of training

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import length_hint
 from os import PathLike
+from types import GenericAlias
 from typing import (
     Any,
     ClassVar,
@@ -24,6 +25,7 @@ from typing import (
     TypeGuard,
     TypeVar,
     cast,
+    get_args,
     overload,
 )
 
@@ -353,7 +355,14 @@ def function_of(
 
     call.__name__ = call.__qualname__ = name
     call.__module__ = make.__module__
-    call_signature = described_as(call, make, [inspect.Parameter(first, _EITHER)], positional)
+    # A task's class names the types of its items and its answers: `RowTask[str, …, Filled]`, `TextTask[Filled]`.
+    *items_first, answer = get_args(vars(make)["__orig_bases__"][0])
+    item = items_first[0] if items_first else str
+    kinds = item | GenericAlias(Collection, item) | GenericAlias(Iterator, item) | PathLike[str]
+    answers = answer | GenericAlias(list, answer) | GenericAlias(Iterator, answer)
+    call_signature = described_as(
+        call, make, [inspect.Parameter(first, _EITHER, annotation=kinds)], positional, answers
+    )
     return cast("TaskFunction[Item, Answer, P]", call)
 
 
@@ -375,6 +384,7 @@ def described_as(
     make: Callable[..., object],
     given: Sequence[inspect.Parameter] = (),
     positional: int = 0,
+    answer: object = inspect.Signature.empty,
 ) -> inspect.Signature:
     """Let help and editors see, on the function that calls `make`, its own parameters (or those given) and make's."""
     own = given or [one for one in inspect.signature(call).parameters.values() if one.kind in (_EITHER, _NAMED)]
@@ -386,7 +396,9 @@ def described_as(
     if len(settings) < len(inspect.signature(make).parameters):  # the rest is `RunSettings`
         hints = {name: hint.__forward_arg__ for name, hint in RunSettings.__annotations__.items()}
         settings += [inspect.Parameter(name, _NAMED, default=None, annotation=hint) for name, hint in hints.items()]
-    signature = inspect.Signature(sorted([*own, *settings], key=lambda one: one.kind))
+    if not given:
+        answer = inspect.signature(call).return_annotation
+    signature = inspect.Signature(sorted([*own, *settings], key=lambda one: one.kind), return_annotation=answer)
     call.__dict__["__signature__"] = signature
     call.__doc__ = f"{inspect.getdoc(make)}\n\n" + "".join(
         f"- `{name}`: {said}\n" for name, said in _EVERY_TASK.items() if name in signature.parameters

@@ -212,7 +212,7 @@ class Index:
         progress: bool | None = None,
         chunk_rows: int = CHUNK_ROWS,
     ) -> int:
-        """Add rows (whatever `as_rows` takes) at the end; returns how many. Killed, it goes on with the same rows."""
+        """Add rows (whatever `as_rows` takes) at the end; returns how many. After a kill, call it again."""
         with writing(self.folder):
             self.manifest = read_manifest(self.folder)
             begin = self.manifest.num_finished

@@ -32,7 +32,7 @@ class Limits:
     answer_bytes: int = 32 << 20
     queue_requests: int = 512
     queue_tokens: int = 0  # 0: sixteen batches
-    rate: float = 0.0  # requests a second and key (client address, where there are no keys); 0: no limit
+    rate: float = 0.0  # requests per second and key (client address, where there are no keys); 0: no limit
     connections: int = 2048  # one more, and the client that has been silent longest is disconnected
     header_seconds: float = 10.0  # a sender that takes longer for its header, or its body, gets 408
     body_seconds: float = 20.0

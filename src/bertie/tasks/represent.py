@@ -180,7 +180,7 @@ def read_projections(checkpoint: Checkpoint) -> tuple[Projection | None, Project
     if multi is None and COLBERT in checkpoint.tensors.info:
         multi = Projection(checkpoint.tensors.read(COLBERT).float(), None)
     if sparse is not None and len(sparse.weight) != 1:
-        raise WeightsMismatch(f"{checkpoint.folder / SPARSE} gives {len(sparse.weight)} numbers to a token, not one.")
+        raise WeightsMismatch(f"{checkpoint.folder / SPARSE} gives {len(sparse.weight)} numbers per token, not one.")
     hidden = checkpoint.config.get("hidden_size", checkpoint.config.get("dim"))
     for name, layer in ((SPARSE, sparse), (MULTI, multi)):
         if layer is not None and layer.weight.shape[1] != hidden:

@@ -1,4 +1,4 @@
-"""Documents in the order of how well they answer a query.
+"""Documents sorted by how well they answer a query.
 
     for best in rerank("who wrote it?", documents, model="my-cross-encoder", top_k=3):
         print(best.score, best.text)

@@ -1,7 +1,7 @@
 """The entities of a text, or a label for each of its words, from a `BertForTokenClassification`.
 
     tag("Ada Lovelace lived in London.", model="my-ner")              list of Entity: .label, .text, .start, .end
-    tag_words(["Ada", "lived", "in", "London"], model="my-ner")       list of WordTag, one to a word
+    tag_words(["Ada", "lived", "in", "London"], model="my-ner")       list of WordTag, one per word
 
 Texts of any length are read whole, in overlapping windows; each token is judged in the window where it has most
 context, and entities are put together afterwards, so none is cut or doubled where two windows meet. What is found is

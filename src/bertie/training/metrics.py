@@ -43,7 +43,7 @@ def f1_macro(predicted: npt.ArrayLike, gold: npt.ArrayLike, *, num_classes: int 
 
 
 def f1_micro(predicted: npt.ArrayLike, gold: npt.ArrayLike) -> float:
-    """F1 over all decisions together. With one label to a text that is the accuracy."""
+    """F1 over all decisions together. With one label per text that is the accuracy."""
     a, b = _same_shape(predicted, gold)
     if a.ndim == 1:
         return accuracy(a, b)

@@ -104,7 +104,7 @@ _BOUNDS: dict[str, _Bounds] = {
 
 
 def refuse_changes(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Refuse to go on with a run that was started with other deciding settings. Older runs know fewer of them."""
+    """Refuse to continue a run that was started with other deciding settings. Older runs know fewer of them."""
     for name, value in now.items():
         if name in before and before[name] != value:
             raise ConfigError(

@@ -149,7 +149,7 @@ class Request:
                     "{class_weights} is not known.", "Use 'balanced', or a weight for each label.", class_weights=given
                 )
             if numbers is None:
-                raise InputError("Balanced class_weights are for one label to a text.", "Give a weight for each label.")
+                raise InputError("Balanced class_weights are for one label per text.", "Give a weight for each label.")
             return [float(weight) for weight in metrics.balanced_weights(numbers, len(labels))]
         if isinstance(given, Mapping):
             unknown = sorted(set(given) - set(labels.names))

@@ -136,7 +136,7 @@ def encoding_option(function: F) -> F:
             raise click.BadParameter(f"{value!r} is none of utf-8, utf-16, latin-1, cp1252, gb18030 …") from None
         return value
 
-    shown = "What files are encoded in: latin-1, utf-16 …"
+    shown = "Encoding of the files: latin-1, utf-16 …"
     return click.option("--encoding", metavar="NAME", default="utf-8", show_default=True, callback=known, help=shown)(
         function
     )

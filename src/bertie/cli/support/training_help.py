@@ -32,7 +32,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "A teacher": ("teacher", "student_layers", "distil", "temperature"),
     "Batches and memory": ("batch_tokens", "micro_batch_tokens", "gradient_checkpointing", "workers"),
     "Speed and processes": ("device", "precision", "fused", "compile_layers", "shard"),
-    "Checkpoints and looks": ("evaluate_every", "patience", "save_every", "keep", "log_every", "tensorboard"),
+    "Checkpoints and evaluation": ("evaluate_every", "patience", "save_every", "keep", "log_every", "tensorboard"),
 }  # fmt: skip
 _WIDEST = 24  # of the options' column; a longer one has its explanation on the next line
 _SHORT = 24

@@ -65,7 +65,7 @@ def training_options(
         number("--lr", "learning_rate", metavar="X", default=learning_rate, shown="Peak learning rate."),
         number("--batch-size", default=batch_size, shown="Examples in a step, over all processes."),
         number("--max-steps", shown="Steps instead of epochs. [default: epochs]"),
-        number("--seed", default=42, shown="Of all chance."),
+        number("--seed", default=42, shown="Random seed."),
         number("--warmup", metavar="X", default=warmup, shown="Share of the steps, or from 1 up their number."),
         choice_option(
             "--schedule",
@@ -103,7 +103,7 @@ def training_options(
         click.option("--fused/--no-fused", default=True, help="Our kernels on a GPU, in bfloat16. [default: on]"),
         click.option("--compile", "compile_layers", is_flag=True, help="torch.compile instead (slow first steps)."),
         click.option("--shard", is_flag=True, help="Under torchrun: split the model itself (FSDP2)."),
-        number("--evaluate-every", shown=f"Steps between two looks at the dev data. [default: {evaluated}]"),
+        number("--evaluate-every", shown=f"Steps between two evaluations on the dev data. [default: {evaluated}]"),
         number("--patience", shown="Stop after N evaluations without a better one. [default: never]"),
         number("--save-every", shown=f"Steps between two checkpoints. [default: {saved}]"),
         number("--keep", default=2, shown="Checkpoints to keep."),
@@ -172,7 +172,7 @@ def finished(context: click.Context, work: Callable[[], Result]) -> int:
             line = command_line()
             again = line if not error.began or "--resume" in sys.argv else f"{line} --resume"
             click.echo(f"\n{error.cause}", err=True)
-            click.echo(f"{'Go on' if error.kept else 'Start again'} with: {again}", err=True)
+            click.echo(f"{'Continue' if error.kept else 'Start again'} with: {again}", err=True)
         return 130
     except BertieError as error:
         if first or not _is_everyones(error):

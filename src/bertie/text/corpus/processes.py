@@ -118,7 +118,7 @@ class _Worker:
     def _lost(self) -> DataError:
         return DataError(
             f"A process that prepares the text ended before its work did (exit code {self.exit_code()}).",
-            "Memory may have run out. What is finished is kept: go on with fewer, e.g. {processes}.",
+            "Memory may have run out. What is finished is kept: continue with fewer, e.g. {processes}.",
             processes=1,
         )
 

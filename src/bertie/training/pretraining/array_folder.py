@@ -124,7 +124,7 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(
             f"{folder}: cannot be written: {error.strerror or error}.",
-            "Free some space or name another folder; what is finished is kept, and the next call goes on from there.",
+            "Free some space or name another folder; what is finished is kept, and the next call continues from there.",
         ) from error
 
 

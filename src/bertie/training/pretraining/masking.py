@@ -141,7 +141,7 @@ def _single_tokens(
 def _whole_words(
     ids: Numbers, lengths: Numbers, allowed: Flags, order: Words, budgets: Numbers, rules: MaskRules
 ) -> Numbers:
-    """Whole words in random order, passing over one that would exceed the budget."""
+    """Whole words in random order, skipping any that would exceed the budget."""
     firsts = np.cumsum(lengths) - lengths
     before = np.concatenate([[False], allowed[:-1]])
     before[firsts] = False

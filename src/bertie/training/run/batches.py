@@ -156,7 +156,7 @@ def split_batch(lengths: list[int], *, budget: int, num_processes: int) -> list[
 
 @dataclass
 class BatchMaker(Generic[Item]):
-    """Makes a process's share of a step. `pieces` may be lowered while a run goes on: it cuts the share smaller."""
+    """Makes a process's share of a step. `pieces` may be lowered while a run continues: it cuts the share smaller."""
 
     order: DataOrder
     examples: Examples[Item]

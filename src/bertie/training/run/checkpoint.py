@@ -263,7 +263,7 @@ def how_to_go_on(path: str | os.PathLike[str]) -> str:
     if step is None:
         return "Nothing was saved before it. Make room (or allow writing), then start the run again."
     kept = f"What was saved before it, at step {step}, is whole."
-    return f"{kept} Make room (or allow writing), then go on with {{resume}}."
+    return f"{kept} Make room (or allow writing), then continue with {{resume}}."
 
 
 def check_output(path: str | os.PathLike[str], *, resume: bool) -> None:
@@ -283,7 +283,7 @@ def check_output(path: str | os.PathLike[str], *, resume: bool) -> None:
     if not resume and begun:
         raise ConfigError(
             f"There is a run in {folder} already.",
-            "Go on with it with {resume}, or choose another folder.",
+            "Continue it with {resume}, or choose another folder.",
             resume=True,
         )
     if not begun:

@@ -185,7 +185,7 @@ class Training:
                     if stop and not last and not early:
                         raise Interrupted(
                             f"Stopped at step {self.step} of {num_steps}; everything is saved in {self.output}.",
-                            "Go on with the same command and {resume}.",
+                            "Continue with the same command and {resume}.",
                             resume=True,
                         )
             return self._finish(early)

@@ -147,7 +147,7 @@ def resume_run(training: Training) -> None:
 def best_folder(training: Training) -> Path:
     """Where the best model so far is, or without dev data the last one, until the run is over.
 
-    It is named by its step: a run that was killed goes on from its last checkpoint, whose best may be an older one.
+    It is named by its step: a run that was killed continues from its last checkpoint, whose best may be an older one.
     """
     step = training.step if training.best["step"] is None else training.best["step"]
     return training.output / "best" / f"step-{step:08d}"

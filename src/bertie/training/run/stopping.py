@@ -109,7 +109,7 @@ def interruption(output: Path) -> Interrupted:
     if step is not None:
         return Interrupted(
             f"Stopped. What was saved at step {step} is whole in {output}.",
-            "Go on with the same command and {resume}.",
+            "Continue with the same command and {resume}.",
             resume=True,
         )
     kept = data_parts(output / "data")
@@ -117,7 +117,7 @@ def interruption(output: Path) -> Interrupted:
         return Interrupted(
             f"Stopped before the first step. What is prepared stays in {output / 'data'} and is used again: "
             f"{', '.join(kept)}.",
-            "The same command goes on from there.",
+            "The same command continues from there.",
             began=False,
         )
     return Interrupted(

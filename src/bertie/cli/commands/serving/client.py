@@ -45,7 +45,7 @@ A key is taken from BERTIE_API_KEY, the address from BERTIE_URL.
 
 @click.group("client", epilog=EXAMPLES)
 def command() -> None:
-    """Ask a server that was started with `bertie serve`.
+    """Send requests to a server that was started with `bertie serve`.
 
     Answers are those of the commands without `client`, and look the same.
     """
@@ -68,7 +68,7 @@ def server_options(function: F) -> F:
     )  # fmt: skip
 
 
-@command.command("health", short_help="Is the server well?")
+@command.command("health", short_help="Show whether the server is ready.")
 @server_options
 def health(client: Client) -> None:
     """Is the server well, how long does it take to say so, and which models does it have?"""
@@ -76,7 +76,7 @@ def health(client: Client) -> None:
     client.health()
     seconds = time.perf_counter() - started
     names = [clipped(name).plain for name in client.models()]
-    click.echo(f"{client.url} is well ({seconds * 1000:.0f} ms): {', '.join(names)}")
+    click.echo(f"{client.url} is ready ({seconds * 1000:.0f} ms): {', '.join(names)}")
 
 
 @command.command("embed")
@@ -97,7 +97,7 @@ def embed(given: Given, client: Client, truncate_dim: int | None, out: Out) -> N
 @click.option("-k", "--top-k", type=click.IntRange(min=1), metavar="K", help="Give the best K only. [default: all]")
 @output_options
 def rerank(query: str, given: Given, client: Client, top_k: int | None, out: Out) -> None:
-    """Put DOCUMENTs in the order of how well they answer QUERY."""
+    """Sort DOCUMENTs by how well they answer QUERY."""
     found = client.rerank(query, list(given.read()), top_k=top_k)
     out.emit([(query, found)], *RANKED)
 

@@ -41,10 +41,12 @@ TASKS = ("fill", "next", "classify", "tag", "answer", "choice", "embed")
 @click.option("-o", "--output", metavar="FILE", help="Write one HTML file instead of serving. [default: serve]")
 @click.option("--patch", metavar="TEXT", help="Another text, whose states are put into this one. [default: none]")
 @click.option(
-    "--importance", metavar="FILE", help="With -o: measure what this file needs of the model. [default: none]"
+    "--importance",
+    metavar="FILE",
+    help="With -o: measure which parts of the model the rows of this file need. [default: none]",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free one]")
-@click.option("--no-browser", is_flag=True, help="Only say the address. [default: open it in your browser]")
+@click.option("--no-browser", is_flag=True, help="Only print the address. [default: open it in your browser]")
 def command(
     text: str | None,
     second: tuple[str, ...],

@@ -72,7 +72,13 @@ def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
     help=f"Serve only this; several may be given: {', '.join(TASKS)}. [default: all that the model can do]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0 chooses a free one.",
+)
 @click.option(
     "--device",
     metavar="DEVICE",
@@ -104,12 +110,16 @@ def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
 @_limit("--max-answer", "answer_bytes", "Bytes of one answer.")
 @click.option("--queue-tokens", type=click.IntRange(0), default=0, help="Tokens that may wait. [default: 16 batches]")
 @_limit("--queue-requests", "queue_requests", "Requests that may wait.")
-@click.option("--rate", type=click.FloatRange(0), default=0.0, help="Requests a second and key. [default: no limit]")
+@click.option("--rate", type=click.FloatRange(0), default=0.0, help="Requests per second and key. [default: no limit]")
 @_limit("--request-seconds", "request_seconds", "Longest wait.")
-@_limit("--body-seconds", "body_seconds", "For a body to arrive.")
-@_limit("--header-seconds", "header_seconds", "For a header.")
+@_limit("--body-seconds", "body_seconds", "Seconds for a body to arrive.")
+@_limit("--header-seconds", "header_seconds", "Seconds for a header to arrive.")
 @click.option(
-    "--drain-seconds", type=click.FloatRange(0), default=25.0, show_default=True, help="To finish in, at the end."
+    "--drain-seconds",
+    type=click.FloatRange(0),
+    default=25.0,
+    show_default=True,
+    help="Seconds to finish accepted requests when it stops.",
 )
 @click.option("--api-key-file", metavar="FILE", help="API keys, one per line; or set BERTIE_API_KEYS. [default: open]")
 @click.option(
@@ -122,14 +132,20 @@ def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="A name it is called by; * is any. [default: addresses]",
+    help="Host name that requests may be for; * is any. [default: addresses]",
 )
 @choice_option(
-    "--log-level", "debug", "info", "warning", "error", default="info", shown="Of the JSON lines on standard error."
+    "--log-level",
+    "debug",
+    "info",
+    "warning",
+    "error",
+    default="info",
+    shown="Level of the JSON lines on standard error.",
 )
 @click.option(
     "--log-sample", type=click.FloatRange(0, 1), default=1.0, show_default=True,
-    help="Part of the answered requests that are logged; those that fail always are.",
+    help="Share of the answered requests that is logged; failed ones always are.",
 )  # fmt: skip
 @click.option("--fd", type=int, hidden=True, help="A socket that is bound already. [default: a new one]")
 def command(

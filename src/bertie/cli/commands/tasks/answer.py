@@ -37,9 +37,7 @@ NEEDS = "an answer model (BertForQuestionAnswering), such as one fine-tuned on S
 @click.command("answer", epilog=EXAMPLES)
 @click.argument("question", required=False)
 @click.option("-c", "--context", metavar="TEXT", help="The text to answer from.")
-@single_option(
-    "--context-file", metavar="FILE", shown="Read the text to answer from out of a file; - is standard input."
-)
+@single_option("--context-file", metavar="FILE", shown="Read the text to answer from in a file; - is standard input.")
 @click.option(
     "-f",
     "--file",
@@ -51,7 +49,7 @@ NEEDS = "an answer model (BertForQuestionAnswering), such as one fine-tuned on S
 @input_format_option
 @encoding_option
 @delimiter_option
-@click.option("--skip-bad", is_flag=True, help="With -f: pass over questions that cannot be read, and count them.")
+@click.option("--skip-bad", is_flag=True, help="With -f: skip questions that cannot be read, and count them.")
 @click.option("--score", is_flag=True, help="With -f: print exact match and F1 instead of the answers.")
 @single_option("--predictions", metavar="FILE", shown="With -f: write the json that SQuAD's own script scores.")
 @click.option("--n-best", type=click.IntRange(min=1), default=1, show_default=True, help="How many quotations to give.")

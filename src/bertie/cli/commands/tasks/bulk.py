@@ -41,8 +41,8 @@ _RUN = ("ray", "gpus_per_worker", "cpus_per_worker", "workers", "strict", "price
 def command() -> None:
     """Answer every row of many files, exactly once, and write parquet files with all columns and the answers.
 
-    A job that was stopped goes on when the same command is run again; nothing is lost but unfinished pieces. Rows that
-    cannot be answered have an error in their row. Exit code 3: some pieces were set aside.
+    A job that was stopped continues when the same command is run again; only unfinished pieces are computed twice. Rows
+    that cannot be answered have an error in their row. Exit code 3: some pieces were set aside.
     """
 
 
@@ -222,7 +222,7 @@ def _say_begin(prepared: Prepared) -> None:
     if not left:
         click.echo("Nothing is left to do: the job was finished before.", err=True)
     elif not prepared.is_new:
-        click.echo(f"The job goes on: {pieces - left:,} of {pieces:,} pieces are done.", err=True)
+        click.echo(f"The job continues: {pieces - left:,} of {pieces:,} pieces are done.", err=True)
     else:
         counts = _many(len(prepared.job.files), "file"), _many(prepared.job.rows, "row"), _many(pieces, "piece")
         click.echo("{}, about {}, {}.".format(*counts), err=True)
@@ -230,7 +230,7 @@ def _say_begin(prepared: Prepared) -> None:
 
 def _say_stopped(report: BulkReport) -> None:
     done = f"{report.pieces_done:,} of {report.pieces:,} pieces are done"
-    click.echo(f"\n{done}. Run the same command again to go on.", err=True)
+    click.echo(f"\n{done}. Run the same command again to continue.", err=True)
 
 
 def _say_end(report: BulkReport) -> None:

@@ -29,16 +29,20 @@ Examples:
 @click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="Texts to give for a prompt.")
 @click.option("--sample", is_flag=True, help="Sample instead of taking the most likely token.")
 @click.option("--seed", type=int, help="With --sample: the same seed draws the same text. [default: another each time]")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="With --sample: lower is safer.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="With --sample: lower is less random.")
 @click.option(
-    "--top-k", type=click.IntRange(min=0), default=50, show_default=True, help="With --sample: from the K likeliest."
+    "--top-k",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="With --sample: among the K most likely tokens.",
 )
 @click.option(
     "--top-p",
     type=float,
     default=1.0,
     show_default=True,
-    help="With --sample: from the likeliest that make up P.",
+    help="With --sample: among the most likely tokens that add up to P.",
 )
 @click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="More than 1 repeats less.")
 @click.option("--force", is_flag=True, help="Run a checkpoint that is not a decoder as one.")

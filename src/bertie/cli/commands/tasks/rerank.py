@@ -1,4 +1,4 @@
-"""`bertie rerank`: documents in the order of how well they answer a query."""
+"""`bertie rerank`: documents sorted by how well they answer a query."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Examples:
 def command(
     query: str, given: Given, chosen: Chosen, top_k: int | None, relevant: str | None, long: Long, out: Out
 ) -> None:
-    """Put DOCUMENTs in the order of how well they answer QUERY.
+    """Sort DOCUMENTs by how well they answer QUERY.
 
     A cross-encoder (a text classifier) reads query and document together; an embedding model compares their vectors.
     """

@@ -24,7 +24,10 @@ Examples:
 @click.command("search", epilog=EXAMPLES)
 @click.argument("index")
 @input_options("[QUERY]...", what="queries")
-@click.option("-k", type=click.IntRange(min=1), default=5, show_default=True, help="How many texts to give per query.")
+@click.option(
+    "-k", "--top-k", "k", type=click.IntRange(min=1), metavar="K", default=5, show_default=True,
+    help="How many texts to give per query.",
+)  # fmt: skip
 @click.option("--partial", is_flag=True, help="Search an index whose building has not finished.")
 @model_options(default="the one the index was built with")
 @output_options

@@ -25,7 +25,7 @@ NEEDS = "a token classifier (BertForTokenClassification), such as one for named 
 
 aggregation_option = choice_option(
     "--aggregation", *get_args(Aggregation), default="simple",
-    shown="How tokens become entities: each token alone, joined, or one label to a word first.",
+    shown="How tokens become entities: each token alone, joined, or one label per word first.",
 )  # fmt: skip
 
 
@@ -34,7 +34,9 @@ aggregation_option = choice_option(
 @model_options(needs=NEEDS)
 @aggregation_option
 @click.option("--ignore", metavar="A,B", default="O", show_default=True, help="Labels that are left out.")
-@click.option("--stride", type=click.IntRange(min=0), default=64, show_default=True, help="Tokens two windows share.")
+@click.option(
+    "--stride", type=click.IntRange(min=0), default=64, show_default=True, help="Tokens that two windows share."
+)
 @output_options
 def command(given: Given, chosen: Chosen, aggregation: Aggregation, ignore: str, stride: int, out: Out) -> None:
     """Find the entities of TEXTs, with their exact characters. Long texts are read whole, in overlapping windows."""

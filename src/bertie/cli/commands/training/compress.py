@@ -23,10 +23,12 @@ Examples:
 @click.option("-o", "--output", metavar="DIR", required=True, type=click.Path(), help="A new folder.")
 @click.option("--task", metavar="NAME", help="A task of finetune, embed or fill. Needed for a target.")
 @files_option("--data", shown="Rows to judge by. Needed for a target.")
-@click.option("--speedup", type=float, metavar="X", help="Target: so many times as fast. [default: none]")
+@click.option("--speedup", type=float, metavar="X", help="Target: this many times as fast. [default: none]")
 @click.option("--size", type=float, metavar="X", help="Target: this share of the parameters. [default: none]")
 @click.option("--keep", type=float, metavar="X", help="Target: fastest with this share of the score. [default: none]")
-@click.option("--on", metavar="ENGINE", default="cpu", show_default=True, help="Where: cpu, cpu-int8, cuda.")
+@click.option(
+    "--on", metavar="ENGINE", default="cpu", show_default=True, help="Where speed is measured: cpu, cpu-int8, cuda."
+)
 @files_option("--train", shown="Rows to choose by and to learn from. [default: none]")
 @click.option("--epochs", type=float, metavar="X", help="Times through --train; 0 only chooses by it. [default: 1]")
 @files_option("--vocab-from", shown="Keep only tokens of these texts. [default: all]")
@@ -41,7 +43,7 @@ Examples:
 @delimiter_option
 @click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be used, and count them.")
 @click.option("--max-length", type=int, metavar="N", help="Longest text in tokens. [default: the model's]")
-@click.option("--metric", "best_metric", metavar="NAME", help="What is judged by. [default: the task's own]")
+@click.option("--metric", "best_metric", metavar="NAME", help="Metric to judge by. [default: the task's own]")
 def command(**values: Any) -> None:
     """Make a model smaller and faster, and say what that cost.
 

@@ -39,7 +39,7 @@ Examples:
   bertie finetune answer -m ./my-bert --train dev.json -o answers --epochs 1
 
 \b
-Stopped or killed? The same line with --resume goes on, bit for bit.
+Stopped or killed? The same line with --resume continues it, bit for bit.
 Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 """
 # What each task's rows are, for its help.

@@ -30,7 +30,7 @@ Examples:
   bertie pretrain --corpus texts.txt -m ./my-bert -o more --max-length 48
 
 \b
-Stopped or killed? The same line with --resume goes on, bit for bit.
+Stopped or killed? The same line with --resume continues it, bit for bit.
 Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 """
 
@@ -39,15 +39,17 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 @click.argument("more", nargs=-1, metavar="[FILE]...")
 @files_option("--corpus", shown="Text to learn from (.gz, .xz too). Needed; may be many.")
 @files_option("--dev", shown="Text to judge by. [default: a share of the corpus]")
-@number("--dev-share", metavar="X", default=0.01, shown="That share; at most 2000 sequences.")
-@click.option("-m", "--model", metavar="MODEL", help="Go on from this checkpoint. [default: a new model]")
+@number("--dev-share", metavar="X", default=0.01, shown="Share of the corpus for that; at most 2000 sequences.")
+@click.option("-m", "--model", metavar="MODEL", help="Continue from this checkpoint. [default: a new model]")
 @choice_option(
     "--size", "tiny", "mini", "small", "medium", "base", "large", metavar="NAME", default="mini",
-    shown="Of a new model: tiny 2×128, mini 4×256, small 4×512, medium 8×512, base 12×768, large 24×1024.",
+    shown="Size of a new model: tiny 2×128, mini 4×256, small 4×512, medium 8×512, base 12×768, large 24×1024.",
 )  # fmt: skip
 @click.option("--vocab", metavar="PATH", help="vocab.txt or a folder with one. [default: learned from the corpus]")
-@number("--vocab-size", default=30522, shown="Of a learned one.")
-@click.option("--lowercase/--cased", default=True, help="Whether a learned one folds case. [default: lowercase]")
+@number("--vocab-size", default=30522, shown="Size of a learned vocabulary.")
+@click.option(
+    "--lowercase/--cased", default=True, help="Whether a learned vocabulary is lower-cased. [default: lowercase]"
+)
 @click.option(
     "--nsp/--no-nsp",
     default=False,
@@ -56,13 +58,13 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 @number("--max-length", default=128, shown="Tokens of a sequence.")
 @choice_option(
     "--lines", "auto", "sentences", "paragraphs", metavar="KIND", default="auto",
-    shown="What a line is: sentences, paragraphs, or auto: it is looked at. Blank lines are between documents.",
+    shown="What a line is: sentences, paragraphs, or auto: detected. Blank lines are between documents.",
 )  # fmt: skip
 @encoding_option
 @click.option("--skip-bad", is_flag=True, help="Skip lines that cannot be read, and count them.")
-@number("--processes", shown="That prepare the text. [default: one for each core, 8 at most, from 20 MB on]")
+@number("--processes", shown="Processes that prepare the text. [default: one for each core, 8 at most, from 20 MB on]")
 @number("--mask-probability", metavar="X", default=0.15, shown="Share of words to predict.")
-@number("--max-predictions", shown="To a sequence. [default: no limit]")
+@number("--max-predictions", shown="At most this many in a sequence. [default: no limit]")
 @click.option("--whole-words", is_flag=True, help="Mask all pieces of a word, or none.")
 @choice_option(
     "--masking", "static", "dynamic", metavar="KIND",
@@ -77,10 +79,10 @@ Several GPUs? Put this before the line: torchrun --nproc-per-node 4 -m
 @training_options(epochs=10.0, learning_rate=1e-4, batch_size=256, warmup=0.05, micro_batch_tokens=32768, every=1000)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> int:
-    """Train a BERT on raw text: a new one, or an old one some more.
+    """Train a BERT on raw text: a new one, or continue with an existing one.
 
     Documents are divided by blank lines; a line is a sentence or a paragraph. The vocabulary is learned from the text
-    unless one is given. What is prepared stays in DIR/data. An interrupted run goes on with --resume.
+    unless one is given. What is prepared stays in DIR/data. An interrupted run continues with --resume.
     """
     return finished(context, lambda: _pretrain(values))
 
