@@ -381,13 +381,15 @@ def _from_files(
     construct: tuple[tuple[str, Any], ...],
 ) -> OpenModel:
     rounded = dtype if dtype in _ENGINE_TYPES else None
+    # On a CPU bfloat16 does not round everything (engine/cpu/bfloat16.py), so parameters are read as they are.
+    from_wide = engine == "auto" and dtype == "bfloat16" and torch.device(device).type == "cpu"
     checkpoint = open_checkpoint(source, with_companions=True)
     _check_classifier(named_kind(checkpoint.config), kind.__name__, task=task, source=source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made: Any = related(kind, checkpoint.config.get("model_type")).from_pretrained(
             source,
-            dtype=dtype if dtype is None or rounded is None else DTYPES[rounded],
+            dtype="float32" if from_wide else DTYPES[rounded] if rounded else dtype,
             device=device,
             output_loading_info=True,
             **dict(construct),
@@ -409,6 +411,8 @@ def _from_files(
         )
     if engine == "auto" and dtype is None and built.device.type == "cuda" and built.dtype == torch.float32:
         built = in_half_precision(built, tokenizer)
+    elif from_wide:
+        built = compile_model(built, dtype=dtype, tokenizer=tokenizer, strict=False)
     elif engine == "auto" and (rounded or str(built.dtype).removeprefix("torch.") in DTYPES):
         # Rounding was asked for by name, so a model that cannot be rounded is refused; other types have the reference.
         built = compile_model(built, dtype=rounded, tokenizer=tokenizer, strict=rounded is not None)
