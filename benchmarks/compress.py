@@ -226,11 +226,14 @@ def show(rows: Rows) -> None:
     for key in sorted({tuple(row[name] for name in names) for row in rows}):
         some = [row for row in rows if tuple(row[name] for name in names) == key]
         fast, lost = (median(row[name] for row in some) for name in ("speedup", "points_lost"))
-        print(f"| {key[0]} | {key[1]} | {key[2]:g} | {key[3]:g} | {key[4]} | {len(some)} | {fast:.2f} | {lost:.2f} |")
-    offs = [abs(row["again"] / row["speedup"] - 1) for row in rows if "again" in row]
-    if offs:
-        middle, most = 100 * median(offs), 100 * max(offs)
-        print(f"\nthe reported speed and the one measured again differ by {middle:.1f} % (median), {most:.1f} % (most)")
+        cells = (*key[:2], f"{key[2]:g}", f"{key[3]:g}", key[4], len({row["seed"] for row in some}))
+        print("|", " | ".join(map(str, cells)), f"| {fast:.2f} | {lost:.2f} |")
+    ours = [row for row in rows if "again" in row]
+    for engine in sorted({row["engine"] for row in ours}):
+        for wanted in ("speedup", "asked"):
+            offs = [100 * abs(row["again"] / row[wanted] - 1) for row in ours if row["engine"] == engine]
+            print(f"{engine}: `again` is off `{wanted}` by {median(offs):.1f} % (median of {len(offs)}), "
+                  f"{max(offs):.1f} % (most)")  # fmt: skip
 
 
 def main() -> None:
@@ -244,6 +247,7 @@ def main() -> None:
     parser.add_argument("--on", default="cpu")
     parser.add_argument("--rows", type=int, default=None, help="training rows at most")
     parser.add_argument("--tuning-epochs", type=float, default=3.0)
+    parser.add_argument("--only-tune", action="store_true", help="fine-tune what is to be compressed, and stop")
     parser.add_argument("--reference-layers", action="store_true", help="train without our GPU kernels")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--models", type=Path, default=Path("compress-models"))
@@ -272,6 +276,8 @@ def main() -> None:
                 path = fine_tuned(task, seed, arguments.model, arguments.models, arguments.tuning_epochs)
                 say = lambda line, name=name, seed=seed: print(f"[{name} {seed}] {line}", flush=True)  # noqa: E731
                 say(f"fine-tuned after {time.monotonic() - started:.0f} s")
+                if arguments.only_tune:
+                    continue
                 bench = Bench.open(task, seed, path, arguments.on, say)
                 rows += compare(bench, speeds, methods, arguments.out)
                 say(f"done after {time.monotonic() - started:.0f} s")

@@ -32,6 +32,7 @@ class ManyLoad:
     statuses: dict[int, int]
     times: np.ndarray[Any, np.dtype[np.float64]]
     kept: list[tuple[int, bytes]]  # the number of a request, and its answer
+    cpu_micros: float  # of the processor, for making a request and taking its answer
 
     @property
     def rate(self) -> float:
@@ -63,16 +64,19 @@ def run_many(
         children.append((child, own))
     statuses: dict[int, int] = {}
     times, kept = [], []
+    used = 0.0
     for child, own in children:
         if not own.poll(seconds + 60):
             raise TimeoutError("a process that makes load did not come back")
-        found, seen, some = own.recv()
+        found, seen, some, cpu = own.recv()
         child.join(10)
+        used += cpu
         times.append(np.frombuffer(found))
         kept += some
         for status, count in seen.items():
             statuses[status] = statuses.get(status, 0) + count
-    return ManyLoad(seconds, statuses, np.concatenate(times), kept)
+    answers = sum(statuses.values())
+    return ManyLoad(seconds, statuses, np.concatenate(times), kept, 1e6 * used / max(1, answers))
 
 
 def _load(
@@ -97,8 +101,11 @@ def _load(
     times: list[float] = []
     statuses: dict[int, int] = {}
     kept: list[tuple[int, bytes]] = []
-    buffer = memoryview(bytearray(1 << 18))
+    buffer = bytearray(1 << 18)
+    cpu: float | None = None  # at the beginning of the measured time
     while (now := clock()) < end:
+        if cpu is None and now >= start:
+            cpu = time.process_time()
         for number, _ in poll.poll(end - now):
             line = lines[number]
             if not line.receive(buffer, len(kept) < _KEPT):
@@ -115,7 +122,7 @@ def _load(
                 continue
             line.send(requests[following % len(requests)], following % len(requests), now)
             following += 1
-    out.send((np.array(times).tobytes(), statuses, kept))
+    out.send((np.array(times).tobytes(), statuses, kept, time.process_time() - (cpu or 0.0)))
 
 
 class _Line:
@@ -131,7 +138,7 @@ class _Line:
         with contextlib.suppress(OSError):  # the answer is the end of the connection
             self.sock.sendall(request)
 
-    def receive(self, buffer: memoryview, keeps: bool) -> bool:
+    def receive(self, buffer: bytearray, keeps: bool) -> bool:
         """Whether the answer is here."""
         try:
             size = self.sock.recv_into(buffer)
@@ -141,10 +148,12 @@ class _Line:
             self.status, self.broken = 0, True
             return True
         if self.missing < 0:  # a header comes in one piece
-            head = bytes(buffer[: min(size, 2048)]).lower()
-            end, length = head.index(b"\r\n\r\n") + 4, head.index(b"content-length:") + 15
-            self.status = int(head[9:12])
-            self.missing = end + int(head[length:].split(b"\r\n", 1)[0])
+            end = buffer.index(b"\r\n\r\n", 0, size) + 4
+            at = buffer.find(b"content-length:", 0, end)
+            if at < 0:  # in other letters
+                at = buffer[:end].lower().index(b"content-length:")
+            self.status = int(buffer[9:12])
+            self.missing = end + int(buffer[at + 15 : buffer.index(b"\r\n", at)])
             self.body = bytearray(buffer[end:size]) if keeps else bytearray()
         elif self.body:
             self.body += buffer[:size]

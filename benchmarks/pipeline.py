@@ -17,6 +17,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from benchmarks.texts import paragraphs
 from bertie.config import BertConfig
 from bertie.defaults import default_embedding_model
 from bertie.engine.fast import FastBert
+from bertie.engine.runner import Runner
 from bertie.model import BertModel
 from bertie.ops.packing import Packing
 from bertie.running.open import OpenModel
@@ -37,7 +39,7 @@ from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
 
 
-class NothingRunner:
+class NothingRunner(Runner):
     """A model that is infinitely fast: zeros for every token."""
 
     def __init__(self, hidden_size: int, device: torch.device) -> None:
@@ -128,7 +130,7 @@ def _without_tokenizer(pipeline: VectorStream, texts: list[str]) -> Callable[[],
     chunks = text_chunks(texts, tokenizing_beside(pipeline.loaded.model.device).texts)
     known = [pipeline.cutting.pieces(chunk) for chunk in chunks]
     cutting = Tokenized(pipeline.cutting.tokenizer, pipeline.cutting.max_length)
-    looked_up = VectorStream(pipeline.loaded, cutting, pipeline.pool, pipeline.finish, pipeline.budget)
+    looked_up = replace(pipeline, cutting=cutting)
 
     def run() -> None:
         object.__setattr__(cutting, "known", iter(known))

@@ -186,7 +186,7 @@ def plain(folder: str, place: Path) -> Iterator[Target]:
     port = free_port()
     script = place / "plain_server.py"
     script.write_text(serve_device.PLAIN_SERVER)
-    with process([sys.executable, str(script), folder, str(port), "cpu"], port, place / "plain.log") as target:
+    with process([sys.executable, str(script), folder, str(port), "cpu", "1"], port, place / "plain.log") as target:
         yield target
 
 

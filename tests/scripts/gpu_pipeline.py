@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 import bertie
 from bertie.running.pooling import Pieces
 from bertie.running.rows import Cutting
-from bertie.running.stream import VectorStream, text_chunks, tokenizing_beside
+from bertie.running.stream import text_chunks, tokenizing_beside
 from bertie.tasks.embed import Embedder
 from bertie.text import BertTokenizer
 
@@ -121,7 +122,7 @@ def main() -> None:
         known = Tokenized(embedder.loaded.tokenizer, 256)
         rows = [cutting.pieces(chunk) for chunk in chunks]
         road = embedder.vector_stream(cutting)
-        ready = VectorStream(road.loaded, known, road.pool, road.finish, road.budget)
+        ready = replace(road, cutting=known)
         embedder.embed(texts)
         end, pre = [], []
         for _ in range(given.rounds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import bertie
 from bertie.explore import Switches, importance, open_session
 from bertie.explore.page.saved import page_of, write_page
 from bertie.serve.run import Running
+from bertie.serve.settings import ModelChoice
 from system.explore_browser import (
     AXE,
     CHROMIUM,
@@ -32,7 +34,7 @@ from system.explore_browser import (
     show,
     watched_page,
 )
-from system.test_serve_page import INJECTIONS
+from system.test_serve_page import EVIL_LABELS, INJECTIONS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
@@ -204,6 +206,7 @@ def test_a_link_keeps_the_whole_state(browser: Any, server: Running) -> None:
         show(page, "switchboard")
         page.click("[data-switch='f1']")
         page.wait_for_selector(".answers[data-off='1']")
+        page.wait_for_url(re.compile("off="))  # a moment after the change
         address = page.url
     with watched_page(browser) as (page, watch):
         page.goto(address)
@@ -334,6 +337,39 @@ def test_thirty_injections_are_only_text(browser: Any, server: Running) -> None:
             page.wait_for_selector("#view[data-ready='attribution']")
         assert page.evaluate("document.querySelectorAll('main img, main script, main iframe').length") == 0
         watch.errors = [error for error in watch.errors if "422" not in error]  # texts of another length
+        watch.assert_clean(server.url)
+
+
+@pytest.mark.parametrize(
+    "strings", [INJECTIONS[::8], pytest.param(INJECTIONS, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_names_files_and_labels_are_only_text(browser: Any, folder: Path, strings: list[str]) -> None:
+    """What else is typed in or chosen: a checkpoint's labels, the name of a pruned one, a file's name and its rows."""
+    source = saved(folder / "evil", "BertForSequenceClassification", id2label=dict(enumerate(EVIL_LABELS)))
+    served = replace(settings(folder / "strange", "words"), models=(ModelChoice("evil", source, ("explore",)),))
+    with Running(served) as server, watched_page(browser) as (page, watch):
+        page.expose_function("pwned", lambda *given: watch.pwned.append(given))
+        open_page(page, server, model="evil", text="so happy", view="switchboard")
+        assert answer(page) in EVIL_LABELS
+        page.click("[data-switch='h0.1']")
+        page.wait_for_selector(".answers[data-off='1']")
+        for text in strings:
+            page.fill("#prune-name", text)
+            with page.expect_response(lambda reply: reply.url.endswith("/explore/prune")) as refused:
+                page.click("#prune")
+            assert refused.value.status == 422
+        show(page, "importance")
+        for text in strings:
+            row = json.dumps({"text": text, "label": text})
+            page.set_input_files(
+                "#file", {"name": f"{text}.jsonl", "mimeType": "text/plain", "buffer": f"{row}\n".encode()}
+            )
+            with page.expect_response(lambda reply: reply.status != 200) as refused:
+                page.click("#measure")
+            assert refused.value.status == 422  # a label that the model does not know, or no name for a file
+            page.wait_for_selector("#view .error")
+        assert page.evaluate("document.querySelectorAll('main img, main script, main iframe').length") == 0
+        watch.errors = [error for error in watch.errors if "422" not in error]
         watch.assert_clean(server.url)
 
 

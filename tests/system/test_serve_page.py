@@ -78,7 +78,7 @@ INJECTIONS = [
     "javascript:pwned(29)",
     "<scr\x00ipt>pwned(30)</scr\x00ipt><ScRiPt>pwned(30)</sCrIpT>",
     "&lt;img src=x onerror=pwned(31)&gt;",
-    "\ud83d\ude00<b onmouseover=pwned(32)>x</b>",
+    "😀<b onmouseover=pwned(32)>x</b>",
 ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import time
@@ -33,11 +34,14 @@ from bertie.model import BertModel
 from bertie.ops.packing import Packing
 
 ENGINES = ("cpu", "cpu-int8", "cuda")
-_TOKENS = {"cpu": 2048, "cpu-int8": 2048, "cuda": 32768}  # of a batch that is timed
-_VERSION = 2  # of the measurement
+Rounds = list[list[float]]  # seconds of every runner, in every round
+_ON_GPU, _IN_A_THREAD = 32768, 256  # tokens of a batch that is timed: many short rounds say more than a few long ones
+_IN_FLIGHT = 8  # batches that a GPU gets before the host waits for it: as in a pipeline, their work overlaps
+_VERSION = 3  # of the measurement
 _LAYERS = 2
 _GOLDEN = 0.6180339887498949
-_ROUNDS, _SECONDS = 5, 2.5  # at least so many, and then until this time is spent
+_ROUNDS, _SECONDS = 9, 2.5  # at least this many, and then until this time has passed
+_SURE, _LONGEST = 0.01, 6.0  # how exactly a speed-up is measured, and the most seconds that are spent on it
 
 
 def runner_of(model: BertModel, on: str) -> Runner:
@@ -63,44 +67,69 @@ def runner_of(model: BertModel, on: str) -> Runner:
 
 
 def rows_like(lengths: Sequence[int], on: str, vocab_size: int) -> tuple[Tensor, Packing]:
-    """A batch of ids as long as the user's rows, filled as the engine's token budget fills it."""
+    """A batch of ids as long as the user's rows, that keeps a GPU, or every thread, busy."""
+    threads = 1 if on == "cuda" else torch.get_num_threads()
+    tokens = _ON_GPU if on == "cuda" else _IN_A_THREAD * threads
     ordered = sorted(lengths) or [1]
     chosen: list[int] = []
     while True:
         place = (len(chosen) + 0.5) * _GOLDEN % 1  # spread evenly, however many there are going to be
         length = ordered[int(place * len(ordered))]
-        if chosen and sum(chosen) + length > _TOKENS[on]:
+        if len(chosen) >= threads and sum(chosen) + length > tokens:
             break
         chosen.append(length)
     ids = torch.arange(sum(chosen)) * 7919 % vocab_size
     return ids, Packing.of(chosen)
 
 
-def timed(runners: Sequence[Runner], ids: Tensor, packing: Packing, *, rounds: int = _ROUNDS) -> list[list[float]]:
-    """Seconds of every runner in every round; they take turns, so that whatever else runs disturbs all alike."""
+def timed(
+    runners: Sequence[Runner],
+    ids: Tensor,
+    packing: Packing,
+    *,
+    seconds: float = _SECONDS,
+    enough: Callable[[Rounds], bool] = lambda found: False,
+) -> Rounds:
+    """Seconds of every runner in every round; they take turns, so that whatever else runs disturbs all alike.
+
+    Rounds go on until `seconds` have passed, or until `enough` is true of them.
+    """
     device = runners[0].device
     ids, packing = ids.to(device), Packing.of(list(packing.lengths), device=device)
+    batches = _IN_FLIGHT if device.type == "cuda" else 1
 
     def once(runner: Runner) -> float:
         started = time.perf_counter()
         with torch.no_grad():
-            runner(ids, None, None, packing, all_states=False)
+            for _ in range(batches):
+                runner(ids, None, None, packing, all_states=False)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return time.perf_counter() - started
+        return (time.perf_counter() - started) / batches
 
     for runner in runners:
         once(runner)
-    found: list[list[float]] = []
+    found: Rounds = []
     began = time.perf_counter()
-    while len(found) < rounds or (time.perf_counter() - began < _SECONDS and len(found) < 100):
+    while len(found) < _ROUNDS or (time.perf_counter() - began < seconds and len(found) < 200 and not enough(found)):
         found.append([once(runner) for runner in runners])
     return found
 
 
 def speedup(original: Runner, smaller: Runner, ids: Tensor, packing: Packing) -> float:
     """How many times as fast: the median over rounds. In a round both run next to each other, disturbed alike."""
-    return median(slow / fast for slow, fast in timed([original, smaller], ids, packing, rounds=9))
+    return median(_ratios(timed([original, smaller], ids, packing, seconds=_LONGEST, enough=_is_known)))
+
+
+def _ratios(found: Rounds) -> list[float]:
+    return sorted(slow / fast for slow, fast in found)
+
+
+def _is_known(found: Rounds) -> bool:
+    """Whether the median of the ratios is known: with a probability of 95 % it is between these two of them."""
+    ratios, reach = _ratios(found), math.isqrt(len(found))
+    low, high = ratios[max(0, (len(ratios) - 1) // 2 - reach)], ratios[min(len(ratios) - 1, len(ratios) // 2 + reach)]
+    return high - low <= 2 * _SURE * median(ratios)
 
 
 @dataclass(frozen=True)

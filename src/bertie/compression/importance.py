@@ -19,7 +19,8 @@ they can be compared and added up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,20 @@ _STEPS = 48  # groups that a feed-forward block's neurons go in
 def projection(layer: BertLayer, block: str) -> nn.Linear:
     """The matrix through which a block's units reach the rest of the model."""
     return layer.attention.output.dense if block == "attention" else layer.output.dense
+
+
+@contextmanager
+def on_fastest_device(*models: BertPreTrainedModel) -> Iterator[torch.device]:
+    """The models on a GPU if PyTorch finds one, and afterwards where they were."""
+    before = [model.device for model in models]
+    device = torch.device("cuda") if torch.cuda.is_available() else before[0]
+    try:
+        for model in models:
+            model.to(device)
+        yield device
+    finally:
+        for model, place in zip(models, before, strict=True):
+            model.to(place)
 
 
 @dataclass
@@ -72,8 +87,9 @@ def observe(target: Target, model: BertPreTrainedModel, *, seed: int = 0) -> lis
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
-    for batch in target.fit:
-        _look(target, model, layers, found, batch, generator)
+    with on_fastest_device(model) as device:
+        for batch in target.fit:
+            _look(target, model, layers, found, batch.to(device), generator)
     model.zero_grad(set_to_none=True)
     for blocks in found:
         for moments in blocks.values():

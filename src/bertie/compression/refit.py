@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bertie.compression.importance import BLOCKS, DAMPING, Moments, projection
+from bertie.compression.importance import BLOCKS, DAMPING, Moments, on_fastest_device, projection
 from bertie.model import BertLayer, BertModel, inputs
 from bertie.model.pretrained import BertPreTrainedModel
 from bertie.ops.attention import AttentionPlan
@@ -31,6 +31,16 @@ def refit(
     observed: Sequence[dict[str, Moments]],
 ) -> None:
     """Change the output projections of `smaller`. Both have the same layers; `observed` is of the same batches."""
+    with on_fastest_device(original, smaller) as device:
+        _refit(original, smaller, [batch.to(device) for batch in batches], observed)
+
+
+def _refit(
+    original: BertPreTrainedModel,
+    smaller: BertPreTrainedModel,
+    batches: Sequence[Batch],
+    observed: Sequence[dict[str, Moments]],
+) -> None:
     ours, theirs = smaller.base_model, original.base_model
     started = [_begin(theirs, batch) for batch in batches]
     plans = [plan for _, plan in started]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from bertie.compression.cost import CostTable, cost_table, rows_like, runner_of, speedup, timed
+from bertie.compression.cost import CostTable, cost_table, rows_like, runner_of, speedup
 from bertie.compression.importance import BLOCKS, Curve, Moments, curves, observe
 from bertie.compression.layers import Sizes, keep, keep_layers
 from bertie.compression.refit import refit
@@ -55,7 +55,8 @@ class Work:
         self._batch = rows_like(self.target.lengths, self.on, model.config.vocab_size)
         self._runner = runner_of(copy.deepcopy(model.base_model), self.on)
         self.engine = self._runner.describe()
-        self._table: CostTable | None = None
+        self._table: tuple[CostTable, float] | None = None
+        self._bound: float | None = None
         say(f"{self.target.metric} of the original on {len(self.target.lengths):,} rows …")
         self.base = self.target.score(compile_model(model, strict=False))
         say(f"{self.target.metric} {abs(self.base):.4f}")
@@ -195,11 +196,10 @@ class Work:
         The table's times are of parts alone, and what they are together differs a little: then the budget is moved by
         as much.
         """
-        seconds, fixed = self._times()
-        budget = seconds / faster
+        budget = 1 / faster
         best: tuple[float, Sizes, float] | None = None
         for _ in range(_TRIES):
-            sizes = cheapest_loss(found, self._price, budget - fixed)
+            sizes = cheapest_loss(found, self._price, budget - self._empty())
             if sizes is None:
                 break
             measured = self.speed(_cut(model, found, sizes))
@@ -237,25 +237,31 @@ class Work:
         return self.target.score(fast)
 
     def expected(self, sizes: Sizes) -> float:
-        """How many times as fast such sizes would be, by the table alone."""
-        seconds, fixed = self._times()
-        return seconds / (fixed + _sum(sizes, self._price))
+        """How many times as fast such sizes would be, by the table."""
+        return 1 / (self._empty() + _sum(sizes, self._price))
 
     def _price(self, block: str, units: int) -> float:
-        assert self._table is not None
-        return self._table.price(block, units)
+        """The time of a block, as a share of the original's."""
+        table, scale = self._measured()
+        return scale * table.price(block, units)
 
-    def _times(self) -> tuple[float, float]:
-        """Seconds of the original for the batch, and those that no cut can save."""
+    def _measured(self) -> tuple[CostTable, float]:
+        """The table, and what makes shares of its seconds: those of all parts and of what no cut can save are 1."""
         if self._table is None:
-            self._table = cost_table(self.target.model.config, self.target.lengths, self.on, say=self.say)
-            seconds = min(row[0] for row in timed([self._runner], *self._batch))
-            self._seconds = seconds, max(seconds - _sum(self.full, self._price), 0.02 * seconds)
-        return self._seconds
+            table = cost_table(self.target.model.config, self.target.lengths, self.on, say=self.say)
+            self._table = table, (1 - self._empty()) / max(_sum(self.full, table.price), 1e-30)
+        return self._table
+
+    def _empty(self) -> float:
+        """The time that no cut can save, as a share of the original's."""
+        return min(1.0, 1 / self._fastest())
 
     def _fastest(self) -> float:
-        seconds, fixed = self._times()
-        return seconds / fixed
+        """How many times as fast this model is with every head and neuron gone."""
+        if self._bound is None:
+            layers = len(self.full)
+            self._bound = self.speed(keep(self.target.model, [[]] * layers, [torch.arange(0)] * layers))
+        return self._bound
 
     def _check_reachable(self, faster: float) -> None:
         if faster >= self._fastest():

@@ -18,10 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, is_
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertie.engine.runner import PooledRows, ReferenceRunner, Runner
+from bertie.engine.runner import Means, PooledRows, ReferenceRunner, Runner
 from bertie.errors import InputError
 from bertie.model import BertModel, KeyValueCache, inputs
 from bertie.model.inputs import WantedMaps
@@ -158,11 +160,22 @@ class FastBert(BertModel):
     def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
         """`[tokens, hidden]` of rows end to end in the host's memory, all of segment 0; nobody waits for a GPU's."""
         runner = self.runner
-        if runner.device.type == "cuda":  # whose kernels do not look at ids; the others' do
-            inputs.ids_below("input_ids", ids, self.config.vocab_size, "vocab_size")
-            inputs.fits_positions(max(lengths), 0, self.config.max_input_length)
-            ids = ids.pin_memory()
+        if runner.device.type == "cuda":
+            self._check(ids.numpy(), lengths)
         return runner.last_state(ids, lengths)
+
+    def vectors(self, ids: NDArray[np.int64], means: Means) -> Callable[[], Tensor] | None:
+        """As `Runner.vectors`."""
+        runner = self.runner
+        if runner.device.type == "cuda":
+            self._check(ids, means.lengths)
+        return runner.vectors(ids, means)
+
+    def _check(self, ids: NDArray[np.int64], lengths: Sequence[int]) -> None:
+        """Refuse ids and lengths that the model does not have: a GPU's kernels do not look at them, a CPU's do."""
+        if len(ids) and int(ids.view(np.uint64).max()) >= self.config.vocab_size:  # as is a negative one
+            inputs.ids_below("input_ids", torch.from_numpy(ids), self.config.vocab_size, "vocab_size")
+        inputs.fits_positions(max(lengths), 0, self.config.max_input_length)
 
     def pooled(self, ids: Tensor, rows: PooledRows, modes: Sequence[str]) -> Tensor | None:
         """As `Runner.pooled`."""

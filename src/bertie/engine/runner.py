@@ -8,11 +8,13 @@ longer the model's is noticed by the `FastBert` it answers for (fast.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.engine.calibration import Rows
@@ -39,7 +41,8 @@ def embedding_tables(embeddings: BertEmbeddings) -> tuple[Tensor, Tensor, Tensor
 class Options:
     """How a runner is made. `calibration` is rows of token ids, which int8 and fp8 look at before they round.
 
-    int8 looks at `unusual` rows as well, which may lose twice as much.
+    int8 looks at `unusual` rows as well, which may lose twice as much. `exact` are parameters
+    by name, as they were before the model was rounded to bfloat16.
     """
 
     dtype: str
@@ -48,6 +51,7 @@ class Options:
     accuracy: float = 0.999
     calibration: Rows | None = None
     unusual: Rows = ()
+    exact: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,28 @@ class PooledRows:
     positions: Tensor
 
 
+@dataclass(frozen=True)
+class Means:
+    """Rows end to end, and one vector of each: the sum of `counts` tokens' states, divided; all `[rows]`.
+
+    The first of them is the `firsts`-th token of all. Vectors are brought to unit length where `unit` says so.
+    """
+
+    lengths: list[int]
+    firsts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    divisors: NDArray[np.float32]  # infinite where no token counts
+    unit: bool
+
+
 class Runner(Protocol):
     """All layers over one packed batch."""
 
     device: torch.device  # where states are; on a GPU an answer returns before it is computed
     dtype: torch.dtype  # of the states; what is inside may be rounded
     token_budget: int  # tokens of a batch that keep it busy; it must be any number
+    makes_vectors: bool = False  # `vectors` is the fastest way to them
+    steps: Sequence[int] = ()  # sizes of small batches, in tokens, whose first batch takes long
 
     def __call__(
         self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
@@ -88,7 +108,7 @@ class Runner(Protocol):
         """
 
     def last_state(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        """`[tokens, hidden]` of ids in the host's memory (pinned for a GPU), all of segment 0."""
+        """`[tokens, hidden]` of ids in the host's memory, all of segment 0."""
         packing = Packing.of(list(lengths), device=self.device)
         return self(ids.to(self.device, non_blocking=True), None, None, packing, all_states=False)[-1]
 
@@ -96,6 +116,13 @@ class Runner(Protocol):
         """`[rows, modes, hidden]` float32, sums where a mean is meant; None: `last_state` is all that there is.
 
         Modes are those of running/pooling.py. A row of which no token counts has zeros, or the least number for "max".
+        """
+        return None
+
+    def vectors(self, ids: NDArray[Any], means: Means) -> Callable[[], Tensor] | None:
+        """`[rows, hidden]` float32 in the host's memory, when it is called; None: `pooled` or `last_state` is the way.
+
+        `ids` are whole numbers in the host's memory, all of segment 0.
         """
         return None
 

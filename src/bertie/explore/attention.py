@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-from torch.nn.functional import adaptive_max_pool2d
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_max_pool2d, linear
 
 from bertie.errors import InputError
 from bertie.explore.result import Column, Floats, Result, heat_html, heat_map, long_table
 from bertie.explore.switches import check_head, encoder_of
+from bertie.model.bert import BertSelfAttention
 from bertie.ops.attention import AttentionPlan, attention_probabilities
 from bertie.ops.relative import RelativePositions, SharedBias, shared_bias
 
@@ -143,11 +144,27 @@ class NeuronView(Result):
 def probabilities(session: Session, layer: int, row: int, heads: Sequence[int] | None = None) -> Tensor:
     """`[heads, S, S]` float32 on the model's device: those of all heads that are left, or of some."""
     part = session.bert.encoder.layer[layer].attention.self
-    state = session.states(row)[layer][None]
-    q, k = part.split_heads(part.query(state)), part.split_heads(part.key(state))
-    slots = None if heads is None else tuple(part.heads.index(head) for head in heads)
-    plan = AttentionPlan(causal=session.config.is_decoder, maps=True if slots is None else slots)
-    return attention_probabilities(q, k, plan, relative=_relative(session, layer, row))[0].float()
+    slots = None if heads is None else [part.heads.index(head) for head in heads]
+    state, relative = session.states(row)[layer], _relative(session, layer, row)
+    q, k = (_projected(part, project, state, slots) for project in (part.query, part.key))
+    if relative is not None and slots is not None:
+        relative = relative.of_heads(slots)
+    plan = AttentionPlan(causal=session.config.is_decoder, maps=True)
+    return attention_probabilities(q, k, plan, relative=relative)[0].float()
+
+
+def _projected(part: BertSelfAttention, project: nn.Module, state: Tensor, slots: list[int] | None) -> Tensor:
+    """`[1, heads, S, H]`: queries or keys of all heads, or of some, for which only their weights are multiplied.
+
+    A projection that is not as the model has it (an adapter's, say) is run whole: there is more to it than its weights.
+    """
+    if slots is None or type(project) is not nn.Linear:
+        found = part.split_heads(project(state[None]))
+        return found if slots is None else found[:, slots]
+    size, width = part.attention_head_size, project.in_features
+    weight, bias = project.weight.view(-1, size, width)[slots], project.bias.view(-1, size)[slots]
+    found = linear(state, weight.view(-1, width), bias.view(-1))
+    return found.view(len(state), len(slots), size).transpose(0, 1)[None]
 
 
 def _relative(session: Session, layer: int, row: int) -> RelativePositions | SharedBias | None:
@@ -233,8 +250,8 @@ def neuron_view(session: Session, layer: int, head: int, query: int, key: int, r
     part = encoder_of(session.model).encoder.layer[layer].attention.self
     if session.config.is_decoder and key > query:
         raise InputError("In a decoder a query does not see the keys after it.", "Choose a key up to the query.")
-    state, slot = session.states(row)[layer][None], part.heads.index(head)
-    q, k = (part.split_heads(project(state))[:, slot : slot + 1].float() for project in (part.query, part.key))
+    slot, state = part.heads.index(head), session.states(row)[layer]
+    q, k = (_projected(part, project, state, [slot]).float() for project in (part.query, part.key))
     one, other = q[0, 0, query], k[0, 0, key]
     product, scale = one * other, 1 / math.sqrt(len(one))
     by_query = by_key = 0.0

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from functools import cache
 
 import torch
 
 _HARD = 2  # omp_pause_hard: threads end
 
 
+@cache
 def _omp_pause() -> Callable[[int], int] | None:
     """`omp_pause_resource_all` of the OpenMP library that torch itself is linked to; the process may have others."""
     try:
@@ -26,14 +28,25 @@ def _omp_pause() -> Callable[[int], int] | None:
     return pause
 
 
+def dismiss_helpers() -> bool:
+    """End the threads that help this one, until it next wants some; whether OpenMP could do so.
+
+    Threads of OpenMP wait for work by looking for it, for some milliseconds, as long as there are no more of them than
+    cores. With more, each is asleep after a microsecond and has to be woken for the next step of the same pass: on two
+    cores a second thread that has computed once makes a pass over a short text take twice as long. So whoever computes
+    now and then lets its helpers go.
+    """
+    pause = _omp_pause()
+    return pause is not None and pause(_HARD) == 0
+
+
 def survive_forks() -> None:
     """Register what happens at every later `os.fork`."""
-    pause = _omp_pause()
     dismissed = False
 
     def before() -> None:
         nonlocal dismissed
-        dismissed = pause is not None and pause(_HARD) == 0
+        dismissed = dismiss_helpers()
 
     def in_child() -> None:
         if not dismissed:

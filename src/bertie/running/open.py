@@ -38,7 +38,7 @@ from bertie.family import related
 from bertie.loading import model_class, named_kind
 from bertie.model.inputs import ids_below
 from bertie.model.pretrained import BertPreTrainedModel
-from bertie.running.pooling import Pieces, hear, pool, upload
+from bertie.running.pooling import Pieces, hear, means, pool, upload
 from bertie.running.rows import Row
 from bertie.text import BertTokenizer
 
@@ -86,6 +86,7 @@ class OpenModel:
     budget: int = 0
     rounded: str | None = None
     is_fast: bool = field(init=False)
+    steps: Sequence[int] = field(init=False)  # sizes of small batches, in tokens, whose first batch takes long
     unused: int = field(init=False)  # positions that no token of a text has: RoBERTa's first ones are padding's
 
     def __post_init__(self) -> None:
@@ -93,6 +94,8 @@ class OpenModel:
         base = getattr(self.model, "base_model", None)
         fast = base if isinstance(base, FastBert) else None
         self.is_fast = fast is not None
+        self.steps = () if fast is None else fast.runner.steps
+        self._makes_vectors = fast is not None and fast.runner.makes_vectors
         if not self.budget:
             own = _BUDGETS.get(self.device.type, _BUDGETS["cpu"])
             self.budget = own if fast is None else fast.runner.token_budget
@@ -181,6 +184,16 @@ class OpenModel:
                 self._tell(len(pieces.ids))
                 return hear(found, pieces, modes)
         return pool(self.last_states(pieces.ids, pieces.lengths), pieces, modes)
+
+    def vectors(self, pieces: Pieces, mode: str, *, unit: bool) -> Callable[[], Tensor] | None:
+        """`[texts, hidden]` on the CPU when it is called, of texts of one row each; None: `pooled` is the way."""
+        if not (self._makes_vectors and isinstance(self.model, FastBert)):
+            return None
+        wanted = means(pieces, mode, unit=unit)
+        found = None if wanted is None else self.model.vectors(pieces.ids, wanted)
+        if found is not None:
+            self._tell(len(pieces.ids))
+        return found
 
     def logits(self, rows: Sequence[Row]) -> Callable[[], Tensor]:
         """`[rows, num_labels]` float32 logits of a model that judges rows, on the CPU when they are asked for."""
@@ -368,13 +381,15 @@ def _from_files(
     construct: tuple[tuple[str, Any], ...],
 ) -> OpenModel:
     rounded = dtype if dtype in _ENGINE_TYPES else None
+    # On a CPU bfloat16 does not round everything (engine/cpu/bfloat16.py), so parameters are read as they are.
+    from_wide = engine == "auto" and dtype == "bfloat16" and torch.device(device).type == "cpu"
     checkpoint = open_checkpoint(source, with_companions=True)
     _check_classifier(named_kind(checkpoint.config), kind.__name__, task=task, source=source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made: Any = related(kind, checkpoint.config.get("model_type")).from_pretrained(
             source,
-            dtype=dtype if dtype is None or rounded is None else DTYPES[rounded],
+            dtype="float32" if from_wide else DTYPES[rounded] if rounded else dtype,
             device=device,
             output_loading_info=True,
             **dict(construct),
@@ -396,6 +411,8 @@ def _from_files(
         )
     if engine == "auto" and dtype is None and built.device.type == "cuda" and built.dtype == torch.float32:
         built = in_half_precision(built, tokenizer)
+    elif from_wide:
+        built = compile_model(built, dtype=dtype, tokenizer=tokenizer, strict=False)
     elif engine == "auto" and (rounded or str(built.dtype).removeprefix("torch.") in DTYPES):
         # Rounding was asked for by name, so a model that cannot be rounded is refused; other types have the reference.
         built = compile_model(built, dtype=rounded, tokenizer=tokenizer, strict=rounded is not None)

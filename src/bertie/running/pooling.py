@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertie.arguments import one_or_several
+from bertie.engine.runner import Means
 from bertie.errors import InputError
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -204,6 +205,18 @@ def divide(pooled: Tensor, pieces: Pieces, modes: Sequence[str]) -> Tensor:
             return pooled.flatten(1) / float(divisors[0, 0])  # a number needs no copy to the device
         pooled = pooled / upload(divisors, pooled.device)[:, :, None]
     return pooled.flatten(1)
+
+
+def means(pieces: Pieces, mode: str, *, unit: bool) -> Means | None:
+    """Texts of one row each, as a mean of some of their tokens; None for a mode that is none."""
+    firsts, counts = pieces.begins + pieces.starts, pieces.counts
+    if mode in ("max", "weightedmean"):
+        return None
+    if mode in ("cls", "lasttoken"):
+        if mode == "lasttoken":
+            firsts = firsts + np.maximum(counts - 1, 0)
+        counts = np.minimum(counts, 1)
+    return Means(pieces.lengths.tolist(), firsts, counts, _divisors(mode, pieces), unit)
 
 
 def _divisors(mode: str, pieces: Pieces) -> NDArray[np.float32]:

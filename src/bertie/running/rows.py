@@ -338,7 +338,7 @@ def cut_ids(
     """
     ids, lengths = tokenizer.encode_flat(texts, max_length=limit + 1)
     is_cut = lengths > limit
-    if is_cut.any():
+    if np.count_nonzero(is_cut):
         ends = np.cumsum(lengths)
         surplus = ends - 2 if tokenizer.truncation_side == "right" else ends - lengths + 1
         ids, lengths = np.delete(ids, surplus[is_cut]), lengths - is_cut

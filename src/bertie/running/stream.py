@@ -225,12 +225,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class VectorStream:
-    """A model, how texts become rows, how rows are pooled (`pool`), and what happens to pooled vectors (`finish`)."""
+    """A model, how texts become rows, how rows are pooled (`pool`), and what happens to pooled vectors (`finish`).
+
+    `start` does both for texts of one row each, and gives what reads the vectors.
+    """
 
     loaded: OpenModel
     cutting: Cutting
     pool: Callable[[Pieces], Tensor]  # → [rows, modes, hidden]
     finish: Callable[[Tensor, Pieces], Tensor]  # → [texts, dimension]
+    start: Callable[[Pieces], Callable[[], Tensor]]
     budget: int
 
     def vectors(self, texts: Iterable[str], *, soon: bool = False) -> Iterator[Vectors]:
@@ -253,7 +257,6 @@ class VectorStream:
         vector: Vectors = self._start(self.cutting.pieces([text]))()[0]
         return vector.copy()  # not a part of pinned memory
 
-    @torch.inference_mode()
     def _start(self, pieces: Pieces) -> Callable[[], Vectors]:
         """Every batch of a window, queued."""
         groups: list[Ints | None] = [None]
@@ -262,13 +265,10 @@ class VectorStream:
         batches = []
         for rows in groups:
             batch = pieces if rows is None else pieces.take(rows)
-            values = self.pool(batch)
-            if pieces.whole:
-                values = self.finish(values, batch)
-            batches.append(Batch(rows, self.loaded.read_later(values)))
+            read = self.start(batch) if pieces.whole else self.loaded.read_later(self.pool(batch))
+            batches.append(Batch(rows, read))
         return partial(self._read, pieces, batches)
 
-    @torch.inference_mode()
     def _read(self, pieces: Pieces, batches: list[Batch]) -> Vectors:
         """The vectors of a window, in order, once they are there."""
         values = batches[0].read()

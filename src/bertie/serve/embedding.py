@@ -28,6 +28,8 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 _WITHOUT_LIMIT = 1 << 30
+# After some pages a tokenizer makes itself a faster form, which takes a while: before the first request comes.
+_SOME_PAGES = ["warm up " * 128] * 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +125,7 @@ class EmbedTexts:
         self.tokenizer, self.settings, self.vectors = tokenizer, settings, vectors
         self.dimension, self.max_length = settings.dimension, settings.max_length
         self._cuttings: dict[tuple[str | None, bool, str], Cutting] = {}  # as many as there are prompts, times four
+        self.rows(_SOME_PAGES)
 
     def rows(
         self,
@@ -207,7 +210,11 @@ class EmbedRunner(EmbedTexts):
         self.tokens = Lane("embed_all", self._run_tokens, in_parts=True)
 
     def warm_up(self) -> None:
-        self._run_vectors([self.rows(["warm up"])])
+        row = self.rows(["warm up"])
+        for tokens in (len(row.ids), *self.loaded.steps):
+            match self._run_vectors([row] * (tokens // len(row.ids))):
+                case Later() as answers:
+                    answers.read()
 
     def join(self, rows: EmbedRows, answers: Sequence[Floats]) -> Floats:
         """`[texts, d]` out of the lane's answers for rows of which a text may have several."""
@@ -223,16 +230,19 @@ class EmbedRunner(EmbedTexts):
             vectors.append(self.embedder.finished(sums, own, raw=rows.raw).numpy()[0])
         return np.stack(vectors)
 
-    @torch.inference_mode()
     def _run_vectors(self, parts: list[EmbedRows]) -> Sequence[Floats] | Later[Floats]:
         """For a text of one row its vector; for a row of a longer text its sums, `[modes, hidden]`."""
         batch = EmbedRows.joined(parts)
-        sums = self.embedder.pooled(batch)
         kinds = {part.raw for part in parts}
-        whole = batch.firsts & batch.lasts
-        if len(kinds) == 1 and whole.all():
-            read = self.loaded.read_later(self.embedder.finished(sums, batch, raw=kinds.pop()))
+        if len(kinds) == 1 and batch.whole:
+            read = self.embedder.vectors(batch, raw=kinds.pop())
             return Later(lambda: cast(Sequence[Floats], read().numpy()))  # [texts, d]: a sequence of rows
+        return self._run_mixed(parts, batch, kinds)
+
+    @torch.inference_mode()
+    def _run_mixed(self, parts: list[EmbedRows], batch: Pieces, kinds: set[bool]) -> Sequence[Floats]:
+        sums = self.embedder.pooled(batch)
+        whole = batch.firsts & batch.lasts
         raw = np.repeat([part.raw for part in parts], [len(part) for part in parts])
         answers: list[Floats | None] = [None] * len(batch)
         for kind in kinds:

@@ -1,6 +1,7 @@
 """What runs the page's questions: sessions over one checkpoint, those used last kept, and what takes long beside them.
 
 A question goes through the model's queue as every other request does, so that a server explores and answers fairly.
+One thread computes them all, however long their texts: the helpers of several would be in each other's way (forks.py).
 What takes long (attribution, patching, importance) is a job (jobs.py) that is asked how far it is.
 """
 
@@ -12,8 +13,10 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -22,6 +25,7 @@ from bertie.explore.opening import open_for
 from bertie.explore.session import Session, open_session
 from bertie.explore.switches import encoder_of
 from bertie.loading import load
+from bertie.ops.forks import dismiss_helpers
 from bertie.running.open import OpenModel
 from bertie.serve.jobs import Jobs
 from bertie.serve.models import Place, Source
@@ -31,9 +35,11 @@ from bertie.serve.queues import Lane
 _MOST_SESSIONS = 2
 _MOST_TOKENS = 640
 _WARM_LENGTH = 64
+_IDLE_SECONDS = 0.2  # after the last answer, free memory goes back
 # Types that only the engine computes in; exploring needs the reference.
 _ENGINE_TYPES = ("int8", "fp8")
 
+T = TypeVar("T")
 Question = Callable[[], object]
 Second = str | tuple[str, ...] | None
 
@@ -46,8 +52,11 @@ class ExploreRunner:
         self._dtype = None if place.dtype in _ENGINE_TYPES else place.dtype
         self._sessions: OrderedDict[tuple[str, Second, str | None], Session] = OrderedDict()
         self._lock = threading.Lock()
-        self.lane: Lane[Question, object] = Lane("explore", _ask_each)
+        # One question to a batch: its answer does not wait for those of the others.
+        self.lane: Lane[Question, object] = Lane("explore", self._ask, budget=1)
         self.jobs = Jobs()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="explore")
+        self._tidying: threading.Timer | None = None
 
     @cached_property
     def loaded(self) -> OpenModel:
@@ -57,13 +66,27 @@ class ExploreRunner:
         """The task that the checkpoint was made for."""
         return open_for(self._source, None, device=self._device, dtype=self._dtype)[1]
 
-    @torch.no_grad()  # not inference mode: gradients go through the weights that are opened here
     def warm_up(self) -> None:
         """Where a server only explores: it is one person's, and a small one."""
         share_arenas()
+        self._in_thread(self._run_once)
+        dismiss_helpers()  # those that opened the model
+        give_back()
+
+    @torch.no_grad()  # not inference mode: gradients go through the weights that are opened here
+    def _run_once(self) -> None:
         length = min(_WARM_LENGTH, self.loaded.max_length)
         encoder_of(self.loaded.model)(torch.zeros((1, length), dtype=torch.long, device=self.loaded.device))
-        give_back()
+
+    def _in_thread(self, work: Callable[[], T]) -> T:
+        threads = torch.get_num_threads()
+
+        def run() -> T:
+            if torch.get_num_threads() != threads:  # the setting belongs to the thread that makes it
+                torch.set_num_threads(threads)
+            return work()
+
+        return self._thread.submit(run).result()
 
     def session(self, text: str, second: Second, task: str | None) -> Session:
         key = (text, second, task)
@@ -91,18 +114,22 @@ class ExploreRunner:
         tokens = sum(len(row) for session in self._sessions.values() for row in session.rows)
         return len(self._sessions) <= _MOST_SESSIONS and tokens <= _MOST_TOKENS
 
+    def _ask(self, questions: Sequence[Question]) -> list[object]:
+        answers = self._in_thread(lambda: [question() for question in questions])
+        if self._tidying is not None:
+            self._tidying.cancel()
+        # Not before the answers are given: it takes some time, and so does memory that has to come again.
+        self._tidying = threading.Timer(_IDLE_SECONDS, give_back)
+        self._tidying.daemon = True
+        self._tidying.start()
+        return answers
+
     def save_pruned(self, heads: dict[int, list[int]], folder: Path) -> None:
         """The checkpoint without some heads, in a folder of its own."""
         model = load(self.loaded.name)
         model.prune_heads(heads)
         model.save_pretrained(folder)
         self.loaded.tokenizer.save_pretrained(folder)
-
-
-def _ask_each(questions: Sequence[Question]) -> list[object]:
-    answers = [question() for question in questions]
-    give_back()
-    return answers
 
 
 def give_back() -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from bertie.errors import BertieError
 from bertie.explore.page.queries import Report
 from bertie.files import replace_file
+from bertie.ops.forks import dismiss_helpers
 from bertie.serve.failures import Refusal, as_refusal, overloaded
 from bertie.serve.metrics import MULTIPROCESS
 
@@ -119,6 +120,7 @@ class Jobs:
         except Exception as error:
             logger.exception("a long computation failed")
             job.error = error
+        dismiss_helpers()  # the next job may be a long time away
         if self._folder is not None:
             self._folder.publish(job)
 

@@ -271,6 +271,7 @@ class Models:
             start=self._set_threads,
             launching=None if on_cpu else self.launching,
             deliver=self.deliver,
+            at_once=not on_cpu,
         )
         model.runners, model.opened = runners, loaded
         model.state, model.reason = "ready", ""

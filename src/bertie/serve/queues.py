@@ -1,8 +1,9 @@
 """What waits before a model: items of requests (`Queued`), in an order that is fair to all clients (`FairQueue`).
 
-- **Turns.** In a queue, clients take turns, and so do the jobs of a client, a few hundred tokens each: a job waits for
-  one turn of every other client at most. A client may hold four times what it leaves free to others, and a single job
-  counts as a quarter of all the room at most, so that no client and no request fills a queue.
+- **Turns.** In a queue, clients take turns, and so do the jobs of a client: an equal part of the batch each, of at
+  least a few hundred tokens. A job waits for one turn of every other client at most. A client may hold four times
+  what it leaves free to others, and a single job counts as a quarter of all the room at most, so that no client and
+  no request fills a queue.
 - **Fair devices.** Models on one device compute in the order in which they asked for it (`Turns`).
 """
 
@@ -20,7 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from bertie.serve.failures import ClientLeft
 
-_TURN = 256  # tokens a job may take before it is the next one's turn
+_TURN = 256  # tokens a job may take at least before it is the next one's turn: each part of a job costs time
 _SHARE = 4  # what a client may hold of a queue, as a multiple of what is free
 _MOST_OF_ROOM = 4  # one job counts as this part of a queue's room at most
 
@@ -195,7 +196,7 @@ class FairQueue:
         """The next batch: items of the lane whose turn it is, of at most `room` tokens, or one item that is longer."""
         batch: Batch = []
         lane: AnyLane | None = None
-        left, served = 1, True
+        left, turn, served = 1, _TURN, True
         while left > 0 and served:
             served = False
             for client in list(self._clients):
@@ -204,7 +205,8 @@ class FairQueue:
                     continue
                 if lane is None:
                     lane, left = job.lane, room(job.lane)
-                used = self._serve(job, batch, left)
+                    turn = max(_TURN, left // self.jobs)
+                used = self._serve(job, batch, min(turn, left), left)
                 if not used:  # its next item does not fit: it is the first of the next batch
                     left = 0
                     break
@@ -214,13 +216,13 @@ class FairQueue:
                     break
         return batch
 
-    def _serve(self, job: AnyJob, batch: Batch, left: int) -> int:
+    def _serve(self, job: AnyJob, batch: Batch, turn: int, left: int) -> int:
         """One turn of a job, which then goes to the end, and so does its client; the tokens it took."""
         first, ends = job.taken, job.ends
         begin = ends[first - 1] if first else 0
         if batch and ends[first] - begin > left:
             return 0
-        stop = max(first + 1, bisect_right(ends, begin + min(_TURN, left), first))
+        stop = max(first + 1, bisect_right(ends, begin + turn, first))
         batch.append((job, first, stop))
         job.taken = stop
         used = ends[stop - 1] - begin
@@ -251,6 +253,14 @@ class Turns:
             if len(self._waiting) == 1:
                 return
         mine.wait()
+
+    def enter_now(self) -> bool:
+        """Take it if nobody has it."""
+        with self._guard:
+            if not self._waiting:
+                self._waiting.append(threading.Event())
+                return True
+        return False
 
     def __exit__(self, *_: object) -> None:
         with self._guard:

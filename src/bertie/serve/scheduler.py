@@ -30,6 +30,7 @@ logger = logging.getLogger("bertie.serve")
 _FAILURES_IN_A_ROW = 3  # so many batches that fail mean that the engine, not the texts, is broken
 _BATCH_SECONDS = 0.05  # how long a batch may take: what a newcomer waits for
 _LEAST_BATCH = 256  # fewer tokens than this would not keep the engine busy
+_AT_ONCE_SECONDS = 0.005  # how long work may take that `run_waiting` does itself
 
 
 class Engine:
@@ -38,7 +39,7 @@ class Engine:
     `on_crash` is called in a thread when the engine has broken down; by then all its work is answered, and whoever
     owns it makes a new one. A job of at most `short_tokens` stands in the queue for little work. `deliver` is called in
     a thread with jobs that are at an end; by default they are settled on the event loop. `launching` is held while a
-    batch is made and given to the device, and not while the device computes.
+    batch is made and given to the device, and not while the device computes. `at_once`: `run_waiting` may run work.
     """
 
     def __init__(
@@ -56,8 +57,9 @@ class Engine:
         start: Callable[[], None] = lambda: None,
         launching: AbstractContextManager[object] | None = None,
         deliver: Callable[[Outcomes], None] | None = None,
+        at_once: bool = False,
     ) -> None:
-        self.name, self.budget = name, budget
+        self.name, self.budget, self._at_once = name, budget, at_once
         self.short_tokens = budget // 8 if short_tokens is None else short_tokens
         self.device = device or Device()
         self._loop = loop
@@ -99,8 +101,13 @@ class Engine:
             job.future.set_result([])
         return job
 
-    def submit_all(self, given: Sequence[tuple[AnyJob, int | None]]) -> list[tuple[AnyJob, Exception]]:
-        """Queue jobs, each with the tokens of all its request's jobs; those that are refused, and why."""
+    def submit_all(
+        self, given: Sequence[tuple[AnyJob, int | None]], *, wake: bool = True
+    ) -> list[tuple[AnyJob, Exception]]:
+        """Queue jobs, each with the tokens of all its request's jobs; those that are refused, and why.
+
+        Without `wake`, they wait for `run_waiting`.
+        """
         refused: list[tuple[AnyJob, Exception]] = []
         filled: set[FairQueue] = set()
         with self._lock:
@@ -113,9 +120,32 @@ class Engine:
                 elif job.ends:
                     queue.add(job)
                     filled.add(queue)
-            for queue in filled:
+            for queue in filled if wake else ():
                 queue.filled.notify()
         return refused
+
+    def run_waiting(self) -> None:
+        """See to it that what waits is run: by the threads, or here and now if it is little and the device is free.
+
+        Another thread first has to be woken, and then both take turns at running Python, a switch after each call to
+        the GPU. Where a batch takes a GPU a fraction of a millisecond, that takes longer than the batch.
+        """
+        turns = self.device.short
+        with self._lock:
+            most = max(_LEAST_BATCH, self._rate * _AT_ONCE_SECONDS)
+            little = self._at_once and not (self._long.jobs or self._closing or self._down)
+            if not (little and self._short.tokens <= most and turns.enter_now()):
+                return self._wake_those_with_work()
+        try:
+            dropped = self._turn(self._short)
+        except BaseException as error:
+            dropped = []
+            self._break_down(error)
+        finally:
+            turns.__exit__()
+        self._drop(dropped)
+        with self._lock:
+            self._wake_those_with_work()
 
     def check_room(self, client: str = "", work: int = 0) -> None:
         """Refuse work of about this many tokens if its queue has no room at all."""
@@ -165,17 +195,27 @@ class Engine:
                         return
                 # Whoever comes while the device is busy elsewhere is still in the batch.
                 with turns:
-                    with self._lock:
-                        dropped = queue.drop()
-                        batch = queue.take(self._room)
-                    if batch:
-                        self._run(queue, batch)
+                    dropped = self._turn(queue)
                 self._drop(dropped)
         except BaseException as error:  # the thread's last words: nobody may be left waiting
             self._break_down(error)
 
+    def _turn(self, queue: FairQueue) -> list[AnyJob]:
+        """Run one batch; the jobs that nobody waits for any more."""
+        with self._lock:
+            dropped = queue.drop()
+            batch = queue.take(self._room)
+        if batch:
+            self._run(queue, batch)
+        return dropped
+
     def _room(self, lane: AnyLane) -> int:
         return min(lane.budget or self.budget, max(_LEAST_BATCH, int(self._rate * _BATCH_SECONDS)))
+
+    def _wake_those_with_work(self) -> None:
+        for queue in (self._short, self._long):
+            if queue.jobs:
+                queue.filled.notify()
 
     def _wake_up(self) -> None:
         for queue in (self._short, self._long):

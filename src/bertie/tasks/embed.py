@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Literal, TypedDict, Unpack, overload
 
@@ -125,6 +125,7 @@ class Embedder(SentenceTransformerMethods):
         self._stages = [
             stage.to(self.device) for stage in self.settings.stages if not (stage.normalizes and normalize is False)
         ]
+        self._only_normalizes = all(stage.normalizes for stage in self._stages)
         self.pooling = read_pooling(pooling, self.settings.pooling)
         self.normalize = normalize
         self.max_length = _checked_length(max_length, self.settings.max_length, self.loaded)
@@ -286,6 +287,18 @@ class Embedder(SentenceTransformerMethods):
         vectors = vectors[:, : truncate_dim or self.truncate_dim]
         return F.normalize(vectors, p=2, dim=1) if self.normalize else vectors
 
+    def vectors(self, pieces: Pieces, *, raw: bool = False, truncate_dim: int | None = None) -> Callable[[], Tensor]:
+        """`[texts, dimension]` of texts of one row each, on the CPU when it is called: `pooled` and `finished` in one.
+
+        Where nothing but unit length comes after pooling, the engine does it all.
+        """
+        if len(self.pooling.modes) == 1 and not (truncate_dim or self.truncate_dim) and self._only_normalizes:
+            unit = bool(self.normalize) or (bool(self._stages) and not raw)
+            found = self.loaded.vectors(pieces, self.pooling.modes[0], unit=unit)
+            if found is not None:
+                return found
+        return self.loaded.read_later(self.finished(self.pooled(pieces), pieces, raw=raw, truncate_dim=truncate_dim))
+
     def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
         if prompt is not None:
             if not isinstance(prompt, str):
@@ -307,7 +320,8 @@ class Embedder(SentenceTransformerMethods):
         self, cutting: Cutting, *, budget: int | None = None, truncate_dim: int | None = None
     ) -> VectorStream:
         finish = partial(self.finished, truncate_dim=truncate_dim)
-        return VectorStream(self.loaded, cutting, self.pooled, finish, budget or self.loaded.budget)
+        start = partial(self.vectors, truncate_dim=truncate_dim)
+        return VectorStream(self.loaded, cutting, self.pooled, finish, start, budget or self.loaded.budget)
 
     def checked_dim(self, truncate_dim: int | None) -> int | None:
         if truncate_dim is None:

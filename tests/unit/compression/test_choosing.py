@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from bertie.compression.refit import refit
 from bertie.compression.search import cheapest_loss
 from bertie.compression.targets import open_target
 from bertie.compression.work import Work
+from bertie.engine.runner import ReferenceRunner
 from bertie.ops.packing import Packing
 
 LOSSES = st.lists(st.floats(0, 10), min_size=3, max_size=3).map(sorted)
@@ -50,18 +52,46 @@ def test_a_budget_below_nothing_has_no_sizes() -> None:
     assert cheapest_loss([], lambda block, units: 1.0, -1.0) is None
 
 
-def test_the_batch_that_is_timed_is_like_the_rows_and_fills_the_token_budget() -> None:
+def test_the_batch_that_is_timed_is_like_the_rows_and_keeps_all_threads_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     ids, packing = rows_like([10] * 50 + [40] * 50, "cpu", 1000)
-    assert 2048 - 40 < len(ids) <= 2048
+    assert 1024 - 40 < len(ids) <= 1024
     assert len(ids) / len(packing.lengths) == pytest.approx(25, abs=2)
-    assert list(rows_like([5000], "cpu", 1000)[1].lengths) == [5000]
+    assert list(rows_like([5000], "cpu", 1000)[1].lengths) == [5000] * 4
+    assert 32768 - 40 < len(rows_like([10, 40], "cuda", 1000)[0]) <= 32768
 
 
 def test_rounds_that_were_disturbed_do_not_change_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = [[4.0, 2.0]] * 5 + [[40.0, 2.0], [4.0, 90.0], [8.0, 4.0], [1.0, 1.0]]
-    monkeypatch.setattr(cost, "timed", lambda *given, rounds=0, found=rounds: found)
+    monkeypatch.setattr(cost, "timed", lambda *given, found=rounds, **named: found)
     runner: Any = None
     assert cost.speedup(runner, runner, torch.arange(2), Packing.of([2])) == 2
+
+
+def test_a_speed_is_measured_until_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(0)
+
+    class Noisy(ReferenceRunner):
+        """One that takes a second, or half of one, give or take."""
+
+        def __init__(self, seconds: float, noise: float) -> None:
+            self.device, self.seconds, self.noise = torch.device("cpu"), seconds, noise
+
+        def __call__(self, *given: Any, **named: Any) -> list[Tensor]:
+            clock[0] += self.seconds * (1 + chance.uniform(-self.noise, self.noise))
+            calls[0] += 1
+            return []
+
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: clock[0])
+    spent = []
+    for noise in (0.001, 0.04):
+        clock, calls = [0.0], [0]
+        seconds = 0.02
+        found = cost.speedup(Noisy(seconds, noise), Noisy(seconds / 2, noise), torch.arange(2), Packing.of([2]))
+        assert found == pytest.approx(2, rel=0.02)
+        spent.append(calls[0])
+    assert spent[0] == 2 * 10  # nine rounds, and one to warm up
+    assert spent[1] > 2 * spent[0]
 
 
 def quadratic(weight: Tensor, kept: list[int], moments: Tensor, fisher: Tensor) -> float:

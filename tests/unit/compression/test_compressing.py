@@ -50,12 +50,12 @@ class Computed:
 def _computed_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BERTIE_CACHE", str(tmp_path / "cache"))
 
-    def timed(runners: Sequence[Computed], *batch: object, rounds: int = 1) -> list[list[float]]:
+    def timed(runners: Sequence[Computed], *batch: object, **named: object) -> list[list[float]]:
         return [[runner.seconds for runner in runners]]
 
     for module in (cost, work):
         monkeypatch.setattr(module, "runner_of", lambda model, on: Computed(model))
-        monkeypatch.setattr(module, "timed", timed)
+    monkeypatch.setattr(cost, "timed", timed)
     monkeypatch.setattr(work, "FRONTIER", ())  # what else a report shows
 
 
@@ -132,10 +132,19 @@ def test_what_is_left_is_fitted_to_the_original(arguments: dict[str, Any], monke
 
 
 def test_a_speed_that_was_missed_is_said(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "speedup", lambda *given: 1.3)  # whatever is cut
+    found = iter([5.0])  # of an empty model, and then whatever is cut
+    monkeypatch.setattr(work, "speedup", lambda *given: next(found, 1.3))
     page = bertie.compress(**arguments, speedup=2).report
     assert "**1.30 times** as fast" in page
     assert "**That is less than the 2 times asked for**" in page
+
+
+def test_what_the_engine_does_not_gain_is_not_promised(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "speedup", lambda *given: 1.3)  # a GPU that waits for its host, whatever is cut
+    with pytest.raises(InputError, match=r"with every head and neuron gone this model is 1\.3 times as fast"):
+        bertie.compress(**arguments, speedup=2)
 
 
 def test_a_share_of_the_parameters(arguments: dict[str, Any]) -> None:

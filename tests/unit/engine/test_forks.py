@@ -47,6 +47,28 @@ def test_pools_and_loaders_that_start_afresh() -> None:
     run("forkserver", "spawn")
 
 
+def test_helpers_end_when_they_are_dismissed_and_come_again() -> None:
+    code = """
+import os, time, torch
+from bertie.ops.forks import dismiss_helpers
+def threads():
+    return len(os.listdir("/proc/self/task"))
+x = torch.randn(600, 600)
+alone = threads()
+wanted = x @ x
+with_helpers = threads()
+assert with_helpers > alone and dismiss_helpers()
+until = time.monotonic() + 30
+while threads() > alone and time.monotonic() < until:
+    time.sleep(0.01)
+assert threads() == alone
+assert torch.equal(x @ x, wanted) and threads() == with_helpers
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_openmp_that_cannot_let_go_leaves_the_child_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     registered: dict[str, object] = {}
     set_to: list[int] = []

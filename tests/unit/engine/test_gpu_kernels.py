@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bertie.engine.runner import Options
 from bertie.ops.packing import Packing
+from bertie.running.pooling import Pieces, divide, means, pool
 
 pytest.importorskip("triton", reason="the GPU engine's kernels are written in Triton")
 HAS_GPU = torch.cuda.is_available()
@@ -169,6 +170,31 @@ def test_the_runner_gives_the_reference_states(case: str, lengths: list[int], dt
     last = runner(ids, torch.zeros_like(ids), packing.position_ids, packing, all_states=False)
     assert len(last) == 1
     assert float((last[0].float() - wanted[-1]).abs().max()) <= tolerance
+
+
+@pytest.mark.parametrize("mode", ["mean", "mean_sqrt_len_tokens", "cls", "lasttoken"])
+@pytest.mark.parametrize("unit", [True, False], ids=["unit", "as they are"])
+def test_vectors_are_those_of_pooling_the_last_state(mode: str, unit: bool, dtype: torch.dtype) -> None:
+    from bertie.engine.gpu.runner import GpuRunner
+
+    model = tiny("BertModel", hidden_size=80, num_attention_heads=5).to(DEVICE, dtype)
+    lengths = np.array([1, 40, 2, 37, 9])
+    ids = np.arange(int(lengths.sum())) % 90 + 5
+    pieces = Pieces(ids, lengths, *np.array([[0, 4, 2, 0, 0], [1, 36, 0, 37, 9], [0, 4, 0, 0, 0]]), *[lengths > 0] * 2)
+    wanted_means = means(pieces, mode, unit=unit)
+    assert wanted_means is not None
+    for graphs in (True, False):
+        runner = GpuRunner(GpuRunner.of(model, Options("float16", DEVICE)).encoder, device=DEVICE, graphs=graphs)
+        states = runner.last_state(torch.from_numpy(ids), lengths.tolist())
+        wanted = divide(pool(states.cpu(), pieces, (mode,)), pieces, (mode,))
+        got = runner.vectors(ids, wanted_means)()
+        assert got.dtype == torch.float32
+        assert torch.allclose(got, F.normalize(wanted) if unit else wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["max", "weightedmean"])
+def test_what_is_no_mean_is_not_asked_of_a_runner(mode: str) -> None:
+    assert means(Pieces.of_texts(np.arange(5), np.array([5])), mode, unit=False) is None
 
 
 def test_rounding_one_input_after_the_other_beats_rounding_each_to_its_nearest() -> None:

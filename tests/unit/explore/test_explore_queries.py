@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,18 @@ import numpy as np
 import pytest
 import torch
 
+import bertie
+from bertie.checkpoint.open_checkpoint import open_checkpoint
+from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import InputError
 from bertie.explore import open_session
+from bertie.explore.opening import tasks_of
 from bertie.explore.page.queries import QUERIES, patching
 from bertie.explore.page.steps import STEPS
 from bertie.explore.page.walk import walk
 from bertie.explore.session import Session
+from bertie.explore.switches import encoder_of
+from bertie.loading import model_class
 from bertie.serve.failures import Refusal
 from bertie.serve.jobs import Jobs
 from bertie.serve.metrics import MULTIPROCESS
@@ -48,19 +55,44 @@ def vector(step: dict[str, Any]) -> np.ndarray[Any, Any]:
     return codes.astype(np.float32) / 127 * packed["scale"]
 
 
-@pytest.mark.parametrize("task", MODELS)
-def test_every_query_is_plain_json_or_bytes(task: str) -> None:
-    session = opened(task)
+def ask_everything(session: Session) -> None:
     options: dict[str, dict[str, Any]] = {
         "map": {"layer": 1, "head": 2}, "neurons": {"layer": 1, "head": 2, "query": 1, "key": 2},
         "switch": {"off": {"heads": [[0, 1]], "layers": [2]}}, "walk": {"place": 2},
     }  # fmt: skip
-    missing = {"lens": task != "fill", "match": True, "targets": task == "embed"}
+    alone = session.task == "embed" and len(session.rows) == 1  # a vector has nothing to explain
+    missing = {"lens": session.task != "fill", "match": session.task != "embed" or alone, "targets": alone}
     for name, query in QUERIES.items():
         if missing.get(name):
             continue
         found = query(session, **options.get(name, {}))
         assert isinstance(found, bytes) or json.loads(json.dumps(found, allow_nan=False)) is not None
+
+
+@pytest.mark.parametrize("task", MODELS)
+def test_every_query_is_plain_json_or_bytes(task: str) -> None:
+    ask_everything(opened(task))
+
+
+@pytest.mark.parametrize("default", [default_language_model, default_embedding_model], ids=["mini", "minilm"])
+@pytest.mark.parametrize("task", MODELS)
+def test_every_head_can_be_explored_on_the_models_that_are_there_at_once(task: str, default: Callable[[], str]) -> None:
+    """Heads that the checkpoint has as they are; the others new, on its encoder."""
+    folder = default()
+    words = bertie.BertTokenizer.from_pretrained(folder)
+    second = {"fill": None, "classify": None, "tag": None, "choice": [SECOND, "nothing at all"]}.get(task, SECOND)
+    given: dict[str, Any] = {"model": folder}
+    if task not in tasks_of(model_class(open_checkpoint(folder))):
+        architecture, own = MODELS[task]
+        encoder = bertie.BertModel.from_pretrained(folder, add_pooling_layer=False)
+        model = getattr(bertie, architecture)(bertie.BertConfig.from_dict(encoder.config.to_dict() | own)).eval()
+        encoder_of(model).load_state_dict(encoder.state_dict(), strict=False)
+        given = {"model": model, "tokenizer": words}
+    session = open_session(TEXT, second, task=task, **given)
+    ask_everything(session)
+    assert session.answer().top
+    scores = session.attribute("gradient_x_input").scores
+    assert [len(one) for one in scores] == [len(row) for row in session.rows]
 
 
 def test_a_map_is_a_byte_to_a_weight() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bertie.errors import InputError
 from bertie.serve.failures import EngineDown, InferenceFailed, Refusal, device_failed
-from bertie.serve.queues import Device, Job, Lane, Turns
+from bertie.serve.queues import Device, FairQueue, Job, Lane, Turns
 from bertie.serve.scheduler import Engine
 
 
@@ -232,6 +232,23 @@ def test_what_is_left_of_a_job_is_skipped_when_its_client_leaves() -> None:
     with_engine(work, queue_tokens=1 << 20)
 
 
+def test_a_batch_is_shared_in_few_parts() -> None:
+    """Every waiting job has an equal part of it at once: a part costs time, and turns of a few tokens would be many."""
+
+    async def work() -> None:
+        queue, lane = FairQueue(1 << 20, 50, threading.Lock()), Lane("double", lambda items: items)
+        jobs = [queued(lane, *range(100), length=100) for _ in range(3)] + [queued(lane, 1, length=100)]
+        for job, client in zip(jobs, "aabc", strict=True):
+            job.client = client
+            queue.add(job)
+        batch = queue.take(lambda _: 8000)
+        parts = {job: [stop - start for other, start, stop in batch if other is job] for job in jobs}
+        assert [sum(parts[job]) for job in jobs] == [20, 20, 39, 1]
+        assert len(batch) <= 6
+
+    asyncio.run(work())
+
+
 def test_a_device_goes_round_its_models() -> None:
     """A model with much to do does not keep the device: `threading.Lock` would go to whoever is quickest."""
     turns, order = Turns(), []
@@ -423,3 +440,69 @@ def test_errors_of_a_device_are_told_from_others() -> None:
     assert device_failed(RuntimeError("CUDA error: device-side assert triggered"))
     assert not device_failed(RuntimeError("CUDA out of memory. CUDA error: out of memory"))
     assert not device_failed(ValueError("CUDA error"))
+
+
+def queued(lane: Lane, *items: int, length: int = 10) -> Job:
+    """A job that nobody has been woken for."""
+    future = asyncio.get_running_loop().create_future()
+    return Job(lane, items, [length] * len(items), 30.0, future=future)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "short_tokens", "here"), [(True, 100, True), (True, 0, False), (False, 100, False)]
+)
+def test_little_work_is_run_where_it_arrives_if_the_device_is_free(
+    at_once: bool, short_tokens: int, here: bool
+) -> None:
+    threads = []
+
+    def run(items: list[int]) -> list[int]:
+        threads.append(threading.current_thread())
+        return [2 * item for item in items]
+
+    async def work(engine: Engine, _: Model, lane: Lane) -> None:
+        lane = Lane("double", run)
+        jobs = [queued(lane, 3), queued(lane, 4, 5)]
+        assert not engine.submit_all([(job, None) for job in jobs], wake=False)
+        engine.run_waiting()
+        assert [list(await job.future) for job in jobs] == [[6], [8, 10]]
+        assert (threads[-1] is threading.current_thread()) is here
+        assert len(threads) == 1
+        assert engine.waiting == (0, 0)
+
+    with_engine(work, at_once=at_once, short_tokens=short_tokens)
+
+
+def test_work_that_arrives_while_the_device_computes_waits_for_its_thread() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        first = await hold(engine, model, lane)
+        job = queued(lane, 2)
+        engine.submit_all([(job, None)], wake=False)
+        engine.run_waiting()  # and comes back
+        assert not job.future.done()
+        model.free.set()
+        assert await first.future == [0]
+        assert await job.future == [4]
+
+    with_engine(work, at_once=True, short_tokens=100)
+
+
+def test_a_device_that_fails_where_work_arrives_is_a_breakdown() -> None:
+    crashed: list[BaseException] = []
+
+    def run(items: list[int]) -> list[int]:
+        if 13 in items:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return items
+
+    async def work(engine: Engine, _: Model, lane: Lane) -> None:
+        lane = Lane("double", run)
+        job = queued(lane, 13)
+        engine.submit_all([(job, None)], wake=False)
+        engine.run_waiting()
+        with pytest.raises(EngineDown):
+            await job.future
+        assert len(crashed) == 1
+        assert [type(error) for _, error in engine.submit_all([(queued(lane, 1), None)])] == [EngineDown]
+
+    with_engine(work, at_once=True, short_tokens=100, on_crash=crashed.append)

@@ -22,6 +22,7 @@ interface Link {
 
 const THUMB = 32;
 const ROW_HEIGHT = 20;
+const NAMES = 92; // room for the tokens' names beside and above a matrix
 const MOST_LINES = 3000;
 const TOP_LINKS = 12;
 const ORDERS: ReadonlyArray<readonly [string, Word, string, number]> = [
@@ -79,8 +80,8 @@ export class AttentionView extends View {
   }
 
   selection(): void {
+    void this.drawHead(); // first: the map is on its way while the rest is drawn
     this.markChosen();
-    void this.drawHead();
   }
 
   // -- the thumbnails -------------------------------------------------------------------------------------------
@@ -134,9 +135,10 @@ export class AttentionView extends View {
   private markChosen(): void {
     const { layer, head } = this.stage.state;
     for (const button of this.grid.querySelectorAll<HTMLElement>(".thumb")) {
-      const chosen = button.dataset.head === `${layer}.${head}`;
-      button.setAttribute("aria-pressed", String(chosen));
-      button.tabIndex = chosen ? 0 : -1;
+      const chosen = String(button.dataset.head === `${layer}.${head}`);
+      if (button.getAttribute("aria-pressed") === chosen) continue;
+      button.setAttribute("aria-pressed", chosen);
+      button.tabIndex = chosen === "true" ? 0 : -1;
     }
     if (!this.grid.querySelector(".thumb[tabindex='0']")) this.grid.querySelector<HTMLElement>(".thumb")?.setAttribute("tabindex", "0");
   }
@@ -221,6 +223,7 @@ export class AttentionView extends View {
   private filtered(): Uint8Array {
     const { state, opened } = this.stage;
     const { tokens, segments } = opened.rows[state.row];
+    if (!state.threshold && state.special && state.direction === "all") return this.bytes;
     const size = tokens.length;
     const least = 255 * Math.sqrt(state.threshold / 100);
     const shown = new Uint8Array(this.bytes);
@@ -255,7 +258,7 @@ export class AttentionView extends View {
     canvas.addEventListener("keydown", (event) => this.onMapKey(event));
     this.large.replaceChildren(canvas);
     this.sayChosen(shown);
-    this.drawLinks(strongest);
+    this.drawLinks(strongest, strongestOf(shown));
   }
 
   private matrix(shown: Uint8Array): Picture {
@@ -263,10 +266,8 @@ export class AttentionView extends View {
     const size = tokens.length;
     const { state } = this.stage;
     const room = Math.max(240, Math.min(this.large.clientWidth || 600, 1100));
-    const named = (cell: number): number => (cell >= 9 ? 92 : 0);
-    let cell = Math.min(30, Math.floor((room - 92) / size));
-    if (cell < 9) cell = Math.max(size > 256 ? 1 : 2, Math.floor(room / size));
-    const margin = named(cell);
+    let [cell, margin] = [Math.min(30, Math.floor((room - NAMES) / size)), NAMES];
+    if (cell < 8) [cell, margin] = [Math.max(size > 256 ? 1 : 2, Math.floor(room / size)), 0]; // too small for names
     [this.cell, this.margin] = [cell, margin];
     const image = imageOf(shown, size, size, weightTable(strongestOf(shown)));
     return {
@@ -330,7 +331,7 @@ export class AttentionView extends View {
     return t("looksAt", this.tokenName(from), this.tokenName(to), number(weight(byte), 2));
   }
 
-  private drawLinks(strongest: Link[]): void {
+  private drawLinks(strongest: Link[], most: number): void {
     const list = make("div", { class: "pieces" });
     for (const link of strongest) {
       const button = make("button", { type: "button", class: "piece" }, make("bdi", {}, `${this.tokenName(link.from)} → ${this.tokenName(link.to)}`), make("small", {}, number(weight(link.byte), 2)));
@@ -338,7 +339,7 @@ export class AttentionView extends View {
       list.append(button);
     }
     this.links.replaceChildren(make("h3", {}, t("strongest")), list);
-    if (this.stage.state.shape === "matrix") this.links.prepend(make("p", { class: "hint" }, t("strongestColour", number(weight(strongestOf(this.filtered())), 2))));
+    if (this.stage.state.shape === "matrix") this.links.prepend(make("p", { class: "hint" }, t("strongestColour", number(weight(most), 2))));
     if (this.stage.state.other < 0) this.why.replaceChildren(make("p", { class: "hint" }, t("neuronsHint")));
   }
 

@@ -25,7 +25,8 @@ const CELL_HEIGHT = 26;
 
 export function heatTable(heat: Heat): HTMLElement {
   if (heat.rows.length * heat.columns.length > MOST_CELLS) return heatCanvas(heat);
-  const table = make("table", { class: "heat" });
+  const short = heat.columns.every((name) => name.length <= 3); // numbers, which need not stand on end
+  const table = make("table", { class: short ? "heat short" : "heat" });
   table.append(make("caption", { class: "unseen" }, heat.label));
   const top = make("tr", {}, make("td"));
   heat.columns.forEach((name, column) => {

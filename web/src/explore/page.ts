@@ -40,6 +40,7 @@ const EXAMPLES: Record<string, [string, string | string[] | null]> = {
 };
 const PAIRED = ["next", "answer", "choice"];
 const MOST_KEPT = 200;
+const WRITE_MS = 250;
 
 export class ExplorePage implements Stage {
   state: State;
@@ -50,6 +51,8 @@ export class ExplorePage implements Stage {
   private turn = 0;
   private controller = new AbortController();
   private written = ""; // the link that this page wrote last
+  private before = ""; // the address when a new one began to wait
+  private writing: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     private readonly root: HTMLElement,
@@ -82,6 +85,18 @@ export class ExplorePage implements Stage {
   }
 
   changed(): void {
+    // When nothing else is to be done: the browser takes some milliseconds to note a new address.
+    if (this.writing === undefined) this.before = location.hash;
+    clearTimeout(this.writing);
+    this.writing = setTimeout(() => this.write(), WRITE_MS);
+  }
+
+  /** Put the link that waits into the address, unless somebody else has changed that meanwhile. */
+  private write(): void {
+    if (this.writing === undefined) return;
+    clearTimeout(this.writing);
+    this.writing = undefined;
+    if (this.root.hidden || location.hash !== this.before) return;
     this.written = linkOf(this.state);
     try {
       history.replaceState(null, "", this.written);
@@ -118,6 +133,7 @@ export class ExplorePage implements Stage {
 
   /** Draw the section; if the link in the address is another one, go there. */
   draw(): void {
+    this.write();
     if (location.hash.startsWith("#explore") && location.hash !== this.written && this.isOpen) {
       this.state = stateOf(location.hash);
       this.isOpen = false;
@@ -340,9 +356,10 @@ export class ExplorePage implements Stage {
 
   private markToken(): void {
     for (const button of document.querySelectorAll<HTMLElement>("#explore-tokens button")) {
-      const chosen = Number(button.dataset.token) === this.state.token;
-      button.setAttribute("aria-pressed", String(chosen));
-      button.tabIndex = chosen ? 0 : -1;
+      const chosen = String(Number(button.dataset.token) === this.state.token);
+      if (button.getAttribute("aria-pressed") === chosen) continue;
+      button.setAttribute("aria-pressed", chosen);
+      button.tabIndex = chosen === "true" ? 0 : -1;
     }
   }
 
@@ -358,6 +375,7 @@ export class ExplorePage implements Stage {
     const link = make("button", { type: "button", class: "plain", id: "copy-link" }, t("copyLink"));
     link.addEventListener("click", async () => {
       this.changed();
+      this.write();
       try {
         await navigator.clipboard.writeText(location.href);
         link.textContent = t("copied");

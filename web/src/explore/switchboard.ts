@@ -95,7 +95,8 @@ export class SwitchboardView extends View {
     const { off } = this;
     const isOff = new Set([...off.heads.map(([layer, head]) => `h${layer}.${head}`), ...off.feed_forward.map((n) => `f${n}`), ...off.layers.map((n) => `l${n}`)]);
     for (const button of this.board.querySelectorAll<HTMLElement>(".switch")) {
-      button.setAttribute("aria-checked", String(!isOff.has(button.dataset.switch!)));
+      const on = String(!isOff.has(button.dataset.switch!));
+      if (button.getAttribute("aria-checked") !== on) button.setAttribute("aria-checked", on);
     }
   }
 
@@ -128,10 +129,9 @@ export class SwitchboardView extends View {
 
   private change(work: () => void): void {
     work();
+    void this.run().then(() => requestAnimationFrame(() => setTimeout(() => this.drawPruning()))); // when the answer is seen
     this.markBoard();
-    this.drawPruning();
     this.stage.changed();
-    void this.run();
   }
 
   // -- the answers ------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from bertie.engine.gpu.attention import attention, bias_tiles
 from bertie.engine.gpu.attention_schedule import Schedule, to_device
 from bertie.engine.gpu.embed_norm_gelu import add_norm, count_positions, embed, gelu
 from bertie.engine.gpu.fp8_up_product import fp8_linear_gelu
+from bertie.engine.gpu.pooling import means_of
 from bertie.engine.gpu.small_batch_product import MOST_TOKENS, small_batch_linear
 from bertie.engine.runner import embedding_tables
 from bertie.model.activations import gelu_erf, gelu_tanh
@@ -260,6 +261,11 @@ class Encoder:
             x, x8 = layer(x, x8, plan, next_scale=next_scale)
             states = [*states, x] if all_states else [x]
         return states
+
+    @staticmethod
+    def means(states: Tensor, table: Tensor) -> Tensor:
+        """`[tokens, D]` → `[rows, D]` fp32, by a table of rows (pooling.py)."""
+        return means_of(states, table)
 
 
 def _product(linear: nn.Linear) -> Product:

@@ -6,7 +6,7 @@ Batches of up to 4096 tokens, and larger ones that fill a token budget, are repl
 are launched kernel by kernel, and very large ones are cut into parts. Lengths are on the host already, so the tables
 that attention reads are made there and follow in one copy from pinned memory.
 
-A pipeline gives `ids` on the host (pinned) or on the device and takes the states on the device; it may have as many
+A pipeline gives `ids` on the host or on the device and takes the states on the device; it may have as many
 batches under way as it likes, on one stream.
 """
 
@@ -15,15 +15,17 @@ from __future__ import annotations
 import importlib.util
 import logging
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from bertie.engine.gpu.attention_schedule import Schedule, schedule
-from bertie.engine.gpu.cuda_graphs import GraphLadder
-from bertie.engine.runner import AS_IT_IS, Options, Refused, Runner
+from bertie.engine.gpu.attention_schedule import Schedule, schedule, to_device
+from bertie.engine.gpu.cuda_graphs import STEPS, GraphLadder
+from bertie.engine.runner import AS_IT_IS, Means, Options, Refused, Runner
 from bertie.model.bert import BertModel
 from bertie.ops.packing import Packing
 
@@ -41,6 +43,8 @@ PART = 65536
 class GpuRunner(Runner):
     """All layers of a BertModel on one GPU."""
 
+    makes_vectors = True
+
     def __init__(
         self, encoder: Encoder, *, device: torch.device, choice: Choice | None = None, graphs: bool = True
     ) -> None:
@@ -50,7 +54,8 @@ class GpuRunner(Runner):
         self.graphs: GraphLadder | None = None
         if graphs and device.type == "cuda":
             first = encoder.embeddings.first_position
-            self.graphs = GraphLadder(self._last_state, device, first_position=first)
+            self.graphs = GraphLadder(self._last_state, encoder.means, device, first_position=first)
+            self.steps = STEPS
 
     @classmethod
     def of(cls, base: BertModel, options: Options) -> GpuRunner:
@@ -79,7 +84,7 @@ class GpuRunner(Runner):
     def last_state(
         self, ids: Tensor, lengths: Sequence[int], *, type_ids: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        """Ids `[tokens]` of texts of these lengths → `[tokens, D]`. Ids may lie on the device, or on the host (pinned).
+        """Ids `[tokens]` of texts of these lengths → `[tokens, D]`. Ids may lie on the device, or on the host.
 
         Returns as soon as the work is queued on the current stream.
         """
@@ -98,6 +103,28 @@ class GpuRunner(Runner):
             out[tokens] = launched
         return out
 
+    def vectors(self, ids: NDArray[Any], means: Means) -> Callable[[], Tensor]:
+        """A small batch is one graph from ids to vectors."""
+        given, table = torch.from_numpy(ids), _table(means)
+        lengths = means.lengths
+        step = None if self.graphs is None else self.graphs.step_for(len(ids))
+        if self.graphs is not None and step is not None and len(lengths) <= self.graphs.rows_for(step):
+            positions = self._positions(given, lengths, None)
+            found = self.graphs.vectors(step, given, positions, lengths, table)
+        else:
+            with torch.no_grad():
+                rows = to_device(table.ravel(), self.device).view(table.shape)
+                found = self.encoder.means(self.last_state(given, lengths), rows).to("cpu", non_blocking=True)
+        if self.device.type != "cuda":
+            return lambda: found
+        ready = torch.cuda.current_stream(self.device).record_event()
+
+        def read() -> Tensor:
+            ready.synchronize()
+            return found
+
+        return read
+
     @torch.no_grad()
     def states(
         self, ids: Tensor, lengths: Sequence[int], *, type_ids: Tensor | None = None, positions: Tensor | None = None
@@ -108,7 +135,7 @@ class GpuRunner(Runner):
 
     def _positions(self, ids: Tensor, lengths: Sequence[int], given: Tensor | None) -> Tensor | None:
         """Those given, or those that the model has otherwise; None for the kernel's own."""
-        if given is not None:
+        if given is not None or self.encoder.embeddings.padding is None:
             return given
         return self.encoder.embeddings.positions(ids, Packing.of(list(lengths), device=ids.device))
 
@@ -136,8 +163,18 @@ class GpuRunner(Runner):
         types, places = (
             None if given is None else given.to(self.device, non_blocking=True) for given in (type_ids, positions)
         )
+        if self.device.type == "cuda" and not ids.is_cuda:
+            ids = ids.pin_memory()  # so that nobody waits for the copy
         ids = ids.to(self.device, non_blocking=True)
         return self.encoder(ids, types, places, plan, all_states=all_states)
+
+
+def _table(means: Means) -> NDArray[np.int32]:
+    """`[rows, 4]`, as pooling.py reads it."""
+    table = np.empty((len(means.counts), 4), np.int32)
+    table[:, 0], table[:, 1], table[:, 3] = means.firsts, means.counts, means.unit
+    table.view(np.float32)[:, 2] = means.divisors
+    return table
 
 
 def _parts(lengths: Sequence[int]) -> list[tuple[slice, slice]]:

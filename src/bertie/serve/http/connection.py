@@ -258,13 +258,16 @@ class Connection(HttpToolsProtocol):
     # -- what goes out ----------------------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
+        """As uvicorn does it, without its timer for silent connections: `check` ends those."""
+        self.server_state.total_requests += 1
         following = self.pipeline[-1][0] if self.pipeline else None
-        super().on_response_complete()
-        self._unset_keepalive_if_required()  # it would never be set again after a byte that begins no request
         self.read_by = None
         self._current = following
         if self.transport.is_closing():
             return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
         if not self._is_at_work():
             self._all.turn_of_client(self)
         if self._last_words is not None and following is None:

@@ -47,7 +47,7 @@ from bertie.serve.processes.messages import (
 from bertie.serve.processes.shared import Layout, SharedMemory
 from bertie.serve.queues import AnyJob, Outcomes, Queued
 from bertie.serve.run import SWITCH_SECONDS, new_loop
-from bertie.serve.scheduler import settle
+from bertie.serve.scheduler import Engine, settle
 from bertie.serve.service import AnyRoute, Call, Service
 from bertie.serve.settings import ModelChoice, Settings
 from bertie.serve.tasks import TASKS
@@ -197,6 +197,7 @@ class EngineHost:
         self._loop = asyncio.get_running_loop()
         self._routes = {(route.method, route.path): route for route in ROUTES}
         self._accepting: set[asyncio.Task[None]] = set()
+        self._due: dict[Engine, None] = {}
         # Giving a batch to a GPU takes a hundred calls, each of which lets other threads of Python run; getting Python
         # back from one that is reading takes longer than the call. So nothing is read meanwhile.
         self.launching = threading.Lock()
@@ -281,11 +282,24 @@ class EngineHost:
                     link.jobs[message.number].gone = True
         for name, jobs in by_model.items():
             engine = models.get(name).engine
-            failed = [(job, EngineDown()) for job, _ in jobs] if engine is None else engine.submit_all(jobs)
+            failed = [(job, EngineDown()) for job, _ in jobs] if engine is None else engine.submit_all(jobs, wake=False)
             if failed:
                 self._deliver(failed)
+            if engine is not None:
+                self._run_soon(engine)
         if refused:
             link.send(refused)
+
+    def _run_soon(self, engine: Engine) -> None:
+        """Once all that has arrived is read: what several fronts send at one time is one batch."""
+        if not self._due:
+            self._loop.call_soon(self._run_due)
+        self._due[engine] = None
+
+    def _run_due(self) -> None:
+        due, self._due = self._due, {}
+        for engine in due:
+            engine.run_waiting()
 
     def _deliver(self, outcomes: Outcomes) -> None:
         """Answers to fronts from here, those of forwarded requests on the loop. In an engine's thread."""

@@ -33,6 +33,7 @@ Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Json = dict[str, Any]
 _BYTES = "application/octet-stream"
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LONGEST_NAME = 200
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
 
 
@@ -236,6 +237,8 @@ async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
     name = Path(body.name.replace("\\", "/")).name
     if Path(name).suffix.lower() not in _SUFFIXES:
         raise invalid(f"A file of this kind is not read here; use one of {', '.join(_SUFFIXES)}.")
+    if not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+        raise invalid(f"A file's name must be of printable characters, at most {_LONGEST_NAME} bytes.")
 
     def work(session: Session, runner: ExploreRunner, report: Report) -> object:
         from bertie.explore.ranking import importance  # with all of training: only whoever asks waits for it

@@ -38,6 +38,7 @@ EncodeRows = Callable[[list[Input]], list[WholeRow]]
 VERSION = 2  # of the interface at the end of csrc/wordpiece.cpp
 _PAGES = 0x110000 // 256
 _MOST_NODES = 1 << 23  # of a trie, which has room for twice as many; BERT's 30,522 pieces make 90,000
+_NO_LIMIT, _NO_TRACES = (1 << 63) - 1, [None] * 3
 _LONGEST_ADDED = 256  # bytes: at every letter of a text, so much of an added token may have to be compared
 _LEFT, _LACKS_PAGE = -1, -2
 _LETTERS, _REMOVED, _SPACE, _WORD, _HARD = range(5)
@@ -207,9 +208,10 @@ class NativeTokenizer:
         if found is None:
             return None
         ids, lengths, _ = found
-        left = np.flatnonzero(lengths == _LEFT)
-        if not len(left):
+        is_left = lengths == _LEFT
+        if not np.count_nonzero(is_left):
             return ids, lengths
+        left = np.flatnonzero(is_left)
         return _filled_in(ids, lengths, left, others([texts[place] for place in left]))
 
     def encode_rows(
@@ -265,21 +267,27 @@ class NativeTokenizer:
             given = _zero_ended(map(replace_surrogates, texts))
         if given.count(b"\0") != len(texts):
             return None
-        first, last = np.array(before, np.int64), np.array(after, np.int64)
-        lengths = np.empty(len(texts), np.int64)
+        # One array for what goes in and what comes out: an address costs Python as much as many tokens cost C++.
+        framed = len(before) + len(after)
+        most = len(given) + framed * len(texts)
+        ends = most + len(texts)
+        numbers = np.empty(ends + framed, np.int64)
+        numbers[ends:] = before + after
+        ids, lengths = numbers[:most], numbers[most:ends]
         wanted = np.zeros(_PAGES, np.uint8)
-        ids = np.empty(len(given) + (len(first) + len(last)) * len(texts), np.int64)
-        trace = np.empty((3, len(ids)), np.int32) if traced else None
-        traces = [None] * 3 if trace is None else [row.ctypes.data for row in trace]
+        trace = np.empty((3, most), np.int32) if traced else None
+        traces = _NO_TRACES if trace is None else [row.ctypes.data for row in trace]
+        at, wanted_at = numbers.ctypes.data, wanted.ctypes.data
+        lengths_at = at + 8 * most
+        first_at = at + 8 * ends
         while True:
             used = self._library.bertie_wordpiece_encode(
-                self._vocabulary, given, len(texts), first.ctypes.data, len(first), last.ctypes.data, len(last),
-                np.iinfo(np.int64).max if room is None else room, ids.ctypes.data, *traces, len(ids),
-                lengths.ctypes.data, wanted.ctypes.data,
+                self._vocabulary, given, len(texts), first_at, len(before), first_at + 8 * len(before), len(after),
+                _NO_LIMIT if room is None else room, at, *traces, most, lengths_at, wanted_at,
             )  # fmt: skip
             if used < 0:
                 return None
-            if not wanted.any():
+            if not np.count_nonzero(wanted):
                 return ids[:used], lengths, None if trace is None else trace[:, :used]
             for page in np.flatnonzero(wanted).tolist():
                 self._load_page(page)
