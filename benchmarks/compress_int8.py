@@ -91,8 +91,11 @@ def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
 
 
 def _timed(seats: Sequence[Seat], found: dict[str, dict[str, Any]], tokens: int, rounds: int) -> None:
+    def came(seat: Seat, seconds: float) -> None:
+        print(f"  {seat.name}: {tokens / seconds:,.0f} tokens/s", flush=True)
+
     for question, key in (("sorted_pass", "sorted_rate"), ("stream_pass", "stream_rate")):
-        every = rounds_of(seats, question, rounds=rounds, show=lambda line: None, failed=_failed)
+        every = rounds_of(seats, question, rounds=rounds, show=lambda line: None, failed=_failed, came=came)
         for title, seconds in every.items():
             found[title][key] = tokens / median(seconds)
 
