@@ -25,12 +25,19 @@ X86 = {
     "kernels_avx512.cpp": AVX512,
     "kernels_avx2.cpp": ["-mavx2", "-mfma"],
 }
-ARM = {"kernels_neon_dotprod.cpp": ["-march=armv8.2-a+dotprod"]}
+ARM = {
+    "kernels_neon_i8mm.cpp": ["-march=armv8.2-a+dotprod+i8mm+bf16"],
+    "kernels_neon_dotprod.cpp": ["-march=armv8.2-a+dotprod"],
+}
 # Instructions that a compiler from before 2020 does not know, and what the rest is told then.
-NEWEST = {"kernels_amx.cpp": "-DBERTIE_NO_AMX", "kernels_avx512_bf16.cpp": "-DBERTIE_NO_BF16"}
-INCLUDED = ["kernels.inl", "attention.inl", "half.inl", "tiles.inl"]
+NEWEST = {
+    "kernels_amx.cpp": "-DBERTIE_NO_AMX",
+    "kernels_avx512_bf16.cpp": "-DBERTIE_NO_BF16",
+    "kernels_neon_i8mm.cpp": "-DBERTIE_NO_I8MM",
+}
+INCLUDED = ["kernels.inl", "attention.inl", "half.inl", "int8.inl", "tiles.inl"]
 PLAIN = {"kernels_tiles.cpp": ["-O1"], "kernels_pairs.cpp": ["-O1"]}  # for tests: quick to build is what matters
-FILES = ["encoder.cpp", "team.cpp", "dispatch.cpp", "kernels_portable.cpp"]
+FILES = ["interface.cpp", "encoder.cpp", "team.cpp", "dispatch.cpp", "kernels_portable.cpp"]
 
 
 NATIVE = os.environ.get("BERTIE_NATIVE", "" if sys.platform != "win32" else "0")
@@ -79,7 +86,7 @@ names = [*OWN, *FILES, *PLAIN]
 kernels = Extension(
     "bertie.engine.cpu._kernels",
     [f"{KERNELS}/{name}" for name in names],
-    depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "simd.h", "team.h", *INCLUDED)],
+    depends=[f"{KERNELS}/{name}" for name in ("kernels.h", "model.h", "simd.h", "team.h", "walk.h", *INCLUDED)],
     optional=True,
 )
 wordpiece = Extension(

@@ -1,6 +1,6 @@
 """BERT on a CPU: ours and every peer in one run, in turn, each with its best settings.
 
-    python -m benchmarks.cpu [--model minilm|base|all] [--threads 1,2,4,8,16] [--quick] [--save]
+    python -m benchmarks.cpu [--model minilm|base|all] [--threads 1,2,4,8,16] [--quick] [--save] [--json FILE]
 
 Measured for all-MiniLM-L6-v2 and for a BERT-base of random weights, over the same real paragraphs (texts.py):
 tokens a second with batches sorted by length and prepared beforehand; tokens a second for texts in the order they
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import shutil
 import sys
@@ -39,6 +40,7 @@ from benchmarks.texts import MAX_TOKENS, ROOT, Texts, data_folder, paragraphs, r
 from bertie import BertConfig, BertModel
 from bertie.data import read_glue
 from bertie.defaults import default_embedding_model
+from bertie.engine.cpu.library import instruction_set
 from bertie.tasks.similarity import score_pairs
 from bertie.text import BertTokenizer
 
@@ -72,6 +74,7 @@ class Plan:
     work: Path
     data: Path
     quick: bool
+    linearity: bool = True
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ def measure(subject: Subject, texts: Texts, plan: Plan) -> dict[str, Any]:
         "model": subject.name,
         "title": subject.title,
         "trained": subject.trained,
+        "kernels": instruction_set(),
+        "threads": plan.threads,
         "workload": workload,
         "rates": asdict(rates),
         "floors": floors,
@@ -135,7 +140,8 @@ def measure(subject: Subject, texts: Texts, plan: Plan) -> dict[str, Any]:
     try:
         _contest(seats, stands, rows, paragraphs_, plan)
         _accuracy(seats, stands, subject, rows, tokenizer, plan, result)
-        result["linearity"] = _linearity(seats, rows, config, plan)
+        if plan.linearity:
+            result["linearity"] = _linearity(seats, rows, config, plan)
     finally:
         for seat in seats:
             seat.leave()
@@ -148,9 +154,13 @@ def _seated(subject: Subject, rows: Rows, plan: Plan, stands: dict[str, dict[str
     work = plan.work / subject.name.partition("-")[0]  # what is exported serves every number of threads
     work.mkdir(parents=True, exist_ok=True)
     sample = rows[:: 2 if len(rows) <= 128 else 4]
+    # All processes start at once: what they import takes longer than what they prepare.
+    started = [
+        Seat(name, threads=plan.threads, log=plan.work / "logs" / f"{subject.name}-{name}.log") for name in plan.names
+    ]
     seats = []
-    for name in plan.names:
-        seat = Seat(name, threads=plan.threads, log=plan.work / "logs" / f"{subject.name}-{name}.log")
+    for seat in started:
+        name = seat.name
         try:
             _show(f"preparing {name}")
             note = seat.ask("prepare", str(subject.folder), str(work.resolve()), plan.threads)
@@ -359,7 +369,9 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", default="all", help="all, none, or names by comma: " + ", ".join(CONTESTANTS))
     parser.add_argument("--data", type=Path, help="the data folder; $BERTIE_DATA or ../shared/data by default")
     parser.add_argument("--work", type=Path, default=WORK, help="where exported models are kept (.bench)")
+    parser.add_argument("--no-linearity", action="store_true", help="leave out time against tokens and text length")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/cpu-….json, .md and charts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file of your own")
     return parser.parse_args(given)
 
 
@@ -391,6 +403,7 @@ def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
         work=options.work,
         data=data_folder(options.data),
         quick=options.quick,
+        linearity=not options.no_linearity,
     )
     if options.folder is not None:
         subjects = [Subject("custom", options.folder.name, options.folder, 512, trained=False)]
@@ -413,6 +426,9 @@ def main(given: Sequence[str] | None = None) -> list[dict[str, Any]]:
         models.append(measure(sized, texts, replace(plan, threads=threads)))
         print(*report.table(models[-1]), sep="\n")
         print(*report.floors(models[-1]), sep="\n", flush=True)
+    if options.json is not None:
+        found = {"machine": describe(), "versions": _versions(), "texts": texts.source, "rows": models}
+        options.json.write_text(json.dumps(found | {"figures": report.as_figures(models)}, indent=2) + "\n")
     if options.save:
         name = "cpu" if options.model == "all" and options.folder is None else f"cpu-{subjects[0].name}"
         command = "python -m benchmarks.cpu " + " ".join(sys.argv[1:] if given is None else given)

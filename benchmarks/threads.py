@@ -2,10 +2,10 @@
 
     python -m benchmarks.threads [--threads 1,2,4,8,16] [--dtype int8|bfloat16|float32] [--busy] [--save]
 
-A model of all-MiniLM-L6-v2's size with random weights (speed does not depend on their values), 512 texts of 10 to 512
-tokens sorted by length, in batches of the engine's own budget; then one text of 12 tokens and one of 100, 500 times
-each. BERTIE_CPU chooses other kernels than the best ones; `--busy` keeps every core busy with other work. Each line is
-printed when it is measured.
+A model of all-MiniLM-L6-v2's size with random weights (speed does not depend on their values), 32 texts for each thread
+(512 at most) of 10 to 512 tokens, sorted by length, in batches of the engine's own budget; then one text of 12 tokens,
+500 times, and one of 100, 200 times. BERTIE_CPU chooses other kernels than the best ones; `--busy` keeps every core
+busy with other work. Each line is printed when it is measured.
 
 Expected before measuring: nearly as many times one thread's rate as there are cores, since whole pieces of a batch are
 worked on apart; one short text no slower with more threads, and a p99 within 3 times the median.
@@ -32,6 +32,8 @@ from bertie.engine.cpu.runner import CpuRunner, usable_cores
 from bertie.ops.packing import Packing
 
 WIDTH, INNER, LAYERS = 384, 1536, 6
+TEXTS, TEXTS_A_THREAD = 512, 32  # all texts would keep one thread busy for 20 seconds
+REPEATS = {12: 500, 100: 200}  # of one text, by its tokens
 
 
 def packed(lengths: list[int]) -> tuple[torch.Tensor, Packing]:
@@ -95,23 +97,25 @@ def measure(options: argparse.Namespace) -> None:
         model = model.to(torch.bfloat16)
     widths = {part: INNER if part == "down" else WIDTH for part in PRODUCTS}
     smoothing = {(layer, part): torch.ones(widths[part]) for layer in range(LAYERS) for part in PRODUCTS}
-    lengths = sorted((torch.randn(512) * 60 + 130).clamp(10, 512).int().tolist())
+    every_length = sorted((torch.randn(TEXTS) * 60 + 130).clamp(10, 512).int().tolist())
     rows: list[dict[str, Any]] = []
     beside = ", other processes on all cores" if options.busy else ""
-    print(f"{instruction_set()}, {options.dtype}, {sum(lengths):,} tokens{beside}")
+    print(f"{instruction_set()}, {options.dtype}{beside}", flush=True)
     for threads in map(int, options.threads.split(",")):
         runner = CpuRunner(model, smoothing if options.dtype == "int8" else None, threads=threads)
+        lengths = every_length[:: max(1, TEXTS // (TEXTS_A_THREAD * threads))]
         work = batches(lengths, runner.token_budget)
         seconds(runner, work[0])
         rate = sum(lengths) / median(sum(seconds(runner, batch) for batch in work) for _ in range(options.rounds))
         row: dict[str, Any] = {"threads": threads, "tokens_per_second": round(rate)}
         times_first = rate / (rows[0] if rows else row)["tokens_per_second"]
         line = f"{threads:3} threads {rate:10,.0f} tokens/s  {times_first:5.1f}×"
-        for length in (12, 100):
+        for length, repeats in REPEATS.items():
             one = packed([length])
-            times = sorted([seconds(runner, one) for _ in range(600)][100:])
-            row[f"one_text_of_{length}_ms"] = {"median": times[250] * 1e3, "p99": times[495] * 1e3}
-            line += f"   {length} tokens: {times[250] * 1e3:.2f} ms, p99 {times[495] * 1e3:.2f}"
+            times = sorted([1e3 * seconds(runner, one) for _ in range(repeats + 50)][50:])  # the first ones warm up
+            middle, tail = times[repeats // 2], times[repeats * 99 // 100]
+            row[f"one_text_of_{length}_ms"] = {"median": middle, "p99": tail}
+            line += f"   {length} tokens: {middle:.2f} ms, p99 {tail:.2f} ({tail / middle:.1f}×)"
         rows.append(row)
         print(line, flush=True)
     if options.save:

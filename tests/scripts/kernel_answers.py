@@ -21,8 +21,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "src/bertie/engine/cpu/csrc"
+TOKENIZER = ROOT / "src/bertie/text/wordpiece/csrc/wordpiece.cpp"
 HERE = ("", "avx2", "avx512-vnni", "avx512-bf16", "portable", "tiles", "pairs")
-ARM = ("", "neon-dotprod", "portable")
+ARM = ("", "neon-i8mm", "neon-dotprod", "portable")
 CROSS = ("aarch64-linux-gnu-g++", "qemu-aarch64")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
 _CONSTANTS = ("FLAGS", "AVX512", "X86", "ARM", "PLAIN", "FILES")
@@ -39,7 +40,7 @@ def of_setup() -> dict[str, Any]:
 
 
 def build(folder: Path, driver: Path, flags: list[str], *, arm: bool = False, whole: bool = False) -> Path:
-    """The driver with the kernels; `whole`: with everything of the engine. An optimisation level in `flags` counts."""
+    """The driver with the kernels; `whole`: with both libraries. An optimisation level in `flags` counts."""
     compiler = CROSS[0] if arm else os.environ.get("CXX", "g++")
     constants = of_setup()
     machine = "aarch64" if arm else platform.machine().lower()
@@ -47,9 +48,9 @@ def build(folder: Path, driver: Path, flags: list[str], *, arm: bool = False, wh
     names = [
         name
         for name in [*constants["FILES"], *constants["PLAIN"], *own]
-        if whole or name not in ("encoder.cpp", "team.cpp")
+        if whole or name.startswith(("dispatch", "kernels"))
     ]
-    sources = [*(ENGINE / name for name in names), driver]
+    sources = [*(ENGINE / name for name in names), *([TOKENIZER] if whole else []), driver]
 
     def compiled(source: Path) -> Path:
         made = folder / f"{source.stem}.o"

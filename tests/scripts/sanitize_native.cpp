@@ -102,7 +102,7 @@ void engine() {
             const int rows = shapes[which][0], columns = shapes[which][1];
             const auto matrix = rectangle(rows, columns), shift = numbers(padded(rows), 0.1f);
             const std::vector<float> smooth(padded(columns), 1.5f);
-            const int kind = half ? 2 : between(0, 2) ? 0 : 1;  // of kernels.h
+            const int kind = half ? between(2, 3) : between(0, 2) ? 0 : 1;  // of interface.cpp
             bertie_linear(model, layer, which, kind, padded(columns), padded(rows), matrix.data(), shift.data(),
                           kind == 1 ? smooth.data() : nullptr, between(1, 5));
         }

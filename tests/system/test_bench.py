@@ -32,7 +32,10 @@ def test_a_quick_run_ends_in_ratios_and_names_the_peer_that_failed(
     monkeypatch.setattr(cpu, "CONTESTANTS", broken)  # its process knows no such name, so it fails there
     folder = saved(tmp_path / "model", "BertModel")
     words = ["--folder", folder, "--quick", "--texts", "12", "--threads", "1", "--work", str(tmp_path / "work")]
-    (model,) = cpu.main([*words, "--data", str(tmp_path), "--peers", "a peer that is not there"])
+    figures = tmp_path / "figures.json"
+    words += ["--data", str(tmp_path), "--json", str(figures)]
+    (model,) = cpu.main([*words, "--peers", "a peer that is not there"])
+    assert json.loads(figures.read_text())["rows"][0]["contestants"] == model["contestants"]
     *own, third = model["contestants"]
     assert [one["name"] for one in own] == ["bertie", "bertie bf16", "bertie int8"]
     for ours in own:
@@ -108,6 +111,10 @@ def test_ratios_are_to_the_fastest_peer_of_the_kind_asked_for() -> None:
     assert found["int8 / fastest peer of any precision"].value == 1.5
     assert found["int8 / fastest peer of any precision"].reached is False
     assert found["int8 / fastest peer of cosine ≥0.999"].value == 4.0
+    assert found["int8 / its products' floor"].value == 0.75
+    assert found["int8 / its products' floor"].reached is False
+    with_matrix_unit = {ratio.what: ratio for ratio in report.ratios(_model() | {"kernels": "amx"})}
+    assert with_matrix_unit["int8 / its products' floor"].reached is True
     assert found["fp32 / fastest fp32 peer"].value == 2.0
     assert found["bf16 / fastest bf16 peer"].value == 2.0
     assert found["bf16 cosine, mean"].reached is False  # 0.99999 is asked for

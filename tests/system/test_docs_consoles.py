@@ -46,7 +46,7 @@ def shell(
 
 
 RUN_HERE = [page for page in PAGES if page.name != "training.md" and any(not c.reason for c in all_commands(page))]
-SLOW = {"compress.md"}  # it measures times
+SLOW = {"compress.md", "serve.md"}  # one measures times, the other starts a server ten times
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_kernels_for_arm_give_the_answers_of_plain_loops() -> None:
         [sys.executable, KERNELS, "--arm", "--rounds", "25"], capture_output=True, text=True, timeout=3600
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith("neon-dotprod, portable: ")
+    assert done.stdout.splitlines()[-1].startswith("neon-dotprod, neon-i8mm, portable: ")
 
 
 @pytest.mark.slow

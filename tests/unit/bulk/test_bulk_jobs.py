@@ -77,34 +77,6 @@ def test_every_row_once_in_order_with_all_columns(model: str, texts: Path, tmp_p
     assert report.tokens_per_second > report.rows_per_second > 0
 
 
-def test_pieces_opened_ahead_as_for_a_gpu_have_the_same_answers(
-    model: str, texts: Path, tmp_path: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a piece opened ahead fails once and is read again."""
-    opened: list[int] = []
-    actual, failures = work.Worker._answer, [2]
-
-    def start(self: work.Worker, number: int, tick: Any) -> Any:
-        if number + 1 < len(self.job.pieces):
-            self.open_ahead(number + 1)
-            opened.append(number + 1)
-        return start_alone(self, number, tick)
-
-    def answer(self: work.Worker, number: int, part: Any, tick: Any) -> dict[str, int]:
-        counts = actual(self, number, part, tick)
-        if number in failures:
-            failures.remove(number)
-            raise OSError("once")
-        return counts
-
-    start_alone = work.Worker.start
-    monkeypatch.setattr(work.Worker, "start", start)
-    monkeypatch.setattr(work.Worker, "_answer", answer)
-    report = bertie.bulk("embed", texts, tmp_path / "out", model, piece_rows=90)
-    assert (report.rows, report.computed, opened, failures) == (400, 5, [1, 2, 3, 4], [])
-    check_whole(tmp_path / "out", wanted)
-
-
 def test_run_after_its_end_a_job_does_nothing(model: str, texts: Path, tmp_path: Path) -> None:
     bertie.bulk("embed", texts, tmp_path / "out", model)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}

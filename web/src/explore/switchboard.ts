@@ -129,9 +129,8 @@ export class SwitchboardView extends View {
 
   private change(work: () => void): void {
     work();
-    void this.run(); // first: the answer is on its way while the rest is drawn
+    void this.run().then(() => requestAnimationFrame(() => setTimeout(() => this.drawPruning()))); // when the answer is seen
     this.markBoard();
-    this.drawPruning();
     this.stage.changed();
   }
 

@@ -1,10 +1,12 @@
-"""How many threads a team may have: what anyone may ask for, and what the process's control groups allow.
+"""How many threads a team may have: what anyone may ask for, what the process's control groups allow; memory nodes.
 
-Sources: the kernel's cgroup-v2.rst ("cpu.max") and its older scheduler/sched-bwc.rst ("cpu.cfs_quota_us").
+Sources: the kernel's cgroup-v2.rst ("cpu.max"), its older scheduler/sched-bwc.rst ("cpu.cfs_quota_us"), and its
+ABI/stable/sysfs-devices-node ("cpulist").
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
@@ -53,6 +55,22 @@ def cpu_quota(membership: Path, mounted: Path) -> int | None:
                     case [quota, period] if quota.isdecimal() and period.isdecimal() and int(period):
                         limits.append(max(1, ceil(int(quota) / int(period))))
     return min(limits, default=None)
+
+
+def memory_nodes(cores: Set[int], folder: Path = Path("/sys/devices/system/node")) -> int:
+    """How many of the machine's memory nodes (NUMA) these cores belong to; 1 where the system does not say."""
+    lists = [_read(node / "cpulist") for node in folder.glob("node*")]
+    return max(1, sum(not cores.isdisjoint(_numbers(line)) for line in lists))
+
+
+def _numbers(line: str) -> set[int]:
+    """Those of a list like `0-3,8`."""
+    found: set[int] = set()
+    for part in line.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            found.update(range(int(first), int(last or first) + 1))
+    return found
 
 
 def _read(file: Path) -> str:

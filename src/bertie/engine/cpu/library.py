@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from bertie.library import Signatures, open_library
 
-VERSION = 8  # of the interface at the end of csrc/encoder.cpp
+VERSION = 9  # of csrc/interface.cpp
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 _SIGNATURES: Signatures = {
@@ -35,7 +35,7 @@ def load_library() -> ctypes.CDLL | None:
 
 
 def instruction_set() -> str | None:
-    """What the kernels run on here: amx, avx2, neon-dotprod, portable, …; None without the library."""
+    """What the kernels run on here: amx, avx2, neon-i8mm, portable, …; None without the library."""
     library = load_library()
     return None if library is None else _word(library.bertie_instruction_set())
 

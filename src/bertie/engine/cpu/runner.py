@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertie.engine.calibration import PRODUCTS, Key, products_of
+from bertie.engine.cpu.bfloat16 import has_two_parts, with_exact
 from bertie.engine.cpu.cores import check_threads, own_quota
 from bertie.engine.cpu.library import bfloat16_instructions, load_library
 from bertie.engine.runner import AS_IT_IS, Options, Outside, PooledRows, Refused, Runner, embedding_tables
@@ -41,8 +42,8 @@ _ACTIVATIONS = {
     "gelu_accurate": 1,
     "relu": 2,
 }
-_FLOAT, _INT8, _BFLOAT16 = 0, 1, 2  # and kinds of products
-# How csrc/encoder.cpp counts ways of pooling; what means divide their sums by is the caller's.
+_FLOAT, _INT8, _BFLOAT16, _TWICE_BFLOAT16 = 0, 1, 2, 3  # and kinds of products
+# How csrc/model.h counts ways of pooling; what means divide their sums by is the caller's.
 _POOLING = {"cls": 0, "max": 1, "mean": 2, "mean_sqrt_len_tokens": 2, "weightedmean": 3, "lasttoken": 4}
 _NO_ROW = 2  # bertie_forward's answer to ids that a table does not have
 _WIDE = 3  # and to texts with rows wider than the limits, which are in its result all the same
@@ -148,7 +149,10 @@ class CpuRunner(Runner):
     @classmethod
     def of(cls, model: BertModel, options: Options) -> CpuRunner:
         if options.dtype != "int8":
-            return cls(model, threads=options.threads)
+            exact = with_exact(model, options.exact)
+            made = cls(exact, bfloat16=options.dtype == "bfloat16", threads=options.threads)
+            made.dtype = model.dtype  # of the states
+            return made
         from bertie.engine.cpu.calibrate import int8_runner
 
         assert options.calibration is not None
@@ -211,6 +215,8 @@ class CpuRunner(Runner):
                 inverse = F.pad(inverse.view(-1, head), (0, padded(head) - head), value=1.0).flatten()
             inverse = F.pad(inverse, (0, weight.shape[1] - len(inverse)), value=1.0).contiguous()
         kind = _INT8 if smooth is not None else _BFLOAT16 if self._bfloat16 else _FLOAT
+        if kind == _BFLOAT16 and has_two_parts(number, self.num_layers) and not _is_bfloat16(weight):
+            kind = _TWICE_BFLOAT16
         which, (rows, columns) = PRODUCTS.index(part), weight.shape
         arrays = map(address, (weight, bias, inverse))
         _check(self._library.bertie_linear(self._handle, number, which, kind, columns, rows, *arrays, self._team))
@@ -400,6 +406,10 @@ def address(tensor: Tensor | None) -> int | None:
 
 def _plain(parameter: Tensor) -> Tensor:
     return parameter.detach().float().contiguous()
+
+
+def _is_bfloat16(weight: Tensor) -> bool:
+    return torch.equal(weight.bfloat16().float(), weight)
 
 
 def _check(status: int | bool) -> None:

@@ -36,7 +36,7 @@ from bertie.serve.processes.engine_host import run_engine
 from bertie.serve.run import serve_front
 from bertie.serve.settings import Settings, core_shares
 
-_LONGEST_PAUSE = 10.0
+_LONGEST_PAUSE = 2.0  # with its start, less than the five seconds in which a server has to recover
 _QUICK_SECONDS = 5.0  # a child that lives no longer than this is not started again at once
 _SPARE_SECONDS = 5.0  # beyond a front's own drain
 _LOOK_SECONDS = 0.05

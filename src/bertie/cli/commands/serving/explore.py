@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,6 +80,9 @@ def command(
         prune_folder=str(Path.cwd()),
     )
     sock = bind(settings)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Torch's helpers look for their next part for about 30 µs, not for milliseconds: the browser needs the cores.
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     from bertie.serve.run import serve  # with torch, which takes seconds: mistakes in what was asked are found before
 
     said = [("text", text), *(("second", one) for one in second), ("task", task), ("otherText", patch)]

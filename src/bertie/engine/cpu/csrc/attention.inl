@@ -1,8 +1,8 @@
 // Attention of one head of one text: scores of some rows, their softmax, the values' sums by it; then the next rows.
 
 long attention_scratch(int length, int head_width) {
-    const long keys = (length + TILE - 1) / TILE * TILE;
-    const long floats = keys * head_width + ROWS * keys;
+    const long keys = std::max((length + TILE - 1) / TILE * TILE, depth_of(length));
+    const long floats = 2 * keys * head_width + ROWS * keys;  // keys, values, scores
 #if defined(BERTIE_HALF)  // attend_half says what these are
     const long halves = keys * depth_of(head_width) + keys * head_width + HALF_ROWS * keys;
     return std::max(floats, HALF_ROWS * (keys + TILE) + halves / 2);
@@ -91,8 +91,15 @@ INLINE float softmax(float *s, int length, F factor, const float *bias, Put put)
 void attend(const float *q, const float *k, const float *v, long ld, int length, int head_width, float scale,
             const float *bias, float *out, long ldo, float *scratch) {
     const long keys = (length + WIDTH - 1) / WIDTH * WIDTH;
-    float *turned = scratch, *scores = scratch + (long)((length + TILE - 1) / TILE * TILE) * head_width;
+    float *turned = scratch, *values = turned + (long)((length + TILE - 1) / TILE * TILE) * head_width;
+    float *scores = values + (long)length * head_width;
     turn_keys(k, ld, length, head_width, turned);
+    if (length > 64) {  // side by side: so many rows that lie far apart fall into too few sets of a cache
+        for (int row = 0; row < length; row++)
+            std::memcpy(values + (long)row * head_width, v + row * ld, head_width * sizeof(float));
+        v = values;
+    }
+    const long ldv = v == values ? head_width : ld;
     const F factor = splat(scale * 1.4426950408889634f);  // e^x = 2^(x·log₂e)
     for (int row = 0; row < length; row += ROWS) {
         const int rows = length - row < ROWS ? length - row : ROWS;
@@ -111,7 +118,7 @@ void attend(const float *q, const float *k, const float *v, long ld, int length,
         for (int column = 0; column < head_width; column += TILE) {
             const int left = head_width - column < TILE ? head_width - column : TILE, vectors = left / WIDTH;
             float *to = out + row * ldo + column;
-            choose_product(rows, vectors)(length, scores, keys, v + column, ld, to, ldo, false);
+            choose_product(rows, vectors)(length, scores, keys, v + column, ldv, to, ldo, false);
             for (int r = 0; r < rows; r++)
                 for (int j = 0; j < left; j += WIDTH)
                     store(to + r * ldo + j, load(to + r * ldo + j) * inverse[r]);

@@ -61,7 +61,12 @@ const Kernels *best_kernels() {
 #elif defined(__aarch64__) && defined(__APPLE__)
     return &kernels_neon_dotprod;  // every Mac with an ARM processor has it
 #elif defined(__aarch64__) && defined(__linux__)
-    constexpr unsigned long DOT_PRODUCTS = 1ul << 20;  // HWCAP_ASIMDDP
+    constexpr unsigned long DOT_PRODUCTS = 1ul << 20;                          // HWCAP_ASIMDDP
+#if !defined(BERTIE_NO_I8MM)
+    constexpr unsigned long MATRICES = 1ul << 13, BFLOAT16_DOTS = 1ul << 14;  // HWCAP2_I8MM, HWCAP2_BF16
+    const bool both = !(~getauxval(AT_HWCAP2) & (MATRICES | BFLOAT16_DOTS));
+    if (both && name != "neon-dotprod") return &kernels_neon_i8mm;
+#endif
     if (getauxval(AT_HWCAP) & DOT_PRODUCTS) return &kernels_neon_dotprod;
 #endif
     return &kernels_portable;

@@ -14,6 +14,7 @@ enum Kind { FLOAT = 0, INT8 = 1, BFLOAT16 = 2 };
 struct Linear {
     int K = 0, N = 0;               // multiples of 16
     Kind kind = FLOAT;
+    int parts = 1;                  // BFLOAT16: a weight is the sum of as many numbers
     void *tiles = nullptr;
     float *bias = nullptr;          // [N]
     float *column_scale = nullptr;  // [N], int8: a column's step
@@ -45,7 +46,7 @@ struct Kernels {
     const char *bfloat16;  // the instructions for it; null: float32's, over rounded numbers
     bool half;             // bfloat16 lies in 16 bits, and `attend_half` is there
     int tile;              // columns to a tile
-    long (*tiles_bytes)(int K, int N, Kind kind);
+    long (*tiles_bytes)(const Linear *linear);
     // One tile of a weight [N, K], row-major.
     void (*pack)(const float *weight, Linear *linear, int tile);
     // For a linear that is not FLOAT.
@@ -71,7 +72,7 @@ extern const Kernels kernels_portable, kernels_tiles, kernels_pairs;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx2, kernels_avx512, kernels_avx512_bf16, kernels_amx;
 #elif defined(__aarch64__)
-extern const Kernels kernels_neon_dotprod;
+extern const Kernels kernels_neon_dotprod, kernels_neon_i8mm;
 #endif
 
 // The fastest of them here; BERTIE_CPU names a slower one.

@@ -19,7 +19,8 @@ constexpr int TILE = VECTORS * WIDTH;
 constexpr int BLOCK_K = 768;  // floats: a tile of this depth stays in the second-level cache
 
 // bfloat16 as 16 bits, two to a lane. Elsewhere its products are float32's, of rounded numbers: exact ones, as here.
-#if defined(__AVX512BF16__) || defined(BERTIE_TILES) || defined(BERTIE_PAIRS)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) || defined(BERTIE_TILES) || \
+    defined(BERTIE_PAIRS)
 #define BERTIE_HALF
 using Half = uint16_t;
 #else
@@ -30,6 +31,10 @@ using Half = float;
 using Quantum = uint8_t;      // activations as q; the zero point is taken out by column sums
 constexpr int GROUP = 4;      // k's to one 32-bit lane
 constexpr int LEAST = 0;      // what q = 0 is kept as
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+using Quantum = uint8_t;
+constexpr int GROUP = 8;      // two columns to a vector
+constexpr int LEAST = 0;
 #elif defined(__ARM_FEATURE_DOTPROD)
 using Quantum = int8_t;       // activations as q − 128: this dot product's factors both have signs
 constexpr int GROUP = 4;
@@ -39,7 +44,8 @@ using Quantum = int16_t;      // activations as q − zero
 constexpr int GROUP = 2;
 constexpr int LEAST = 0;
 #endif
-using Weight = std::conditional<GROUP == 4, int8_t, int16_t>::type;
+typedef Quantum Quanta __attribute__((vector_size(WIDTH * sizeof(Quantum))));
+using Weight = std::conditional<GROUP != 2, int8_t, int16_t>::type;
 
 inline int tiles_of(int N) { return (N + TILE - 1) / TILE; }
 inline int tile_vectors(int N, int tile) {
@@ -184,88 +190,7 @@ void multiply_float(const Linear *linear, const float *x, long ldx, int num_rows
     }
 }
 
-// ---- eight-bit products --------------------------------------------------------------------------------------------
-
-INLINE I dot(I sums, I a, I b) {
-#if defined(__AVX512VNNI__)
-    return (I)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
-#elif defined(__AVX512BW__)
-    return sums + (I)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-    return sums + (I)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#elif defined(__ARM_FEATURE_DOTPROD)
-    return (I)vdotq_s32((int32x4_t)sums, (int8x16_t)a, (int8x16_t)b);
-#elif defined(BERTIE_TILES) || defined(BERTIE_PAIRS)
-    // four to a lane, low one first; those of `a` have no sign
-    for (int shift = 0; shift < 32; shift += 8) sums += ((a >> shift) & 255) * ((b << (24 - shift)) >> 24);
-    return sums;
-#else
-    // two int16 to a lane, low one first
-    const I low = ((a << 16) >> 16) * ((b << 16) >> 16), high = (a >> 16) * (b >> 16);
-    return sums + low + high;
-#endif
-}
-
-// What a sum of eight-bit products stands for.
-INLINE F from_int8(I sum, float scale, float zero, const float *column_scale, const float *column_sum,
-                   const float *bias) {
-    F whole = to_float(sum);
-    if (GROUP == 4) whole = fma(load(column_sum), splat(-zero), whole);
-    return fma(whole, load(column_scale) * splat(scale), load(bias));
-}
-
-template <int M, int NV>
-void product_int8(int groups, const Quantum *A, long lda, const Weight *B, const float *scale, const float *zero,
-                  const float *column_scale, const float *column_sum, const float *bias, float *C, long ldc) {
-    I sums[M][NV];
-#pragma GCC unroll 6
-    for (int r = 0; r < M; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < NV; v++) sums[r][v] = I{};
-    for (int g = 0; g < groups; g++) {
-        I b[NV];
-#pragma GCC unroll 4
-        for (int v = 0; v < NV; v++) std::memcpy(&b[v], B + (long)(g * NV + v) * WIDTH * GROUP, sizeof(I));
-#pragma GCC unroll 6
-        for (int r = 0; r < M; r++) {
-            int32_t lane;
-            std::memcpy(&lane, A + r * lda + g * GROUP, 4);
-            const I a = splat_int(lane);
-#pragma GCC unroll 4
-            for (int v = 0; v < NV; v++) sums[r][v] = dot(sums[r][v], a, b[v]);
-        }
-    }
-#pragma GCC unroll 4
-    for (int v = 0; v < NV; v++)
-#pragma GCC unroll 6
-        for (int r = 0; r < M; r++)
-            store(C + r * ldc + v * WIDTH, from_int8(sums[r][v], scale[r], zero[r], column_scale + v * WIDTH,
-                                                     column_sum + v * WIDTH, bias + v * WIDTH));
-}
-
-using ProductInt8 = void (*)(int, const Quantum *, long, const Weight *, const float *, const float *, const float *,
-                             const float *, const float *, float *, long);
-
-template <int M>
-ProductInt8 product_int8_of(int vectors) {
-    switch (vectors) {
-        case 1: return product_int8<M, 1>;
-        case 2: return product_int8<M, 2>;
-        case 3: return product_int8<M, 3>;
-        default: return product_int8<M, 4>;
-    }
-}
-ProductInt8 choose_product_int8(int rows, int vectors) {
-    switch (rows) {
-        case 1: return product_int8_of<1>(vectors);
-        case 2: return product_int8_of<2>(vectors);
-        case 3: return product_int8_of<3>(vectors);
-        case 4: return product_int8_of<4>(vectors);
-        case 5: return product_int8_of<5>(vectors);
-        default: return product_int8_of<6>(vectors);
-    }
-}
-
+#include "int8.inl"
 #if defined(BERTIE_TILES)
 #include "tiles.inl"
 #endif
@@ -337,9 +262,15 @@ void multiply(const Linear *linear, const float *x, long ldx, const Rounded *rou
 
 // ---- making weights ready ------------------------------------------------------------------------------------------
 
-long tiles_bytes(int K, int N, Kind kind) {
-    if (kind == INT8) return (long)groups_of(K) * GROUP * N * (long)sizeof(Weight);
-    return (long)(kind == BFLOAT16 ? depth_of(K) : K) * N * (long)(kind == BFLOAT16 ? sizeof(Half) : sizeof(float));
+long tiles_bytes(const Linear *linear) {
+    const long K = linear->K, N = linear->N;
+    if (linear->kind == INT8) return groups_of(linear->K) * GROUP * N * (long)sizeof(Weight);
+    if (linear->kind == FLOAT) return K * N * (long)sizeof(float);
+#if defined(BERTIE_HALF)
+    return linear->parts * depth_of(linear->K) * N * (long)sizeof(Half);
+#else
+    return K * N * (long)sizeof(float);
+#endif
 }
 
 // Columns are written side by side within a tile, which fits a cache; the weight's rows are read from end to end.
@@ -384,7 +315,12 @@ void pack_half(const float *weight, Linear *linear, int tile) {
     pack_float(weight, linear, tile);
     float *to = static_cast<float *>(linear->tiles) + (long)tile * TILE * linear->K;
     const long count = (long)tile_vectors(linear->N, tile) * WIDTH * linear->K;
-    for (long i = 0; i < count; i += WIDTH) store(to + i, (F)upper_half(load(to + i)));
+    for (long i = 0; i < count; i += WIDTH) {
+        F left = load(to + i), sum = F{};
+        for (int part = 0; part < linear->parts; part++, left = left - (F)upper_half(left))
+            sum = sum + (F)upper_half(left);
+        store(to + i, sum);
+    }
 }
 #endif
 
@@ -442,10 +378,10 @@ void round_int8(const float *x, long ldx, int first, int last, int K, const floa
         for (int k = 0; k < K; k += WIDTH) {
             I whole;
             nearest(fma(load(from + k) * load(inverse_smooth + k), splat(inverse), splat((float)zero)), &whole);
-            for (int i = 0; i < WIDTH; i++) {
-                const int q = whole[i] < 0 ? 0 : whole[i] > 255 ? 255 : whole[i];
-                to[k + i] = (Quantum)(GROUP == 4 ? q + LEAST : q - zero);
-            }
+            const I bottom = I{}, top = bottom + 255;
+            whole = whole < bottom ? bottom : whole > top ? top : whole;
+            const Quanta kept = __builtin_convertvector(whole + (GROUP != 2 ? LEAST : -zero), Quanta);
+            std::memcpy(to + k, &kept, sizeof kept);
         }
 #endif
     }

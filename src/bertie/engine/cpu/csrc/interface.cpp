@@ -1,0 +1,179 @@
+// The library's whole interface: plain C, plain pointers.
+
+#include "model.h"
+
+namespace {
+
+constexpr int TWICE_BFLOAT16 = 3;  // beside kinds: BFLOAT16 of two parts
+
+// A product made ready. INT8 alone has an inverse_smooth.
+void fill(Model &model, OwnedLinear &owned, int kind, int K, int N, const float *weight, const float *bias,
+          const float *inverse_smooth, int threads) {
+    owned = OwnedLinear();
+    owned.bias = copied(bias, N, N);
+    owned.view.K = K;
+    owned.view.N = N;
+    owned.view.kind = kind == TWICE_BFLOAT16 ? BFLOAT16 : static_cast<Kind>(kind);
+    owned.view.parts = kind == TWICE_BFLOAT16 ? 2 : 1;
+    owned.view.bias = owned.bias.get();
+    if (kind == INT8) {
+        owned.inverse_smooth = copied(inverse_smooth, K, K);
+        owned.column_scale.resize(N);
+        owned.column_sum.resize(N);
+        owned.view.inverse_smooth = owned.inverse_smooth.get();
+        owned.view.column_scale = owned.column_scale.get();
+        owned.view.column_sum = owned.column_sum.get();
+    }
+    owned.tiles.resize(model.kernels->tiles_bytes(&owned.view));
+    owned.view.tiles = owned.tiles.get();
+    const int tiles = (N + model.kernels->tile - 1) / model.kernels->tile;
+    run_team(threads, [&](int member, int size) {
+        for (int tile = member; tile < tiles; tile += size) model.kernels->pack(weight, &owned.view, tile);
+    });
+}
+
+}  // namespace
+
+extern "C" {
+
+#define API __attribute__((visibility("default")))
+
+API int bertie_version() { return 9; }
+API const char *bertie_instruction_set() { return best_kernels()->name; }
+// The instructions that multiply bfloat16; null where float32's do it, over rounded numbers.
+API const char *bertie_bfloat16() { return best_kernels()->bfloat16; }
+
+API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,
+                           const float *words, const float *positions, const float *types, const float *norm_weight,
+                           const float *norm_bias) {
+    try {
+        auto model = std::make_unique<Model>();
+        model->kernels = best_kernels();
+        model->width = model->table_width = width;
+        model->padded = padded;
+        model->head_width = head_width;
+        model->scale = scale;
+        model->eps = eps;
+        model->activation = static_cast<Activation>(activation);
+        model->words = words;
+        model->positions = positions;
+        model->types = types;
+        model->norm_weight = copied(norm_weight, width, padded);
+        model->norm_bias = copied(norm_bias, width, padded);
+        model->layers.resize(layers);
+        model->widths.reset(new Width[4 * (size_t)layers]);
+        return model.release();
+    } catch (const std::bad_alloc &) {
+        return nullptr;
+    }
+}
+
+API void bertie_model_free(void *model) { delete static_cast<Model *>(model); }
+
+// How many rows the three tables have: before the first forward.
+API void bertie_rows(void *handle, int64_t words, int64_t positions, int64_t types) {
+    Model *model = static_cast<Model *>(handle);
+    model->num_words = words;
+    model->num_positions = positions;
+    model->num_types = types;
+}
+
+// Weights of one layer: heads, and the two LayerNorms ([width] each).
+API int bertie_layer(void *handle, int number, int heads, const float *weight1, const float *bias1,
+                     const float *weight2, const float *bias2) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        Layer &layer = model->layers[number];
+        layer.heads = heads;
+        layer.norm_weight[0] = copied(weight1, model->width, model->padded);
+        layer.norm_bias[0] = copied(bias1, model->width, model->padded);
+        layer.norm_weight[1] = copied(weight2, model->width, model->padded);
+        layer.norm_bias[1] = copied(bias2, model->width, model->padded);
+        model->most_qkv = std::max(model->most_qkv, 3 * heads * model->head_width);
+        model->most_context = std::max(model->most_context, heads * model->head_width);
+        model->most_input = std::max(std::max(model->padded, model->most_context), model->most_input);
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
+// Embeddings narrower than the layers: tables and norm of this width, then weight [N, K] and bias [N], where N is the
+// layers' width and K this one, both rounded up to 16. Before the first forward.
+API int bertie_projection(void *handle, int width, int K, int N, const float *weight, const float *bias,
+                          const float *norm_weight, const float *norm_bias, int threads) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        model->table_width = width;
+        model->norm_weight = copied(norm_weight, width, K);
+        model->norm_bias = copied(norm_bias, width, K);
+        fill(*model, model->project, FLOAT, K, N, weight, bias, nullptr, threads);
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
+// An attention bias that all layers share, by key − query from 1 − longest on: table [heads, 2 · longest − 1], divided
+// by the scale of scores. Before the first forward; every layer then has these heads.
+API int bertie_bias(void *handle, int heads, int longest, const float *table) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        const long distances = 2L * longest - 1;
+        model->bias_stride = distances + 16;  // read a vector at a time
+        model->bias = Array<float>((size_t)heads * model->bias_stride);
+        std::memset(model->bias.get(), 0, (size_t)heads * model->bias_stride * sizeof(float));
+        for (int head = 0; head < heads; head++)
+            std::memcpy(model->bias.get() + head * model->bias_stride, table + head * distances,
+                        distances * sizeof(float));
+        model->longest = longest;
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
+// weight [N, K], bias [N], K and N multiples of 16, 0 too. kind as in kernels.h, or 3 for BFLOAT16 whose
+// weights are sums of two; INT8 takes inverse_smooth [K].
+API int bertie_linear(void *handle, int number, int which, int kind, int K, int N, const float *weight,
+                      const float *bias, const float *inverse_smooth, int threads) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        fill(*model, model->layers[number].linear[which], kind, K, N, weight, bias, inverse_smooth, threads);
+        model->most_wide = std::max(model->most_wide, which == UP ? N : 0);
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
+// How wide rows of the 4 · layers products may be before a text counts as outside: while no forward runs.
+API void bertie_limits(void *handle, const float *limits) {
+    Model *model = static_cast<Model *>(handle);
+    for (size_t i = 0; i < 4 * model->layers.size(); i++) model->widths[i].limit = limits[i];
+}
+
+// How many texts were outside since the model was made, and the widest row of each product (0: it is no int8 product).
+API int64_t bertie_outside(void *handle, float *widest) {
+    Model *model = static_cast<Model *>(handle);
+    for (size_t i = 0; i < 4 * model->layers.size(); i++) widest[i] = model->widths[i].widest.load();
+    return model->texts_outside.load();
+}
+
+// 0 when done, 3 when done and texts were outside; 1 when memory ran out, 2 for ids that a table does not have.
+// out and states are float32, or bfloat16 where `half` is not 0.
+API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, const int64_t *positions,
+                       const int32_t *ends, int texts, void *out, void *states, int half, int threads) {
+    const Batch batch{ids, types, positions, ends, out, states, half != 0, {}, ends[texts], nullptr};
+    return forward(*static_cast<Model *>(handle), batch, texts, threads);
+}
+
+// The same of texts of segment 0, each pooled: vectors [texts, modes, width] float32, sums where a mean is meant.
+API int bertie_pooled(void *handle, const int64_t *ids, const int64_t *positions, const int32_t *ends, int texts,
+                      const int64_t *starts, const int64_t *counts, const int64_t *weights, const int32_t *modes,
+                      int num_modes, float *vectors, int threads) {
+    const Pooled pooled{starts, counts, weights, modes, num_modes, vectors};
+    const Batch batch{ids, nullptr, positions, ends, nullptr, nullptr, false, pooled, ends[texts], nullptr};
+    return forward(*static_cast<Model *>(handle), batch, texts, threads);
+}
+}

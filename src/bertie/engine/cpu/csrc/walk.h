@@ -1,0 +1,232 @@
+// One member of a team on its way through a chunk: embeddings, layers, and what is given back.
+#pragma once
+
+#include <cfloat>
+
+#include "model.h"
+
+struct Chunk {
+    int first_text, last_text, first_token, tokens, longest;
+};
+
+// One member of a team on its way through a chunk.
+struct Walk {
+    Model &model;
+    const Batch &batch;
+    const Chunk &chunk;
+    Workspace &space;
+    float *scratch;  // attention's, this member's own
+    Barrier &barrier;
+    int member, size;
+
+    // This member's share of `count` things.
+    int begin(int count) const { return (int)((long)count * member / size); }
+    int end(int count) const { return (int)((long)count * (member + 1) / size); }
+
+    // Rows [from, from + rows) of the chunk. `half`: x is bfloat16 already, as a BFLOAT16 product reads it.
+    void product(size_t layer, int which, const void *x, long ldx, bool half, int from, int rows, Output out,
+                 Epilogue epilogue, const float *residual, long ldr, Activation activation = RELU) {
+        const Linear &linear = model.layers[layer].linear[which].view;
+        const Kernels &kernels = *model.kernels;
+        const float *floats = static_cast<const float *>(x);
+        Rounded rounded{x, ldx, space.scale.get(), space.zero.get()};
+        if (linear.kind != FLOAT && !half) {
+            rounded.q = space.rounded.get();
+            rounded.ld = linear.kind == INT8 ? linear.K : depth_of(linear.K);
+            kernels.round_rows(floats, ldx, begin(rows), end(rows), &linear, &rounded);
+            if (linear.kind == INT8) watch(model.widths[4 * layer + which], from, begin(rows), end(rows));
+            barrier.wait(size);
+        }
+        const int tiles = (linear.N + kernels.tile - 1) / kernels.tile;
+        kernels.multiply(&linear, floats, ldx, &rounded, rows, begin(tiles), end(tiles), out, epilogue, activation,
+                         residual, ldr);
+        barrier.wait(size);
+    }
+
+    // A row's step is known by now, and is wide where the row is: one comparison for K numbers rounded.
+    void watch(Width &width, int from, int first, int last) {
+        const float *scale = space.scale.get();
+        float most = 0;
+        for (int row = first; row < last; row++) most = std::max(most, 255 * scale[row]);
+        float known = width.widest.load(std::memory_order_relaxed);
+        while (most > known && !width.widest.compare_exchange_weak(known, most, std::memory_order_relaxed)) {
+        }
+        if (!(most > width.limit)) return;
+        for (int row = first, text = chunk.first_text; row < last; row++) {
+            while (batch.ends[text + 1] <= chunk.first_token + from + row) text++;
+            if (255 * scale[row] > width.limit) batch.outside[text].store(true, std::memory_order_relaxed);
+        }
+    }
+
+    void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to) {
+        norm(weight, bias, from, to, model.width, model.padded);
+    }
+
+    void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to, int width, int padded) {
+        model.kernels->layer_norm(from, padded, begin(chunk.tokens), end(chunk.tokens), width, padded, weight.get(),
+                                  bias.get(), model.eps, to, padded);
+        barrier.wait(size);
+    }
+
+    void embed() {
+        const bool projected = model.project.view.tiles != nullptr;
+        const int width = model.table_width, padded = (width + 15) / 16 * 16;
+        float *sums = projected ? space.x.get() : space.y.get(), *normal = projected ? space.y.get() : space.x.get();
+        int text = chunk.first_text;
+        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++) {
+            const int token = chunk.first_token + row;
+            while (batch.ends[text + 1] <= token) text++;
+            const float *word = model.words + batch.ids[token] * width;
+            const float *type = model.types + (batch.types ? batch.types[token] : 0) * width;
+            float *to = sums + (long)row * padded;
+            if (model.positions) {
+                const int64_t place = batch.positions ? batch.positions[token] : token - batch.ends[text];
+                const float *position = model.positions + place * width;
+                for (int i = 0; i < width; i++) to[i] = word[i] + type[i] + position[i];
+            } else {
+                for (int i = 0; i < width; i++) to[i] = word[i] + type[i];
+            }
+            for (int i = width; i < padded; i++) to[i] = 0;
+        }
+        // the same rows are this member's in `norm`
+        norm(model.norm_weight, model.norm_bias, sums, normal, width, padded);
+        if (!projected) return;
+        const Linear &linear = model.project.view;
+        const int tiles = (linear.N + model.kernels->tile - 1) / model.kernels->tile;
+        model.kernels->multiply(&linear, normal, padded, nullptr, chunk.tokens, begin(tiles), end(tiles),
+                                {space.x.get(), model.padded, false}, PLAIN, RELU, nullptr, 0);
+        barrier.wait(size);
+    }
+
+    // Whether attention reads bfloat16, and whether the product after it, or after an activation, does.
+    bool half_attention(const Layer &layer) const { return model.kernels->half && layer.linear[QKV].view.kind != FLOAT; }
+    bool half_input(const Layer &layer, int which) const {
+        return model.kernels->half && layer.linear[which].view.kind == BFLOAT16;
+    }
+
+    void attention(const Layer &layer, Output context) {
+        const int wide = layer.heads * model.head_width, jobs = (chunk.last_text - chunk.first_text) * layer.heads;
+        const bool half = half_attention(layer);
+        const long ld = 3L * wide;
+        for (int job = begin(jobs); job < end(jobs); job++) {
+            const int text = chunk.first_text + job / layer.heads, head = job % layer.heads;
+            const int length = batch.ends[text + 1] - batch.ends[text];
+            const long row = batch.ends[text] - chunk.first_token, column = (long)head * model.head_width;
+            const long place = row * context.ld + column;
+            const float *bias =
+                model.longest ? model.bias.get() + head * model.bias_stride + model.longest - 1 : nullptr;
+            if (half) {
+                const uint16_t *q = reinterpret_cast<const uint16_t *>(space.qkv.get()) + row * ld + column;
+                uint16_t *halves = static_cast<uint16_t *>(context.data);
+                float *floats = static_cast<float *>(context.data);
+                const Output out{context.half ? (void *)(halves + place) : floats + place, context.ld, context.half};
+                model.kernels->attend_half(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
+                                           out, scratch);
+                if (context.half && head == layer.heads - 1)
+                    for (long i = row; i < row + length; i++)
+                        for (long j = wide; j < context.ld; j++) halves[i * context.ld + j] = 0;
+            } else {
+                const float *q = space.qkv.get() + row * ld + column;
+                model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
+                                      static_cast<float *>(context.data) + place, context.ld, scratch);
+            }
+        }
+        barrier.wait(size);
+    }
+
+    // y = x + bias: all that is left of attention without heads, or of feed-forward without neurons.
+    void add_bias(const OwnedLinear &linear, const float *x, float *y) {
+        const float *bias = linear.bias.get();
+        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++)
+            for (long i = (long)row * model.padded, column = 0; column < model.padded; i++, column++)
+                y[i] = x[i] + bias[column];
+        // the same rows are this member's in `norm`
+    }
+
+    // What is rounded to eight bits next need not be exact before.
+    Activation activation(const Layer &layer) const {
+        return model.activation == GELU_ERF && layer.linear[DOWN].view.kind == INT8 ? GELU_COARSE : model.activation;
+    }
+
+    // State number `state` of all that `to` has room for.
+    void give(void *to, size_t state) {
+        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++) {
+            const float *from = space.x.get() + (long)row * model.padded;
+            const size_t place = (state * batch.tokens + chunk.first_token + row) * model.width;
+            if (!batch.half) {
+                std::memcpy(static_cast<float *>(to) + place, from, model.width * sizeof(float));
+                continue;
+            }
+            uint16_t *halves = static_cast<uint16_t *>(to) + place;
+            for (int i = 0; i < model.width; i++) {
+                uint32_t bits;
+                std::memcpy(&bits, from + i, 4);
+                halves[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // the nearest, ties to even
+            }
+        }
+    }
+
+    // Tokens are added up one after the other: the same bits in any company.
+    void pool() {
+        const Pooled &pooled = batch.pooled;
+        const int texts = chunk.last_text - chunk.first_text, width = model.width;
+        for (int text = chunk.first_text + begin(texts); text < chunk.first_text + end(texts); text++) {
+            const int64_t count = pooled.counts[text], begins = batch.ends[text] - chunk.first_token;
+            const float *first = space.x.get() + (begins + pooled.starts[text]) * model.padded;
+            for (int mode = 0; mode < pooled.num_modes; mode++) {
+                float *to = pooled.vectors + ((size_t)text * pooled.num_modes + mode) * width;
+                const int which = pooled.modes[mode];
+                const float *one = which == LAST ? first + (count - 1) * model.padded : first;
+                std::fill(to, to + width, which == MAXIMUM ? -FLT_MAX : 0.f);
+                if (!count) continue;
+                if (which == FIRST || which == LAST) std::copy(one, one + width, to);
+                for (int64_t token = 0; token < count && which != FIRST && which != LAST; token++) {
+                    const float *from = first + token * model.padded;
+                    const float weight = which == WEIGHTED_SUM ? (float)(pooled.positions[text] + token + 1) : 1;
+                    if (which == MAXIMUM)
+                        for (int i = 0; i < width; i++) to[i] = from[i] > to[i] || from[i] != from[i] ? from[i] : to[i];
+                    else
+                        for (int i = 0; i < width; i++) to[i] += from[i] * weight;
+                }
+            }
+        }
+    }
+
+    void run() {
+        const int rows = chunk.tokens;
+        const long padded = model.padded;
+        float *x = space.x.get(), *y = space.y.get();
+        embed();
+        if (batch.states) give(batch.states, 0);
+        for (size_t number = 0; number < model.layers.size(); number++) {
+            const Layer &layer = model.layers[number];
+            const int wide = layer.heads * model.head_width, inner = layer.linear[UP].view.N;
+            if (layer.heads) {
+                const bool half = half_input(layer, OUT);
+                const Output context{space.context.get(), half ? depth_of(wide) : wide, half};
+                product(number, QKV, x, padded, false, 0, rows, {space.qkv.get(), 3L * wide, half_attention(layer)},
+                        PLAIN, nullptr, 0);
+                attention(layer, context);
+                product(number, OUT, context.data, context.ld, half, 0, rows, {y, padded, false}, RESIDUAL, x, padded);
+            } else {
+                add_bias(layer.linear[OUT], x, y);
+            }
+            norm(layer.norm_weight[0], layer.norm_bias[0], y, x);
+            if (!inner) add_bias(layer.linear[DOWN], x, y);
+            const bool half = half_input(layer, DOWN);
+            const Output hidden{space.wide.get(), half ? depth_of(inner) : inner, half};
+            for (int from = 0; inner && from < rows; from += FEED_FORWARD) {
+                const int some = std::min(FEED_FORWARD, rows - from);
+                product(number, UP, x + from * padded, padded, false, from, some, hidden, ACTIVATE, nullptr, 0,
+                        activation(layer));
+                product(number, DOWN, hidden.data, hidden.ld, half, from, some, {y + from * padded, padded, false},
+                        RESIDUAL, x + from * padded, padded);
+            }
+            norm(layer.norm_weight[1], layer.norm_bias[1], y, x);
+            if (batch.states) give(batch.states, number + 1);
+        }
+        if (batch.out) give(batch.out, 0);
+        if (batch.pooled.vectors) pool();
+        barrier.wait(size);
+    }
+};
