@@ -23,7 +23,7 @@ INTERNAL = {
     "fault", "finished", "from_file", "from_table", "is_one", "is_cut", "paired", "plan", "pooled", "rounds", "rows",
     "run", "shaped", "tokenized", "vector_stream", "on", "make_head", "judge", "check_layers", "check_place",
     "check_row", "map_bytes", "need", "thumbnails", "word_vector", "draw", "last_state", "keep_neurons", "reorder",
-    "check", "cuts", "start", "stream", "encode_flat", "encode_ids", "encode_whole",
+    "check", "cuts", "start", "stream", "encode_flat", "encode_ids", "encode_whole", "vectors",
 }  # fmt: skip
 
 
