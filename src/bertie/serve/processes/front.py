@@ -49,8 +49,6 @@ _RETRY_SECONDS = 0.02
 _AWAY_SECONDS = 5.0
 _ADMIN, _EXPLORE = "/admin/", "/explore/"
 _NO_ROOM = Layout(0, 0, 0)
-# After some pages a tokenizer makes itself a faster form, which takes a while: before the first request comes.
-_SOME_PAGES = ["warm up " * 128] * 32
 
 
 def address_of(folder: Path, engine: int) -> str:
@@ -115,9 +113,7 @@ class FrontModels(Models):
 def _open_texts(settings: EmbedSettings) -> EmbedTexts:
     if settings.folder is None:
         raise RuntimeError("the model was not opened from a folder")
-    texts = EmbedTexts(BertTokenizer.from_pretrained(settings.folder), settings, Lane("embed", _elsewhere))
-    texts.rows(_SOME_PAGES)
-    return texts
+    return EmbedTexts(BertTokenizer.from_pretrained(settings.folder), settings, Lane("embed", _elsewhere))
 
 
 def _elsewhere(rows: list[EmbedRows]) -> Sequence[Floats]:
