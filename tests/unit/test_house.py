@@ -111,6 +111,41 @@ def test_no_pickle_no_eval_no_import_by_name(file: Path) -> None:
         assert called != "torch.load", f"at line {node.lineno}: checkpoint/torch_bin.py reads torch's files"
 
 
+# What may not grow without a reason. Each counts places in the syntax trees of all files.
+CEILINGS = {"Any": 350, "isinstance": 300, "own imports in functions": 40, "type: ignore": 30, "private imports": 0}
+MOST_FILES_IN_A_FOLDER = 20
+
+
+def test_types_and_imports_stay_within_their_ceilings() -> None:
+    counts = dict.fromkeys(CEILINGS, 0)
+    for file in files():
+        text = file.read_text()
+        counts["type: ignore"] += text.count("type: ignore")
+        inside: set[ast.AST] = set()
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Name("Any"):
+                    counts["Any"] += 1
+                case ast.Call(ast.Name("isinstance")):
+                    counts["isinstance"] += 1
+                case ast.ImportFrom(str(module), names) if module.startswith("bertie"):
+                    private = [one.name for one in names if one.name.startswith("_") and one.name != "__version__"]
+                    counts["private imports"] += len(private)
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    inside.update(n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom))
+        counts["own imports in functions"] += sum(
+            any(name.startswith("bertie") for name in imports(node)) for node in inside
+        )
+    assert all(counts[what] for what in CEILINGS if CEILINGS[what]), "really counted"
+    assert {what: count for what, count in counts.items() if count > CEILINGS[what]} == {}
+
+
+def test_no_folder_has_too_many_files() -> None:
+    folders = {file.parent for file in files()}
+    crowded = {str(one): len(list(one.glob("*.py"))) for one in folders}
+    assert {folder: count for folder, count in crowded.items() if count > MOST_FILES_IN_A_FOLDER} == {}
+
+
 def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 

@@ -40,6 +40,8 @@ def classify_walk(walk: ModuleType, folder: Path) -> object:
         ("ids to logits", bertie.BertForSequenceClassification, lambda walk, f: walk.model_walk(f), "model/bert.py"),
         ("bertie.classify", bertie.BertForSequenceClassification, classify_walk, "engine/cpu/runner.py"),
         ("bertie embed (command)", bertie.BertModel, lambda walk, f: walk.command_walk(f), "engine/cpu/runner.py"),
+        ("one POST /v1/embeddings", bertie.BertModel, lambda walk, f: walk.post_walk(f), "engine/cpu/runner.py"),
+        ("one training step", bertie.BertModel, lambda walk, f: walk.training_walk(f), "model/bert.py"),
     ],
 )
 def test_a_text_enters_few_files(

@@ -19,15 +19,14 @@ import logging
 import re
 import time
 import urllib.parse
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from bertie.serve.http.cycle import Cycle
 from bertie.serve.settings import Limits
 
 logger = logging.getLogger("bertie.serve")
@@ -346,6 +345,38 @@ class Connection(HttpToolsProtocol):
     def _send_ahead(self, begun: _Begun, pause: float) -> None:
         if begun.send_ahead() and not self.transport.is_closing():
             self.loop.call_later(pause, self._send_ahead, begun, 2 * pause)
+
+
+class Cycle(RequestResponseCycle):
+    """One request and its response, as uvicorn has them. A body is taken at once where it has arrived, an answer goes
+    out in one write, and nobody need wait to hear that the client has left."""
+
+    on_gone: Callable[[], None] = staticmethod(lambda: None)  # called when the client has left before its answer
+
+    def take_body(self) -> bytes | None:
+        """The body, if all of it has arrived already."""
+        if self.more_body or self.disconnected:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        self.flow.resume_reading()
+        return body
+
+    async def answer(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """The whole answer in one write."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        self.response_started = self.response_complete = True
+        parts = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers)]
+        if not self.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts += (b"content-length: %d\r\n\r\n" % len(body), b"" if self.scope["method"] == "HEAD" else body)
+        self.transport.write(b"".join(parts))
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
 
 
 class _Parser:

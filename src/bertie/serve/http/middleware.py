@@ -22,7 +22,7 @@ from functools import lru_cache
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertie.serve.failures import ClientLeft, Refusal, overloaded, too_large, unhealthy
-from bertie.serve.http.cycle import Cycle
+from bertie.serve.http.connection import Cycle
 from bertie.serve.http.rates import Rates
 from bertie.serve.service import Answered, AnyRoute, Call, Header, Service
 from bertie.serve.settings import LOOPBACK, Limits, digest
@@ -54,7 +54,8 @@ class Middleware:
         settings = service.settings
         self._sample = settings.log_sample
         self._hosts = Hosts(settings.host, settings.allowed_hosts)
-        self._rates = Rates(settings.limits.rate, service.rate_buckets)
+        rate = settings.limits.rate
+        self._rates = Rates(rate, service.rate_buckets) if rate else None
         self._bodies = Bodies(settings.limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,7 +139,8 @@ class Middleware:
                 return await call.answer(route)
             await self._app(scope, receive, send)
             return None
-        self._rates.check(call.key or call.client)
+        if self._rates is not None:
+            self._rates.check(call.key or call.client)
         try:
             call.body = await self._bodies.read(receive, headers.get(b"content-length", b""), call, cycle)
             service.at_work += 1

@@ -259,11 +259,13 @@ async def similarity(call: Call, body: schemas.SimilarityRequest) -> schemas.Sim
 
 def as_inputs(given: str | list[str | int | list[int]], what: str) -> list[str] | list[list[int]]:
     """One text, several, one list of ids or several: always as a list. A mixture is refused."""
-    found = as_list(given)
-    kinds = set(map(type, found))
+    match given:
+        case str():
+            return [given]
+    kinds = set(map(type, given))
     if len(kinds) > 1:
         raise invalid(f"`{what}` mixes texts and token ids.")
-    return [cast(list[int], found)] if kinds == {int} else cast(list[str], found)
+    return [cast(list[int], given)] if kinds == {int} else cast(list[str], given)
 
 
 _TEXTS = {"one": {"inputs": "What is Deep Learning?"}, "several": {"inputs": ["A text.", "Another."], "truncate": True}}
