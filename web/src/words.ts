@@ -141,7 +141,7 @@ const WORDS = {
   explore: ["Explore", "探查"],
   exploring: ["running …", "运行中……"],
   unknownNotice: ["{0} of {1} tokens are not in this model's vocabulary, so it reads them as {2}.", "{1} 个词元中有 {0} 个不在该模型的词表里，模型把它们读作 {2}。"],
-  strongestColour: ["The strongest colour is a weight of {0}.", "最深的颜色对应权重 {0}。"],
+  strongestColour: ["The strongest colour is a weight of {0}.", "最浓的颜色对应权重 {0}。"],
   cutNotice: ["The text was too long for the model, which takes {0} tokens. It was cut; you see the part that was read.", "文本超过模型的上限（{0} 个词元），已被截断；这里只显示模型读到的部分。"],
   modelAnswer: ["The model's answer", "模型的答案"],
   tokensLabel: ["Tokens: choose one", "词元：请选择一个"],
@@ -173,7 +173,7 @@ const WORDS = {
 
   // Explore: attention
   attention: ["Attention", "注意力"],
-  attentionLead: ["Every head of every layer in small, and one of them large. Rows look at columns; the stronger the colour, the larger the weight.", "每层每个头的缩略图，以及其中一个头的大图。行是查询，列是键；颜色越深，权重越大。"],
+  attentionLead: ["Every head of every layer in small, and one of them large. Rows look at columns; the stronger the colour, the larger the weight.", "每层每个头的缩略图，以及其中一个头的大图。行是查询，列是键；颜色越浓，权重越大。"],
   allHeads: ["All heads", "所有的头"],
   order: ["Order", "排序"],
   byLayer: ["by layer", "按层"],
