@@ -97,7 +97,8 @@ def repository_pages() -> dict[str, Page]:
     found = {"README.md": Page("en", "index"), "README.zh.md": Page("zh", "index")}
     found["examples/README.md"] = Page("en", "examples")
     found |= {path: Page("en", f"project/{name}") for path, name in PROJECT.items()}
-    found |= {f"docs/{file.name}": Page("en", file.stem) for file in sorted((ROOT / "docs").glob("*.md"))}
+    for language, folder in (("en", "docs"), ("zh", "docs/zh")):
+        found |= {f"{folder}/{file.name}": Page(language, file.stem) for file in sorted((ROOT / folder).glob("*.md"))}
     for language in LANGUAGES:
         for file in sorted((ROOT / "docs" / "course" / language).rglob("*.md")):
             name = "index" if file.stem.lower() == "readme" else file.stem

@@ -30,6 +30,8 @@ course = _course()
 LESSONS = course.lessons()
 INDEXES = [folder / "index.md" for folder in (course.ENGLISH, course.CHINESE)]
 PAGES = [*LESSONS, *course.lessons(course.CHINESE), *INDEXES]
+GUIDES = sorted((ROOT / "docs" / "zh").glob("*.md"))
+CHINESE_PAGES = [*course.lessons(course.CHINESE), INDEXES[1], *GUIDES, ROOT / "README.zh.md"]
 LARGEST_PICTURE = 60_000  # bytes
 MOST_WORDS = 1800  # of prose: a quarter of an hour at 120 words a minute, a pace for reading code between them
 
@@ -92,7 +94,7 @@ def test_languages_are_equal_block_by_block(path: Path) -> None:
         assert mentioned == other_mentioned
 
 
-@pytest.mark.parametrize("path", [*course.lessons(course.CHINESE), INDEXES[1]], ids=_name)
+@pytest.mark.parametrize("path", CHINESE_PAGES, ids=_name)
 def test_chinese_prose_is_chinese_with_chinese_punctuation(path: Path) -> None:
     for token in markdown.parse(path.read_text(encoding="utf-8")):
         for part in token.children or ():

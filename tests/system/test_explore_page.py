@@ -380,7 +380,7 @@ def test_the_views_speak_chinese_at_one_click(browser: Any, server: Running) -> 
         page.wait_for_selector("#view[data-ready]")
         assert page.get_attribute("html", "lang") == "zh-Hans"
         assert page.inner_text("#view-walk") == "逐步跟踪"
-        assert page.inner_text(".step-title") == "词元变编号"
+        assert page.inner_text(".step-title") == "词元变成 id"
         for view in VIEWS:
             show(page, view)
         page.click("#language")

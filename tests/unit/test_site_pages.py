@@ -1,5 +1,5 @@
 """The pages of the site before it is built: every link leads somewhere, nothing is loaded from outside, both languages
-have the same code, and the code that cuts Chinese for the search is right."""
+have the same code and figures, and the code that cuts Chinese for the search is right."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from pages import Page, Site, in_repository, is_outside, links, outside_code, re
 
 PAGES = repository_pages()
 BLOCK = re.compile(r"^(```+)(\w*)\n(.*?)^\1", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`([^`\n]+)`")
+FIGURE = re.compile(r"\d[\d.,]*\d|\d")
 HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
 
 
@@ -72,7 +74,16 @@ def test_both_languages_have_the_same_code(english: str, chinese: str) -> None:
 
 @pytest.mark.parametrize(("english", "chinese"), both_languages())
 def test_both_languages_have_the_same_blocks_in_the_same_order(english: str, chinese: str) -> None:
-    assert shape(read(english)) == shape(read(chinese))
+    assert shape(english) == shape(chinese)
+
+
+@pytest.mark.parametrize(("english", "chinese"), both_languages())
+def test_both_languages_name_the_same_things_in_prose(english: str, chinese: str) -> None:
+    """What is in backticks, and the figures of tables, row by row."""
+    ours, theirs = (BLOCK.sub("", read(path)) for path in (english, chinese))
+    assert set(CODE.findall(ours)) == set(CODE.findall(theirs))
+    for one, other in zip(rows(ours), rows(theirs), strict=True):
+        assert FIGURE.findall(one) == FIGURE.findall(other)
 
 
 def translated(english: str, chinese: str) -> bool:
@@ -81,9 +92,16 @@ def translated(english: str, chinese: str) -> bool:
     return comment.sub("", english) == comment.sub("", chinese) and bool(re.search("[\u4e00-\u9fff]", chinese))
 
 
-def shape(text: str) -> list[str]:
+def rows(text: str) -> list[str]:
+    """The rows of all tables, without the names in backticks and the targets of links."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [re.sub(r"\]\([^)]*\)", "", CODE.sub("", line)) for line in lines]
+
+
+def shape(path: str) -> list[str]:
     """What a page is made of: headings by depth, code, tables by their rows, pictures, paragraphs and lists."""
     found: list[str] = []
+    text = read(path)
     for block in re.split(r"\n{2,}", re.sub(r"^```.*?^```", "CODE\n", text, flags=re.MULTILINE | re.DOTALL)):
         first = block.strip().splitlines()[0] if block.strip() else ""
         if first.startswith("#"):
@@ -91,7 +109,7 @@ def shape(text: str) -> list[str]:
         elif first.startswith("|"):
             found.append(f"table of {len(block.strip().splitlines())} rows")
         elif first.startswith("!["):
-            found.append(f"picture {first.rpartition('(')[2]}")
+            found.append(f"picture {in_repository(first.rpartition('(')[2].rstrip(')'), path)}")
         elif first.startswith(("- ", "* ")):
             found.append(f"list of {len(re.findall(r'^[-*] ', block, re.MULTILINE))}")
         elif first:
