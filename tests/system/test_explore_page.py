@@ -471,6 +471,25 @@ def test_a_page_in_a_file_needs_nobody(browser: Any, folder: Path, tmp_path: Pat
         assert watch.requests == [f"file://{file}"]
 
 
+def test_the_thumbnails_of_a_file_are_the_server_s(browser: Any, server: Running, folder: Path, tmp_path: Path) -> None:
+    """The file has none: the page makes them of the maps, here of a length that their 32 cells do not divide."""
+    text = f"{ENGLISH} and {' '.join(SENTENCES[:2])} {' '.join(SENTENCES[:2])}"
+    file = tmp_path / "page.html"
+    file.write_text(page_of(open_session(text, model=str(folder / "words"), task="fill"), light=True), encoding="utf-8")
+    shown = []
+    for address in (f"file://{file}", link(server, model="words", task="fill", text=text)):
+        with watched_page(browser) as (page, watch):
+            page.goto(address)
+            page.wait_for_selector("#view[data-ready='attention']")
+            assert page.locator("#explore-tokens button").count() % 32
+            assert page.locator("#explore-tokens button").count() > 32
+            every = "canvases => canvases.map(canvas => canvas.toDataURL())"
+            shown.append(page.eval_on_selector_all(".thumb canvas", every))
+            assert watch.errors == []
+    assert len(set(shown[0])) == 12
+    assert shown[0] == shown[1]
+
+
 def test_a_page_in_a_file_keeps_what_was_computed_for_it(browser: Any, folder: Path, tmp_path: Path) -> None:
     session = open_session(ENGLISH, model=saved(folder / "kept", "BertForMaskedLM"))
     other = open_session(ENGLISH.replace("fox", "dog"), model=session.reading.loaded)
