@@ -274,6 +274,26 @@ def test_importance_reads_the_users_file_and_names_bad_rows(browser: Any, server
         assert [error for error in watch.errors if "422" not in error] == []
 
 
+def test_names_of_other_scripts_are_the_right_way_round(browser: Any, server: Running) -> None:
+    """Chinese names of columns are not turned, and an arrow between Hebrew words goes from the first to the second."""
+    with watched_page(browser) as (page, watch):
+        open_page(page, server, text=INPUTS["chinese"][0], task="fill", view="lens")
+        turned = "names => names.map(name => [name.textContent, getComputedStyle(name).transform !== 'none'])"
+        found = dict(page.eval_on_selector_all("#view .heat thead bdi", turned))
+        assert found["今"] is False
+        assert found["[MASK]"] is True
+    with watched_page(browser) as (page, watch):
+        open_page(page, server, text=INPUTS["right to left"][0], task="fill", token=1)
+        page.wait_for_selector("canvas.map")
+        lefts = (
+            "links => links.map(link => [...link.querySelectorAll('bdi')].map(name => name.getBoundingClientRect().x))"
+        )
+        places = page.eval_on_selector_all(".large ~ div .piece", lefts)
+        assert len(places) > 3
+        assert all(start < end for start, end in places)
+        watch.assert_clean(server.url)
+
+
 def test_words_that_the_model_does_not_know_are_counted(browser: Any, server: Running) -> None:
     with watched_page(browser) as (page, watch):
         open_page(page, server, text="the ☃☃ [MASK] fox", task="fill")
