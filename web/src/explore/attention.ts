@@ -340,7 +340,7 @@ export class AttentionView extends View {
     }
     this.links.replaceChildren(make("h3", {}, t("strongest")), list);
     if (this.stage.state.shape === "matrix") this.links.prepend(make("p", { class: "hint" }, t("strongestColour", number(weight(most), 2))));
-    if (this.stage.state.other < 0) this.why.replaceChildren(make("p", { class: "hint" }, t("neuronsHint")));
+    if (this.stage.state.other < 0 && this.stage.source.live) this.why.replaceChildren(make("p", { class: "hint" }, t("neuronsHint")));
   }
 
   // -- pointing and choosing --------------------------------------------------------------------------------------
