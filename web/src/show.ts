@@ -54,8 +54,9 @@ export function strip(values: ArrayLike<number>, { thin = false, digits }: { thi
   context.putImageData(image, 0, 0);
   canvas.addEventListener("mousemove", (event) => {
     const place = Math.min(all.length - 1, Math.floor((event.offsetX / canvas.clientWidth) * all.length));
+    if (place < 0) return; // on the border
     const said = digits === undefined ? number(all[place], 4) : `≈ ${Number(all[place].toPrecision(digits))}`;
-    if (place >= 0) canvas.title = t("numberAt", place, said);
+    canvas.title = t("numberAt", place, said);
   });
   return canvas;
 }
