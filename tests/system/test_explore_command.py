@@ -15,6 +15,7 @@ import pytest
 
 from bertie.cli.commands.serving.explore import EXAMPLES
 from bertie.cli.main import main
+from bertie.explore.page import saved
 
 httpx = pytest.importorskip("httpx", reason="the client needs the extra: serve")
 
@@ -38,6 +39,13 @@ def bytes_in(page: str) -> bytes:
     size = int(found[1])
     assert 8 * size <= len(bits) < 8 * size + 13
     return int(bits[: 8 * size], 2).to_bytes(size, "big")
+
+
+@pytest.mark.parametrize("size", [1, 12, 13, 14, 26, 27, 100])
+def test_letters_are_the_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "_AT_ONCE", 26)  # several parts
+    data = bytes(place * 37 % 256 for place in range(size))
+    assert bytes_in(f'<script id="bertie-saved" data-size="{size}">{saved._letters(data)}</script>') == data
 
 
 def test_a_file_keeps_patching_and_importance(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
