@@ -193,7 +193,11 @@ def main() -> None:
     rows.append({"view": "memory", "tokens": 512, **found, "bar": MEMORY_BAR})
     rows.append(importance_cost(options.examples, max(1, options.rounds // 2)))
     if options.save:
-        print(save_result("explore", " ".join(sys.argv), rows, threads=options.threads))
+        print(
+            save_result(
+                "explore", " ".join(["python -m benchmarks.explore", *sys.argv[1:]]), rows, threads=options.threads
+            )
+        )
 
 
 if __name__ == "__main__":

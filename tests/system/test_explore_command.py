@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import signal
@@ -16,6 +15,7 @@ import pytest
 
 from bertie.cli.commands.serving.explore import EXAMPLES
 from bertie.cli.main import main
+from bertie.explore.page import saved
 
 httpx = pytest.importorskip("httpx", reason="the client needs the extra: serve")
 
@@ -29,13 +29,30 @@ def test_the_examples_that_write_a_file_run(desk: Path, capsys: pytest.CaptureFi
     assert "MB" in capsys.readouterr().out
 
 
+def bytes_in(page: str) -> bytes:
+    """What a saved page holds: 13 bits to two letters of what ASCII prints, without what HTML has to mark."""
+    found = re.search(r'id="bertie-saved"[^>]* data-size="(\d+)">([^<]+)<', page)
+    assert found is not None
+    alphabet = "".join(chr(code) for code in range(32, 127) if chr(code) not in "\"&'<")
+    places = [alphabet.index(letter) for letter in found[2]]
+    bits = "".join(f"{91 * first + second:013b}" for first, second in zip(places[::2], places[1::2], strict=True))
+    size = int(found[1])
+    assert 8 * size <= len(bits) < 8 * size + 13
+    return int(bits[: 8 * size], 2).to_bytes(size, "big")
+
+
+@pytest.mark.parametrize("size", [1, 12, 13, 14, 26, 27, 100])
+def test_letters_are_the_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "_AT_ONCE", 26)  # several parts
+    data = bytes(place * 37 % 256 for place in range(size))
+    assert bytes_in(f'<script id="bertie-saved" data-size="{size}">{saved._letters(data)}</script>') == data
+
+
 def test_a_file_keeps_patching_and_importance(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("texts.txt").write_text("The fox sleeps.\nThe dog jumps.\n", encoding="utf-8")
     given = ["explore", "The [MASK] fox.", "-m", "./my-bert", "--task", "fill", "--importance", "texts.txt"]
     assert main([*given, "--patch", "The [MASK] dog.", "-o", "page.html"]) == 0
-    packed = re.search(r'id="bertie-saved"[^>]*>([^<]+)<', Path("page.html").read_text(encoding="utf-8"))
-    assert packed is not None
-    whole = zlib.decompress(base64.b64decode(packed[1]))
+    whole = zlib.decompress(bytes_in(Path("page.html").read_text(encoding="utf-8")))
     index = json.loads(whole[4 : 4 + int.from_bytes(whole[:4], "little")])
     assert {"patching{}", "importance{}"} <= set(index["entries"])
     assert main(given) == 2

@@ -274,6 +274,26 @@ def test_importance_reads_the_users_file_and_names_bad_rows(browser: Any, server
         assert [error for error in watch.errors if "422" not in error] == []
 
 
+def test_names_of_other_scripts_are_the_right_way_round(browser: Any, server: Running) -> None:
+    """Chinese names of columns are not turned, and an arrow between Hebrew words goes from the first to the second."""
+    with watched_page(browser) as (page, watch):
+        open_page(page, server, text=INPUTS["chinese"][0], task="fill", view="lens")
+        turned = "names => names.map(name => [name.textContent, getComputedStyle(name).transform !== 'none'])"
+        found = dict(page.eval_on_selector_all("#view .heat thead bdi", turned))
+        assert found["今"] is False
+        assert found["[MASK]"] is True
+    with watched_page(browser) as (page, watch):
+        open_page(page, server, text=INPUTS["right to left"][0], task="fill", token=1)
+        page.wait_for_selector("canvas.map")
+        lefts = (
+            "links => links.map(link => [...link.querySelectorAll('bdi')].map(name => name.getBoundingClientRect().x))"
+        )
+        places = page.eval_on_selector_all(".large ~ div .piece", lefts)
+        assert len(places) > 3
+        assert all(start < end for start, end in places)
+        watch.assert_clean(server.url)
+
+
 def test_words_that_the_model_does_not_know_are_counted(browser: Any, server: Running) -> None:
     with watched_page(browser) as (page, watch):
         open_page(page, server, text="the ☃☃ [MASK] fox", task="fill")
@@ -469,6 +489,25 @@ def test_a_page_in_a_file_needs_nobody(browser: Any, folder: Path, tmp_path: Pat
         page.wait_for_selector("#view .error")  # of two at once the file knows nothing
         assert watch.errors == []
         assert watch.requests == [f"file://{file}"]
+
+
+def test_the_thumbnails_of_a_file_are_the_server_s(browser: Any, server: Running, folder: Path, tmp_path: Path) -> None:
+    """The file has none: the page makes them of the maps, here of a length that their 32 cells do not divide."""
+    text = f"{ENGLISH} and {' '.join(SENTENCES[:2])} {' '.join(SENTENCES[:2])}"
+    file = tmp_path / "page.html"
+    file.write_text(page_of(open_session(text, model=str(folder / "words"), task="fill"), light=True), encoding="utf-8")
+    shown = []
+    for address in (f"file://{file}", link(server, model="words", task="fill", text=text)):
+        with watched_page(browser) as (page, watch):
+            page.goto(address)
+            page.wait_for_selector("#view[data-ready='attention']")
+            assert page.locator("#explore-tokens button").count() % 32
+            assert page.locator("#explore-tokens button").count() > 32
+            every = "canvases => canvases.map(canvas => canvas.toDataURL())"
+            shown.append(page.eval_on_selector_all(".thumb canvas", every))
+            assert watch.errors == []
+    assert len(set(shown[0])) == 12
+    assert shown[0] == shown[1]
 
 
 def test_a_page_in_a_file_keeps_what_was_computed_for_it(browser: Any, folder: Path, tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ export function clip(text: string, size = 60): string {
   return letters.length <= size ? text : `${letters.slice(0, size - 1).join("")}…`;
 }
 
+/** A name inside a line of another direction: between two Hebrew words, an arrow would point from the second to the first. */
+export function isolated(name: string): string {
+  return `\u2068${name}\u2069`;
+}
+
 export function heading(text: string): HTMLElement {
   return make("h2", {}, text);
 }

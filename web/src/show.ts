@@ -36,8 +36,9 @@ export function bars(rows: Scored[], { compete = true }: { compete?: boolean } =
   return grid;
 }
 
-/** A vector as a strip: a stripe to a number, orange above zero and blue below, stronger further away from it. */
-export function strip(values: ArrayLike<number>, { thin = false }: { thin?: boolean } = {}): HTMLCanvasElement {
+/** A vector as a strip: a stripe to a number, orange above zero and blue below, stronger further away from it. Numbers
+ * that are known to so many digits only are shown with these. */
+export function strip(values: ArrayLike<number>, { thin = false, digits }: { thin?: boolean; digits?: number } = {}): HTMLCanvasElement {
   const all = Array.from(values);
   const canvas = make("canvas", { width: Math.max(1, all.length), height: 1, class: thin ? "strip-line thin" : "strip-line" });
   canvas.setAttribute("role", "img");
@@ -53,7 +54,9 @@ export function strip(values: ArrayLike<number>, { thin = false }: { thin?: bool
   context.putImageData(image, 0, 0);
   canvas.addEventListener("mousemove", (event) => {
     const place = Math.min(all.length - 1, Math.floor((event.offsetX / canvas.clientWidth) * all.length));
-    if (place >= 0) canvas.title = t("numberAt", place, number(all[place], 4));
+    if (place < 0) return; // on the border
+    const said = digits === undefined ? number(all[place], 4) : `≈ ${Number(all[place].toPrecision(digits))}`;
+    canvas.title = t("numberAt", place, said);
   });
   return canvas;
 }

@@ -17,8 +17,6 @@ const WORDS = {
   notWell: ["unavailable", "不可用"],
   gone: ["The server cannot be reached. This page keeps trying and continues when it is back.", "无法连接服务器。本页会不断重试，连接恢复后自动继续。"],
   goneShort: ["gone", "连接断开"],
-  back: ["The server is back.", "服务器已恢复连接。"],
-  noscript: ["This page needs JavaScript. The server does not: see docs/serve.md for curl.", "本页需要启用 JavaScript；直接调用服务器则不需要，curl 用法见 docs/serve.md。"],
   keyLead: ["This server asks for a key. It stays in this page and is forgotten when you leave.", "此服务器需要 API 密钥。密钥只保留在本页中，离开页面即清除。"],
   key: ["API key", "API 密钥"],
   useKey: ["Use it", "使用"],
@@ -168,7 +166,6 @@ const WORDS = {
   head: ["Head {0}", "第 {0} 个头"],
   stop: ["Stop", "停止"],
   working: ["{0} of {1}", "{0} / {1}"],
-  stopped: ["Stopped.", "已停止。"],
   compute: ["Compute", "计算"],
 
   // Explore: attention
@@ -205,7 +202,6 @@ const WORDS = {
   queryOf: ["query of {0}", "{0} 的查询"],
   keyOf: ["key of {0}", "{0} 的键"],
   product: ["product", "乘积"],
-  usually: ["{0}, usually {1}", "{0}，多为{1}"],
   pruned: ["pruned away", "已剪掉"],
 
   // Explore: the switchboard
@@ -218,8 +214,6 @@ const WORDS = {
   wholeLayerOf: ["layer {0} as a whole", "整个第 {0} 层"],
   feedForward: ["feed-fwd", "前馈"],
   feedForwardOf: ["feed-forward part of layer {0}", "第 {0} 层的前馈网络"],
-  on: ["on", "开"],
-  off: ["off", "关"],
   before: ["All on", "全开"],
   after: ["With {0} off", "关掉 {0} 处之后"],
   nothingOff: ["Nothing is off yet.", "还没有关掉任何部分。"],
@@ -260,9 +254,9 @@ const WORDS = {
   occlusion: ["occlusion", "遮挡"],
   rolloutMethod: ["attention rollout", "注意力展开（rollout）"],
   target: ["Answer to explain", "要解释的答案"],
-  completeness: ["Completeness error {0}: the scores add up to the difference from an empty text.", "完备性误差 {0}：各词元分数之和，应等于答案分数与空文本分数之差。"],
-  scoreOf: ["score {0}, without any text {1}", "分数 {0}，没有文本时 {1}"],
-  scoreAlone: ["score {0}", "分数 {0}"],
+  completeness: ["The tokens' scores add up to the difference between the two (error: {0}).", "各词元的分数之和应等于两者之差（误差 {0}）。"],
+  scoreOf: ["The answer's score is {0}; with an empty text it would be {1}.", "该答案的分数为 {0}；文本为空时为 {1}。"],
+  scoreAlone: ["The answer's score is {0}.", "该答案的分数为 {0}。"],
   matches: ["Which token matched which", "哪些词元互相匹配"],
 
   // Explore: the lens
@@ -280,7 +274,8 @@ const WORDS = {
   // Explore: patching
   patching: ["Patching", "状态移植"],
   patchingLead: ["States of another text put into this one, layer by layer and place by place: where the answer is decided.", "把另一段文本的状态逐层、逐个位置地换进来，看答案是在哪里决定的。"],
-  otherText: ["The other text, with as many tokens", "另一段文本（词元数相同）"],
+  otherText: ["The other text", "另一段文本"],
+  sameLength: ["it must have {0} tokens, too", "词元数也须为 {0}"],
   part: ["What is put in", "换入什么"],
   partState: ["the state", "整个状态"],
   partAttention: ["attention's part", "注意力的输出"],
@@ -291,11 +286,12 @@ const WORDS = {
 
   // Explore: importance
   importance: ["Importance", "重要性"],
-  skipBad: ["leave out rows that cannot be read (skip_bad)", "跳过无法读取的行（skip_bad）"],
+  skipBad: ["Skip rows that cannot be read (skip_bad)", "跳过无法读取的行（skip_bad）"],
   importanceLead: ["What your own file needs: how much the loss would change without each part of the model.", "你的数据需要模型的哪些部分：去掉其中一个，损失会变化多少。"],
   file: ["Your file", "你的文件"],
   fileHint: ["jsonl, csv or tsv with the columns that fine-tuning takes", "jsonl、csv 或 tsv，列与微调时相同"],
-  ofWhat: ["Of", "衡量"],
+  textsHint: ["txt with one text per line, or jsonl, csv or tsv with a column “text”", "txt（每行一条文本），或带 “text” 列的 jsonl、csv、tsv"],
+  ofWhat: ["Parts", "对象"],
   ofHeads: ["heads", "头"],
   ofLayers: ["layers", "层"],
   ofFeed: ["feed-forward parts", "前馈网络"],

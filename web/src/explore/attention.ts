@@ -1,11 +1,11 @@
 // Attention: all layers × heads as thumbnails, one head large as a matrix or as lines, and why a weight is what it is.
 
 import { rgb } from "d3-color";
-import { chooser, make, number } from "../dom.ts";
+import { chooser, isolated, make, number } from "../dom.ts";
 import { strip } from "../show.ts";
 import { t, type Word } from "../words.ts";
 import { fillImage, imageOf, weight, weightTable } from "./colors.ts";
-import { color, paintOn, type Pen, type Picture } from "./pen.ts";
+import { color, columnName, paintOn, type Pen, type Picture } from "./pen.ts";
 import { View, nameOf, orFailure, selectOf } from "./view.ts";
 
 interface Statistics {
@@ -283,7 +283,7 @@ export class AttentionView extends View {
             const style = { color: place === state.token ? chosen : ink, size: textSize, bold: place === state.token };
             pen.text(shorter(nameOf(token)), margin - 5, margin + cell * (place + 0.5), { ...style, align: "right" });
             const column = place === state.other ? { color: chosen, size: textSize, bold: true } : { color: ink, size: textSize };
-            pen.text(shorter(nameOf(token)), margin + cell * (place + 0.5), margin - 5, { ...column, turned: true });
+            columnName(pen, shorter(nameOf(token)), margin + cell * (place + 0.5), margin - 5, column);
           });
         }
         pen.rect(margin, margin + cell * state.token, cell * size, cell, "none", chosen);
@@ -328,19 +328,19 @@ export class AttentionView extends View {
   }
 
   private sayLink({ from, to, byte }: Link): string {
-    return t("looksAt", this.tokenName(from), this.tokenName(to), number(weight(byte), 2));
+    return t("looksAt", isolated(this.tokenName(from)), isolated(this.tokenName(to)), number(weight(byte), 2));
   }
 
   private drawLinks(strongest: Link[], most: number): void {
     const list = make("div", { class: "pieces" });
     for (const link of strongest) {
-      const button = make("button", { type: "button", class: "piece" }, make("bdi", {}, `${this.tokenName(link.from)} → ${this.tokenName(link.to)}`), make("small", {}, number(weight(link.byte), 2)));
+      const button = make("button", { type: "button", class: "piece" }, make("bdi", {}, this.tokenName(link.from)), " → ", make("bdi", {}, this.tokenName(link.to)), make("small", {}, number(weight(link.byte), 2)));
       button.addEventListener("click", () => this.pair(link.from, link.to));
       list.append(button);
     }
     this.links.replaceChildren(make("h3", {}, t("strongest")), list);
     if (this.stage.state.shape === "matrix") this.links.prepend(make("p", { class: "hint" }, t("strongestColour", number(weight(most), 2))));
-    if (this.stage.state.other < 0) this.why.replaceChildren(make("p", { class: "hint" }, t("neuronsHint")));
+    if (this.stage.state.other < 0 && this.stage.source.live) this.why.replaceChildren(make("p", { class: "hint" }, t("neuronsHint")));
   }
 
   // -- pointing and choosing --------------------------------------------------------------------------------------

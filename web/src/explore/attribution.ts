@@ -1,6 +1,6 @@
 // Attribution: the tokens in the colours of what they did for the answer.
 
-import { make, number, percent } from "../dom.ts";
+import { isolated, make, number, percent } from "../dom.ts";
 import { t } from "../words.ts";
 import { inkOn, scoreColor } from "./colors.ts";
 import { heatTable } from "./grid.ts";
@@ -115,7 +115,7 @@ export class AttributionView extends View {
           columns: second,
           background: (row, column) => paint(weights[row][column]),
           words: () => "",
-          title: (row, column) => t("looksAt", first[row], second[column], number(weights[row][column])),
+          title: (row, column) => t("looksAt", isolated(first[row]), isolated(second[column]), number(weights[row][column])),
         }),
       );
     });

@@ -2,7 +2,7 @@
 // it can be read aloud and walked with the keyboard; on a canvas where there are very many cells.
 
 import { make } from "../dom.ts";
-import { color, paintOn, type Pen, type Picture } from "./pen.ts";
+import { color, columnName, isUpright, paintOn, type Pen, type Picture } from "./pen.ts";
 import { inkOn } from "./colors.ts";
 
 export interface Heat {
@@ -31,7 +31,7 @@ export function heatTable(heat: Heat): HTMLElement {
   const top = make("tr", {}, make("td"));
   heat.columns.forEach((name, column) => {
     const chosen = column === heat.columnChosen ? "chosen" : undefined;
-    top.append(make("th", { scope: "col", class: chosen, title: name }, make("bdi", {}, name)));
+    top.append(make("th", { scope: "col", class: chosen, title: name }, make("bdi", { class: isUpright(name) ? "upright" : undefined }, name)));
   });
   table.append(make("thead", {}, top));
   const body = make("tbody");
@@ -90,7 +90,7 @@ export function heatPicture(heat: Heat): Picture {
     paint(pen: Pen) {
       const [ink, soft] = [color("ink"), color("soft")];
       heat.columns.forEach((name, column) => {
-        pen.text(name, NAME_WIDTH + cell * (column + 0.5), TOP - 8, { color: ink, turned: true, size: 12, bold: column === heat.columnChosen });
+        columnName(pen, name, NAME_WIDTH + cell * (column + 0.5), TOP - 8, { color: ink, size: 12, bold: column === heat.columnChosen });
       });
       heat.rows.forEach((name, row) => {
         const y = TOP + CELL_HEIGHT * row;

@@ -37,7 +37,7 @@ export class ImportanceView extends View {
     const form = make(
       "form",
       { autocomplete: "off" },
-      make("div", { class: "field" }, make("label", { htmlFor: "file" }, t("file"), make("span", { class: "hint" }, ` (${t("fileHint")})`)), choose),
+      make("div", { class: "field" }, make("label", { htmlFor: "file" }, t("file"), make("span", { class: "hint" }, ` (${t(this.stage.opened.task === "fill" ? "textsHint" : "fileHint")})`)), choose),
       make(
         "div",
         { class: "filters" },

@@ -32,7 +32,7 @@ export class PatchingView extends View {
     const form = make(
       "form",
       { autocomplete: "off" },
-      make("label", { htmlFor: "other-text" }, t("otherText"), make("span", { class: "hint" }, ` (${opened.rows[state.row].tokens.length})`)),
+      make("label", { htmlFor: "other-text" }, t("otherText"), make("span", { class: "hint" }, ` (${t("sameLength", opened.rows[state.row].tokens.length)})`)),
       other,
       make("div", { class: "filters" }, part, make("button", { class: "primary", id: "patch" }, t("compute"))),
     );

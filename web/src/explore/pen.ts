@@ -31,6 +31,19 @@ export function color(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+/** Whether a name can be written downwards, letter under letter: Chinese, Japanese and Korean, and emoji. */
+export function isUpright(name: string): boolean {
+  return /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Extended_Pictographic}]+$/u.test(name);
+}
+
+/** The name of a column, which ends at y: downwards where its letters stand upright, otherwise turned. */
+export function columnName(pen: Pen, name: string, x: number, y: number, style: TextStyle): void {
+  if (!isUpright(name)) return pen.text(name, x, y, { ...style, turned: true });
+  const letters = Array.from(name);
+  const size = style.size ?? 13;
+  letters.forEach((letter, place) => pen.text(letter, x, y - size * (letters.length - place - 0.5), { ...style, align: "center" }));
+}
+
 const bump = curveBetween<{ source: [number, number]; target: [number, number] }, [number, number]>(curveBumpX);
 
 class CanvasPen implements Pen {

@@ -104,9 +104,9 @@ export class FileSource implements Source {
     return this.fixed.model;
   }
 
-  /** The element holds base64 of zlib's form of: length of the index (4 bytes, little-endian), index (JSON), answers. */
+  /** The element holds letters for zlib's form of: length of the index (4 bytes, little-endian), index (JSON), answers. */
   static async read(element: HTMLElement): Promise<FileSource> {
-    const packed = Uint8Array.from(atob(element.textContent!.trim()), (letter) => letter.charCodeAt(0));
+    const packed = bytesOf(element.textContent!, Number(element.dataset.size));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
     const whole = new Uint8Array(await new Response(stream).arrayBuffer());
     const size = new DataView(whole.buffer).getUint32(0, true);
@@ -115,6 +115,10 @@ export class FileSource implements Source {
   }
 
   async ask(what: string, _: Subject, options: Options = {}): Promise<any> {
+    return what === "thumbnails" ? this.thumbnails(options.row as number, options.size as number) : this.find(what, options);
+  }
+
+  private find(what: string, options: Options): any {
     const found = this.entries[keyOf(what, options)];
     if (found === undefined) throw new Failure(trouble(t(NOT_IN_FILE[what] ?? "notInFile"), t("runLive", this.command)));
     const [start, length, isBytes] = found;
@@ -122,7 +126,51 @@ export class FileSource implements Source {
     return isBytes ? part : JSON.parse(new TextDecoder().decode(part));
   }
 
+  /** All maps in small, as the server gives them: [layers][heads][side][side], a cell the largest of its part. */
+  private thumbnails(row: number, size: number): Uint8Array {
+    const { heads, num_heads, rows } = this.find("open", {});
+    const { length } = rows[row].tokens;
+    const side = Math.min(size, length);
+    const all = new Uint8Array(heads.length * num_heads * side * side);
+    heads.forEach((left: number[], layer: number) => {
+      for (const head of left) {
+        const small = all.subarray((layer * num_heads + head) * side * side);
+        shrink(this.find("map", { row, layer, head }), length, small, side);
+      }
+    });
+    return all;
+  }
+
   async work(what: string, subject: Subject, options: Options): Promise<any> {
     return this.ask(what, subject, options);
+  }
+}
+
+/** Two letters of 91 are 13 bits: what ASCII prints, without what HTML has to mark (saved.py). */
+function bytesOf(letters: string, size: number): Uint8Array<ArrayBuffer> {
+  const alphabet = Array.from({ length: 95 }, (_, place) => place + 32).filter((code) => !"\"&'<".includes(String.fromCharCode(code)));
+  const values = new Uint8Array(128);
+  alphabet.forEach((code, value) => (values[code] = value));
+  const bytes = new Uint8Array(size);
+  let [bits, count, at] = [0, 0, 0];
+  for (let place = 0; at < size; place += 2) {
+    bits = ((bits & 0xff) << 13) | (values[letters.charCodeAt(place)] * alphabet.length + values[letters.charCodeAt(place + 1)]);
+    for (count += 13; count >= 8 && at < size; count -= 8) bytes[at++] = (bits >> (count - 8)) & 0xff;
+  }
+  return bytes;
+}
+
+/** A map of `length` × `length` cells in `side` × `side`: where they do not divide, parts overlap by a cell. */
+function shrink(map: Uint8Array, length: number, small: Uint8Array, side: number): void {
+  const start = (part: number): number => Math.floor((part * length) / side);
+  const end = (part: number): number => Math.ceil(((part + 1) * length) / side);
+  for (let y = 0; y < side; y++) {
+    for (let x = 0; x < side; x++) {
+      let most = 0;
+      for (let from = start(y); from < end(y); from++) {
+        for (let to = start(x); to < end(x); to++) most = Math.max(most, map[from * length + to]);
+      }
+      small[y * side + x] = most;
+    }
   }
 }

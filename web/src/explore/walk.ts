@@ -24,7 +24,7 @@ export interface Step {
   marked: number[]; // the lines of the source that are this step
 }
 
-/** A vector: a byte to a number for the strip; the first few, and what can be said of all of them, as they are. */
+/** A vector: a letter to a number for the strip; the first few, and what can be said of all of them, as they are. */
 interface Packed {
   scale: number;
   codes: string;
@@ -176,7 +176,7 @@ export class WalkView extends View {
     ];
     if (step.vector) {
       const { first, mean, std, norm } = step.vector;
-      parts.push(make("h3", {}, t("liveNumbers", this.tokenName(state.token))), strip(unpacked(step.vector)));
+      parts.push(make("h3", {}, t("liveNumbers", this.tokenName(state.token))), strip(unpacked(step.vector), { digits: 2 }));
       parts.push(make("p", { class: "numbers" }, `[ ${first.map((value) => number(value, 2)).join("  ")}  … ]`));
       parts.push(make("p", { class: "facts" }, fact(t("mean"), number(mean)), fact(t("std"), number(std)), fact(t("norm"), number(norm, 2))));
     }
@@ -229,9 +229,12 @@ function wordBars(words: [string, number][]): HTMLElement {
   return grid;
 }
 
+/** A number is ±(code / 28)² times the largest; letters go from # to [, and ? is 0 (walk.py). */
 function unpacked({ codes, scale }: Packed): Float32Array {
-  const bytes = Int8Array.from(atob(codes), (letter) => letter.charCodeAt(0));
-  return Float32Array.from(bytes, (byte) => (byte / 127) * scale);
+  return Float32Array.from(codes, (letter) => {
+    const share = (letter.charCodeAt(0) - 63) / 28;
+    return share * Math.abs(share) * scale;
+  });
 }
 
 function sourceOf({ file, first, lines }: Source, marked: number[]): HTMLElement {

@@ -2,7 +2,8 @@
 
 The file asks nobody for anything: its policy allows the one script and the one style in it, by their hashes. Answers
 are kept under the names and options by which the page asks for them (web/src/explore/source.ts), as zlib's form of:
-length of the index (4 bytes, little-endian), index (JSON), answers one after the other.
+length of the index (4 bytes, little-endian), index (JSON), answers one after the other. Thumbnails are not in it: the
+page makes them of the maps. Bytes are written as letters, 13 bits to two of them (base64 would have 12).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 import bertie
 from bertie.errors import BertieError
 from bertie.explore.attribution import Method
@@ -29,7 +32,6 @@ from bertie.files import replace_file
 if TYPE_CHECKING:
     from bertie.explore.ranking import Importance
 
-_THUMBNAIL = 32
 # The walk of every token of a short text is in the file; of a longer one, that of the first few and of the answer's.
 _MOST_WALKED = 4
 # Without occlusion, which runs the model once for every token. The steps are fixed, and the page says how far the
@@ -42,7 +44,9 @@ _INLINE_HEIGHT = 860
 # The answer with each single part off is in the file of a short text; a longer one takes a minute and more.
 _MOST_SWITCHED = 128
 
-Answers = dict[str, bytes]
+# What ASCII prints, without what HTML has to mark.
+_ALPHABET = np.array([code for code in range(32, 127) if chr(code) not in "\"&'<"], np.uint8)
+_AT_ONCE = 13 * 2**16  # bytes that end with a group of 13 bits
 
 
 def write_page(
@@ -76,7 +80,7 @@ def page_of(
     session: Session, *, light: bool = False, other: Session | None = None, importance: Importance | None = None
 ) -> str:
     """The whole HTML. `light` leaves out what takes long to compute."""
-    answers = [*_answers(session, light=light), *_given(session, other, importance)]
+    packed = _packed(session, [*_answers(session, light=light), *_given(session, other, importance)])
     script, style = ((STATIC / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     icon = f"data:image/svg+xml;base64,{base64.b64encode((STATIC / 'icon.svg').read_bytes()).decode()}"
     policy = (
@@ -89,8 +93,8 @@ def page_of(
         '<script type="module" src="/static/page.js"></script>': "",
         '<meta charset="utf-8">': '<meta charset="utf-8">\n'
         f'  <meta http-equiv="Content-Security-Policy" content="{escape(policy, quote=True)}">',
-        "</body>": f'<script type="application/octet-stream" id="bertie-saved" data-version="{bertie.__version__}">'
-        f'{_packed(session, answers)}</script>\n<script type="module">{script}</script>\n</body>',
+        "</body>": f'<script type="application/octet-stream" id="bertie-saved" data-version="{bertie.__version__}" '
+        f'data-size="{len(packed)}">{_letters(packed)}</script>\n<script type="module">{script}</script>\n</body>',
     }
     for old, new in exchanged.items():
         if page.count(old) != 1:
@@ -103,7 +107,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _packed(session: Session, answers: Iterable[tuple[str, Json | bytes]]) -> str:
+def _packed(session: Session, answers: Iterable[tuple[str, Json | bytes]]) -> bytes:
     entries: dict[str, tuple[int, int, bool]] = {}
     parts: list[bytes] = []
     size = 0
@@ -120,7 +124,20 @@ def _packed(session: Session, answers: Iterable[tuple[str, Json | bytes]]) -> st
     subject = {"model": session.name, "task": session.task, "text": session.texts[0], "second": second}
     index = json.dumps({"command": _command(session), "subject": subject, "entries": entries}).encode()
     whole = len(index).to_bytes(4, "little") + index + b"".join(parts)
-    return base64.b64encode(zlib.compress(whole, 9)).decode()
+    # Short repetitions in maps and vectors are accidents, and cost more to point at than to write again.
+    packer = zlib.compressobj(9, memLevel=9, strategy=zlib.Z_FILTERED)
+    return packer.compress(whole) + packer.flush()
+
+
+def _letters(data: bytes) -> str:
+    """Every 13 bits as two of 91 letters, the last ones filled up with zeros."""
+    parts = []
+    for start in range(0, len(data), _AT_ONCE):
+        bits = np.unpackbits(np.frombuffer(data, np.uint8, min(_AT_ONCE, len(data) - start), start))
+        groups = np.pad(bits, (0, -len(bits) % 13)).reshape(-1, 13)
+        numbers = groups @ (1 << np.arange(12, -1, -1, dtype=np.uint16))
+        parts.append(_ALPHABET[np.stack(np.divmod(numbers, len(_ALPHABET)), axis=1)].tobytes())
+    return b"".join(parts).decode("ascii")
 
 
 def _answers(session: Session, *, light: bool) -> Iterator[tuple[str, Json | bytes]]:
@@ -133,7 +150,6 @@ def _answers(session: Session, *, light: bool) -> Iterator[tuple[str, Json | byt
     yield _key("open", {}), opened(session) | {"writes": False}
     yield ask("answer")
     for row, text in enumerate(session.rows):
-        yield ask("thumbnails", row=row, size=_THUMBNAIL)
         yield ask("statistics", row=row)
         for layer, heads in session.heads.items():
             for head in heads:

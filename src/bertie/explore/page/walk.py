@@ -7,7 +7,6 @@ nothing is hooked and nothing is run twice.
 
 from __future__ import annotations
 
-import base64
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,6 +31,8 @@ from bertie.model.bert import BertLayer
 
 _TOP = 8
 _FIRST_NUMBERS = 6
+# Letters from # to [, none of which JSON has to mark; web/src/explore/walk.ts reads them.
+_MOST_CODE, _LETTER_OF_ZERO = 28, ord("?")
 
 
 @dataclass(frozen=True)
@@ -211,13 +212,17 @@ def _shown(session: Session, row: int, place: int, seen: Seen) -> dict[str, obje
 
 
 def _packed(vector: Tensor) -> dict[str, object]:
-    """The numbers as a byte each for the strip, with the first few and what can be said of all of them as they are."""
+    """The numbers as a letter each for the strip, with the first few and what can be said of all of them as they are.
+
+    A number is ±(code / 28)² times the largest: one outlier must not make all others the same. Letters, because JSON
+    holds no bytes, and base64 of bytes hardly compresses in a saved page.
+    """
     values = vector.detach().float().cpu().numpy()
     scale = float(np.abs(values).max(initial=0.0)) or 1.0
-    codes = np.round(values / scale * 127).astype(np.int8)
+    codes = np.round(np.sign(values) * np.sqrt(np.abs(values) / scale) * _MOST_CODE)
     return {
-        "scale": scale,
-        "codes": base64.b64encode(codes.tobytes()).decode(),
+        "scale": float(f"{scale:.5g}"),
+        "codes": (codes + _LETTER_OF_ZERO).astype(np.uint8).tobytes().decode("ascii"),
         "first": [round(float(value), 4) for value in values[:_FIRST_NUMBERS]],
         "mean": round(float(values.mean()), 5),
         "std": round(float(values.std()), 5),
