@@ -29,6 +29,10 @@ class Kind:
     first_pieces: tuple[tuple[str, float], ...] = ()
     replaced: int = 0
 
+    def reads(self, other: Kind) -> bool:
+        """Whether it can stand in for another kind: the same special tokens, over the same files."""
+        return (self.special, self.first_pieces) == (other.special, other.first_pieces)
+
 
 _PIECES = (("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0))
 _FRENCH = (("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0), ("<unk>NOTUSED", -100.0))
@@ -52,11 +56,14 @@ _OF_MODELS = {
 _BY_FILES = (("sentencepiece.bpe.model", "XLMRobertaTokenizer"), ("merges.txt", "RobertaTokenizer"))
 
 
-def kind_name(tokenizer_class: object, model_type: object, files: Collection[str]) -> str:
-    """The class that a folder names for its tokenizer or, by its model's type and its files, leaves to be known."""
+def kind_name(tokenizer_class: object, model_type: object) -> str | None:
+    """The class that a folder names for its tokenizer, or the one that goes with its model."""
     named = str(tokenizer_class or "").removesuffix("Fast")
-    if named in KINDS:
-        return named
-    if str(model_type) in _OF_MODELS or "tokenizer.json" in files or "vocab.txt" in files:
-        return _OF_MODELS.get(str(model_type), "BertTokenizer")
+    return named if named in KINDS else _OF_MODELS.get(str(model_type))
+
+
+def kind_by_files(files: Collection[str]) -> str:
+    """The class for a folder that names neither a tokenizer nor a model that has one of its own."""
+    if "tokenizer.json" in files or "vocab.txt" in files:
+        return "BertTokenizer"
     return next((kind for file, kind in _BY_FILES if file in files), "BertTokenizer")
