@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from parity.oracle import TOLERANCE, check_same, difference
 VOCAB, POSITIONS = 47, 24
 # Of a configuration: what differs between two files of one model (theirs is written to by a forward pass with labels).
 UNSAID = ("transformers_version", "_name_or_path", "dtype", "architectures", "torch_dtype", "problem_type")
+ANY = ("others", "named", "kwargs", "cache_position")  # of a signature
 CASES = [(kind, name) for kind in MODEL_TYPES[1:] for name in family.class_names(kind)]
 SIZES = st.fixed_dictionaries(
     {
@@ -254,6 +256,34 @@ def test_every_class_that_the_hub_has_is_here(kind: str) -> None:
         assert issubclass(getattr(bertie, one), bertie.BertPreTrainedModel)
     generating = {one for one in models if getattr(transformers, one).can_generate()}
     assert generating == {one for one in models if getattr(bertie, one).can_generate()}
+
+
+def test_arguments_are_in_the_hubs_order_but_where_the_docs_say_so() -> None:
+    """By position. docs/family.md: DistilBERT and MPNet have BERT's, which has token_type_ids third."""
+    for _, name in CASES:
+        ours, theirs = (
+            [one for one in inspect.signature(getattr(library, name).forward).parameters if one not in ANY]
+            for library in (bertie, transformers)
+        )
+        if name.startswith(("DistilBert", "MPNet")):
+            assert ours[3] == "token_type_ids"
+            theirs = [*theirs[:3], *(["position_ids"] if "position_ids" in theirs else [])]
+            ours = [one for one in ours if one != "token_type_ids"][: len(theirs)]
+        elif name == "ElectraForMaskedLM":
+            ours, theirs = ours[:7], theirs[:7]
+        common = 8 if name.endswith("MultipleChoice") else len(theirs)
+        assert ours[:common] == theirs[:common], name
+
+
+def test_segments_for_a_model_without_them_are_refused_when_they_cannot_be_segments() -> None:
+    for name in ("DistilBertModel", "MPNetModel"):
+        kind = getattr(bertie, name)
+        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        model = kind(kind.config_class(**sizes, vocab_size=40)).eval()
+        ids, mask = torch.tensor([[0, 5, 2]]), torch.ones(1, 3)
+        assert torch.equal(model(ids, mask, torch.tensor([[0, 1, 1]]))[0], model(ids, mask)[0])
+        with pytest.raises(bertie.BertieError, match=r"token_type_ids holds 4, and a .* no segments\.\nName the arg"):
+            model(ids, mask, torch.tensor([[2, 3, 4]]))
 
 
 def test_new_models_have_the_hubs_parameters() -> None:
