@@ -90,8 +90,8 @@ def read_tokenizer_files(path: str | Path, wanted: str | None = None) -> Tokeniz
     if text is None and not vocab_file.is_file():
         listing = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) or "nothing"
         raise CheckpointNotFound(
-            f"{path} holds neither tokenizer.json nor vocab.txt (it holds {listing}).",
-            "Copy the checkpoint's vocab.txt or tokenizer.json into the folder.",
+            f"{path} holds neither tokenizer.json nor {KINDS[kind].files} (it holds {listing}).",
+            f"Copy the checkpoint's {KINDS[kind].files} or tokenizer.json into the folder.",
         )
     return TokenizerFiles(
         source=str(path),

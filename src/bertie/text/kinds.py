@@ -28,10 +28,11 @@ class Kind:
     # SentencePiece: pieces that stand before the file's own, and how many of the file's they replace
     first_pieces: tuple[tuple[str, float], ...] = ()
     replaced: int = 0
+    files: str = "vocab.txt"  # where there is no tokenizer.json
 
     def reads(self, other: Kind) -> bool:
         """Whether it can stand in for another kind: the same special tokens, over the same files."""
-        return (self.special, self.first_pieces) == (other.special, other.first_pieces)
+        return (self.special, self.first_pieces, self.files) == (other.special, other.first_pieces, other.files)
 
 
 _PIECES = (("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0))
@@ -41,9 +42,9 @@ KINDS: Mapping[str, Kind] = {
     "BertTokenizer": _BERT,
     "ElectraTokenizer": _BERT,
     "DistilBertTokenizer": Kind(inputs=_PLAIN),
-    "RobertaTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True),
-    "XLMRobertaTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True, first_pieces=_PIECES, replaced=3),
-    "CamembertTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True, first_pieces=_FRENCH, replaced=1),
+    "RobertaTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True, files="vocab.json with merges.txt"),
+    "XLMRobertaTokenizer": Kind(_BYTES, _PLAIN, False, True, _PIECES, replaced=3, files="sentencepiece.bpe.model"),
+    "CamembertTokenizer": Kind(_BYTES, _PLAIN, False, True, _FRENCH, replaced=1, files="sentencepiece.bpe.model"),
     "MPNetTokenizer": Kind(_BYTES | {"unk_token": "[UNK]"}, _PLAIN, True, two_separators=True),
 }
 _OF_MODELS = {

@@ -52,10 +52,8 @@ class _FromFiles(BertTokenizer):
         check_case: bool = True,
         **settings: Any,
     ) -> None:
-        """From the vocabulary's file or files, or else a `tokenizer.json` or a Rust tokenizer.
-
-        `settings` are those of `BertTokenizer`.
-        """
+        """From the vocabulary's file `vocab_file` (and RoBERTa's `merges_file`), or else from a `tokenizer.json`
+        (`tokenizer_file`) or a Rust tokenizer (`tokenizer_object`). `settings` are those of `BertTokenizer`."""
         given = cast(Settings, {name: value for name, value in settings.items() if name in Settings.__annotations__})
         rest = {name: value for name, value in settings.items() if name not in given}
         others = check_others(type(self), rest, Settings.__annotations__)
