@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import pickle
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import bertie
+import family_models
+import tiny_models
 from bertie import family
 from bertie.checkpoint.names import renamed
 from bertie.config.relatives import MODEL_TYPES
@@ -29,6 +32,11 @@ VOCAB, POSITIONS = 47, 24
 UNSAID = ("transformers_version", "_name_or_path", "dtype", "architectures", "torch_dtype", "problem_type")
 ANY = ("others", "named", "kwargs", "cache_position")  # of a signature
 CASES = [(kind, name) for kind in MODEL_TYPES[1:] for name in family.class_names(kind)]
+DECODERS: list[dict[str, Any]] = [
+    {"add_cross_attention": True},
+    {"position_embedding_type": "relative_key"},
+    {"position_embedding_type": "relative_key_query", "is_decoder": False},
+]
 SIZES = st.fixed_dictionaries(
     {
         "heads": st.integers(1, 4),
@@ -224,6 +232,21 @@ def test_packed_equals_padded_and_resized_equals_theirs(kind: str, name: str, tm
 
 
 @pytest.mark.parametrize("name", [name for _, name in CASES if name.endswith("CausalLM")])
+@pytest.mark.parametrize("own", DECODERS, ids=lambda own: str(next(iter(own.values()))))
+def test_cross_attention_and_relative_positions_are_theirs(name: str, own: dict[str, Any], tmp_path: Path) -> None:
+    size = {"heads": 2, "head": 8, "layers": 2, "inner": 20, "act": "gelu", "seed": 1, "own": 8, "attention": "eager"}
+    theirs, ours = pair(name, size, tmp_path, **own)
+    given = batch(name, theirs, 2)
+    if "add_cross_attention" in own:
+        given["encoder_hidden_states"] = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0))
+        given["encoder_attention_mask"] = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
+    wanted = {"output_hidden_states": True, "output_attentions": True, "use_cache": False}
+    their, our = theirs(**given, **wanted), ours(**given, **wanted)
+    assert list(their.keys()) == list(our.keys())
+    check_same(kept(their, given["attention_mask"]), kept(our, given["attention_mask"]))
+
+
+@pytest.mark.parametrize("name", [name for _, name in CASES if name.endswith("CausalLM")])
 def test_generated_tokens_are_theirs(name: str, tmp_path: Path) -> None:
     """By their forward, one by one: their `generate` counts RoBERTa's positions from 0, where nothing was trained."""
     size = {"heads": 2, "head": 8, "layers": 2, "inner": 20, "act": "gelu", "seed": 1, "own": 8, "attention": "eager"}
@@ -307,3 +330,27 @@ def test_relatives_are_chosen_by_their_model_type(tmp_path: Path) -> None:
     assert bertie.AutoConfig.for_model("roberta").pad_token_id == 1
     with pytest.raises(bertie.BertieError, match="nothing like BertLMHeadModel"):
         bertie.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("relative", family_models.RELATIVES)
+def test_their_auto_classes_give_ours_after_register(relative: str, tmp_path: Path) -> None:
+    folder = family_models.saved(tmp_path, f"{relative}ForMaskedLM")
+    undo = bertie.register()
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, my_key="mine")
+        model = transformers.AutoModelForMaskedLM.from_pretrained(folder, config=config)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    finally:
+        undo()
+    assert isinstance(config, transformers.PretrainedConfig)
+    assert isinstance(config, getattr(bertie, f"{relative}Config"))
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert type(model) is getattr(bertie, f"{relative}ForMaskedLM")
+    assert model.config.my_key == "mine"
+    assert isinstance(tokenizer, bertie.BertTokenizer)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    assert type(theirs) is getattr(transformers, f"{relative}ForMaskedLM")
+    batch = tokenizer(tiny_models.SENTENCES, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        wanted, found = (one.eval()(**batch).logits[batch["attention_mask"].bool()] for one in (theirs, model))
+    assert torch.allclose(found, wanted, atol=1e-4)
