@@ -67,8 +67,7 @@ def read_tokenizer_files(path: str | Path, wanted: str | None = None) -> Tokeniz
         if path.suffix == ".json":
             return replace(files, tokenizer_json=read_text(path))
         if KINDS[files.kind].first_pieces:
-            text = from_sentencepiece(path, KINDS[files.kind], add_prefix_space=None)
-            return replace(files, tokenizer_json=text)
+            return replace(files, tokenizer_json=from_sentencepiece(path, KINDS[files.kind], add_prefix_space=None))
         return replace(files, vocab_file=path)
     if not path.is_dir():
         raise CheckpointNotFound(f"There is no tokenizer at {path}.", "Check the path; it may be a folder or a file.")
