@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from bertie.tasks.zero_shot import zero_shot as zero_shot
     from bertie.text import BertTokenizer as BertTokenizer
     from bertie.text import BertTokenizerFast as BertTokenizerFast
+    from bertie.text.hub.relatives import *  # noqa: F403
 
 _MODEL_NAMES = (
     "BertAttention", "BertEmbeddings", "BertEncoder", "BertEncoderDecoder", "BertForMaskedLM", "BertForMultipleChoice",
@@ -120,6 +121,7 @@ _WHERE = {
         for begins, (file, *own) in _RELATIVES.items()
         for ends in (*_OF_RELATIVES, *own)
     },
+    **{begins + ends: "bertie.text.hub.relatives" for begins in _RELATIVES for ends in ("Tokenizer", "TokenizerFast")},
 }
 
 # Rooms that are public as they are.

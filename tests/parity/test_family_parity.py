@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
+import pickle
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import bertie
+import family_models
+import tiny_models
 from bertie import family
 from bertie.checkpoint.names import renamed
 from bertie.config.relatives import MODEL_TYPES
@@ -26,7 +30,13 @@ from parity.oracle import TOLERANCE, check_same, difference
 VOCAB, POSITIONS = 47, 24
 # Of a configuration: what differs between two files of one model (theirs is written to by a forward pass with labels).
 UNSAID = ("transformers_version", "_name_or_path", "dtype", "architectures", "torch_dtype", "problem_type")
+ANY = ("others", "named", "kwargs", "cache_position")  # of a signature
 CASES = [(kind, name) for kind in MODEL_TYPES[1:] for name in family.class_names(kind)]
+DECODERS: list[dict[str, Any]] = [
+    {"add_cross_attention": True},
+    {"position_embedding_type": "relative_key"},
+    {"position_embedding_type": "relative_key_query", "is_decoder": False},
+]
 SIZES = st.fixed_dictionaries(
     {
         "heads": st.integers(1, 4),
@@ -222,6 +232,21 @@ def test_packed_equals_padded_and_resized_equals_theirs(kind: str, name: str, tm
 
 
 @pytest.mark.parametrize("name", [name for _, name in CASES if name.endswith("CausalLM")])
+@pytest.mark.parametrize("own", DECODERS, ids=lambda own: str(next(iter(own.values()))))
+def test_cross_attention_and_relative_positions_are_theirs(name: str, own: dict[str, Any], tmp_path: Path) -> None:
+    size = {"heads": 2, "head": 8, "layers": 2, "inner": 20, "act": "gelu", "seed": 1, "own": 8, "attention": "eager"}
+    theirs, ours = pair(name, size, tmp_path, **own)
+    given = batch(name, theirs, 2)
+    if "add_cross_attention" in own:
+        given["encoder_hidden_states"] = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0))
+        given["encoder_attention_mask"] = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
+    wanted = {"output_hidden_states": True, "output_attentions": True, "use_cache": False}
+    their, our = theirs(**given, **wanted), ours(**given, **wanted)
+    assert list(their.keys()) == list(our.keys())
+    check_same(kept(their, given["attention_mask"]), kept(our, given["attention_mask"]))
+
+
+@pytest.mark.parametrize("name", [name for _, name in CASES if name.endswith("CausalLM")])
 def test_generated_tokens_are_theirs(name: str, tmp_path: Path) -> None:
     """By their forward, one by one: their `generate` counts RoBERTa's positions from 0, where nothing was trained."""
     size = {"heads": 2, "head": 8, "layers": 2, "inner": 20, "act": "gelu", "seed": 1, "own": 8, "attention": "eager"}
@@ -256,6 +281,34 @@ def test_every_class_that_the_hub_has_is_here(kind: str) -> None:
     assert generating == {one for one in models if getattr(bertie, one).can_generate()}
 
 
+def test_arguments_are_in_the_hubs_order_but_where_the_docs_say_so() -> None:
+    """By position. docs/family.md: DistilBERT and MPNet have BERT's, which has token_type_ids third."""
+    for _, name in CASES:
+        ours, theirs = (
+            [one for one in inspect.signature(getattr(library, name).forward).parameters if one not in ANY]
+            for library in (bertie, transformers)
+        )
+        if name.startswith(("DistilBert", "MPNet")):
+            assert ours[3] == "token_type_ids"
+            theirs = [*theirs[:3], *(["position_ids"] if "position_ids" in theirs else [])]
+            ours = [one for one in ours if one != "token_type_ids"][: len(theirs)]
+        elif name == "ElectraForMaskedLM":
+            ours, theirs = ours[:7], theirs[:7]
+        common = 8 if name.endswith("MultipleChoice") else len(theirs)
+        assert ours[:common] == theirs[:common], name
+
+
+def test_segments_for_a_model_without_them_are_refused_when_they_cannot_be_segments() -> None:
+    for name in ("DistilBertModel", "MPNetModel"):
+        kind = getattr(bertie, name)
+        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        model = kind(kind.config_class(**sizes, vocab_size=40)).eval()
+        ids, mask = torch.tensor([[0, 5, 2]]), torch.ones(1, 3)
+        assert torch.equal(model(ids, mask, torch.tensor([[0, 1, 1]]))[0], model(ids, mask)[0])
+        with pytest.raises(bertie.BertieError, match=r"token_type_ids holds 4, and a .* no segments\.\nName the arg"):
+            model(ids, mask, torch.tensor([[2, 3, 4]]))
+
+
 def test_new_models_have_the_hubs_parameters() -> None:
     for _, name in CASES:
         sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -277,3 +330,27 @@ def test_relatives_are_chosen_by_their_model_type(tmp_path: Path) -> None:
     assert bertie.AutoConfig.for_model("roberta").pad_token_id == 1
     with pytest.raises(bertie.BertieError, match="nothing like BertLMHeadModel"):
         bertie.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("relative", family_models.RELATIVES)
+def test_their_auto_classes_give_ours_after_register(relative: str, tmp_path: Path) -> None:
+    folder = family_models.saved(tmp_path, f"{relative}ForMaskedLM")
+    undo = bertie.register()
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, my_key="mine")
+        model = transformers.AutoModelForMaskedLM.from_pretrained(folder, config=config)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    finally:
+        undo()
+    assert isinstance(config, transformers.PretrainedConfig)
+    assert isinstance(config, getattr(bertie, f"{relative}Config"))
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert type(model) is getattr(bertie, f"{relative}ForMaskedLM")
+    assert model.config.my_key == "mine"
+    assert isinstance(tokenizer, bertie.BertTokenizer)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    assert type(theirs) is getattr(transformers, f"{relative}ForMaskedLM")
+    batch = tokenizer(tiny_models.SENTENCES, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        wanted, found = (one.eval()(**batch).logits[batch["attention_mask"].bool()] for one in (theirs, model))
+    assert torch.allclose(found, wanted, atol=1e-4)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import ByteLevelBPETokenizer
 
+import bertie
 from bertie import BertTokenizer
 from bertie.errors import BertieError
 
@@ -126,6 +127,23 @@ def test_older_files_give_the_fast_tokenizers_answers(name: str, folders: dict[s
     assert type(back).__name__ == f"{name}Fast"
     check_same(back, ours, LINES)
     check_same(back, ours, *map(list, zip(*PAIRS, strict=True)))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_classes_by_name_are_made_as_theirs(name: str, folders: dict[str, Path]) -> None:
+    ours: Any = getattr(bertie, name)
+    check_same(oracle(name, folders[name]), ours.from_pretrained(folders[name]), LINES)
+    arguments = {"merges.txt": "merges_file"} | dict.fromkeys(
+        ("vocab.json", "vocab.txt", "sentencepiece.bpe.model"), "vocab_file"
+    )
+    files = {arguments[file.name]: str(file) for file in folders[name].iterdir() if file.name in arguments}
+    theirs: Any = getattr(transformers, f"{name}Fast")(**files)
+    made = ours(**files)
+    for pair in PAIRS:
+        assert made(*pair)["input_ids"] == theirs(*pair)["input_ids"]
+    assert made.model_input_names == theirs.model_input_names
+    for role in ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"):
+        assert str(getattr(made, role)) == str(getattr(theirs, role))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -24,7 +24,7 @@ void bertie_model_free(void *);
 void bertie_rows(void *, int64_t, int64_t, int64_t);
 void bertie_limits(void *, const float *);
 int64_t bertie_outside(void *, float *);
-int bertie_layer(void *, int, int, const float *, const float *, const float *, const float *);
+int bertie_layer(void *, int, int, const int *, const float *, const float *, const float *, const float *);
 int bertie_linear(void *, int, int, int, int, int, const float *, const float *, const float *, int);
 int bertie_projection(void *, int, int, int, const float *, const float *, const float *, const float *, int);
 int bertie_bias(void *, int, int, const float *);
@@ -92,11 +92,13 @@ void engine() {
         const auto table = numbers((size_t)heads * (2 * places - 1), 0.5f);
         bertie_bias(model, heads, places, table.data());
     }
+    std::vector<int> kept(heads);  // their numbers, as if others had been pruned
+    for (int &number : kept) number = between(0, heads - 1);
     const bool half = !between(0, 2);  // bfloat16
     const std::vector<float> limits(4 * layers, (float)between(1, 60));
     bertie_limits(model, limits.data());
     for (int layer = 0; layer < layers; layer++) {
-        bertie_layer(model, layer, heads, weight.data(), bias.data(), weight.data(), bias.data());
+        bertie_layer(model, layer, heads, kept.data(), weight.data(), bias.data(), weight.data(), bias.data());
         const int shapes[4][2] = {{3 * wide, width}, {width, wide}, {inner, width}, {width, inner}};
         for (int which = 0; which < 4; which++) {
             const int rows = shapes[which][0], columns = shapes[which][1];

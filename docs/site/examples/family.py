@@ -158,3 +158,43 @@ print(bertie.MPNetForQuestionAnswering(config).eval()(ids).start_logits.shape)  
 # → torch.Size([1, 4])
 print(bertie.MPNetForMultipleChoice(config).eval()(ids.expand(1, 3, 4)).logits.shape)  # [batch, choices]
 # → torch.Size([1, 3])
+
+# %% RobertaTokenizer, RobertaTokenizerFast
+import tempfile
+from tokenizers import ByteLevelBPETokenizer
+
+learned = ByteLevelBPETokenizer()
+special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+learned.train_from_iterator(["a red fox"] * 9, vocab_size=280, special_tokens=special, show_progress=False)
+with tempfile.TemporaryDirectory() as folder:
+    learned.save_model(folder)
+    tokenizer = bertie.RobertaTokenizer(f"{folder}/vocab.json", f"{folder}/merges.txt")
+    assert bertie.RobertaTokenizerFast.from_pretrained(folder)("a fox") == tokenizer("a fox")
+print(tokenizer("a red", "fox").tokens())
+# → ['<s>', 'a', 'Ġred', '</s>', '</s>', 'fo', 'x', '</s>']
+
+# %% XLMRobertaTokenizer, XLMRobertaTokenizerFast, CamembertTokenizer, CamembertTokenizerFast
+from tokenizers import Tokenizer, models
+
+scores = [(piece, -1.0) for piece in ["<s>", "<pad>", "</s>", "<unk>", "red", " fox"]]
+pieces = Tokenizer(models.Unigram(scores, unk_id=3))
+print(bertie.XLMRobertaTokenizer(tokenizer_object=pieces).tokenize("red fox"))
+# → ['red', ' fox']
+print(bertie.CamembertTokenizer(tokenizer_object=pieces).model_input_names)
+# → ['input_ids', 'attention_mask']
+assert bertie.XLMRobertaTokenizerFast is bertie.XLMRobertaTokenizer
+assert bertie.CamembertTokenizerFast is bertie.CamembertTokenizer
+
+# %% DistilBertTokenizer, DistilBertTokenizerFast, ElectraTokenizer, ElectraTokenizerFast
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "fox"]
+print(list(bertie.ElectraTokenizer(words)("a fox")), list(bertie.DistilBertTokenizer(words)("a fox")))
+# → ['input_ids', 'token_type_ids', 'attention_mask'] ['input_ids', 'attention_mask']
+assert bertie.ElectraTokenizerFast(words)("a fox") == bertie.ElectraTokenizer(words)("a fox")
+assert bertie.DistilBertTokenizerFast is bertie.DistilBertTokenizer
+
+# %% MPNetTokenizer, MPNetTokenizerFast
+with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    print("<s>", "<pad>", "</s>", "[UNK]", "<mask>", "red", "fox", sep="\n", file=file, flush=True)
+    print(bertie.MPNetTokenizer(file.name)("red", "fox").tokens())
+# → ['<s>', 'red', '</s>', '</s>', 'fox', '</s>']
+assert bertie.MPNetTokenizerFast is bertie.MPNetTokenizer

@@ -197,6 +197,11 @@ def check_model_type(
 ) -> None:
     """Refuse another architecture by its name. Old configurations name none and pass; None wants any we know."""
     model_type = values.get("model_type", _guessed_type(values))
+    if "model_type" not in values and model_type in MODEL_TYPES:
+        raise CheckpointError(
+            f"{where} has no model_type, and its architecture is {_architectures(values)}: a {model_type!r} model.",
+            f'Add "model_type": "{model_type}" to it.',
+        )
     if model_type is None and not values.keys() & _SIZES:
         inner = _found_inside(values, "architectures")
         what = f", though something inside it is a {listed([str(name) for name in inner])}" if inner else ""
@@ -206,8 +211,7 @@ def check_model_type(
         )
     if model_type is None or model_type == wanted or (wanted is None and model_type in MODEL_TYPES):
         return
-    named = listed([str(name)[:80] for name in items(values.get("architectures")) or ()]) or "no architecture named"
-    cause = f"{where} describes a {model_type!r} model ({named})"
+    cause = f"{where} describes a {model_type!r} model ({_architectures(values) or 'no architecture named'})"
     if "encoder-decoder" in (wanted, model_type):
         remedy = "A pair of BERTs is loaded with BertEncoderDecoder.from_pretrained, a single one with BertModel's."
     elif model_type in MODEL_TYPES:
@@ -227,12 +231,18 @@ def _found_inside(values: Mapping[str, object], key: str, *, depth: int = 5) -> 
 
 
 def _guessed_type(values: Mapping[str, object]) -> str | None:
-    """Very old configurations have no model_type; their keys give them away."""
+    """Very old configurations have no model_type; their keys give them away, or a relative's own architecture."""
     if "n_embd" in values:
         return "gpt2"
     if "d_model" in values:
         return "encoder-decoder or XLNet-like"
-    return None
+    named = [str(name).lower().removeprefix("tf") for name in items(values.get("architectures")) or ()]
+    begins = {model_type: model_type.replace("-", "") for model_type in MODEL_TYPES[1:]}
+    return next((kind for kind, begin in begins.items() if any(name.startswith(begin) for name in named)), None)
+
+
+def _architectures(values: Mapping[str, object]) -> str:
+    return listed([str(name)[:80] for name in items(values.get("architectures")) or ()])
 
 
 def _no_weights(folder: Path, variant: str | None) -> CheckpointError:

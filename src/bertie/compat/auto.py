@@ -33,7 +33,7 @@ class _Auto:
 
 
 class AutoConfig(_Auto):
-    """Stands for `BertConfig`."""
+    """Stands for `BertConfig`, or for a relative's configuration."""
 
     @staticmethod
     def for_model(model_type: str, *arguments: object, **options: object) -> BertConfig:

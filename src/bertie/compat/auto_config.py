@@ -1,25 +1,39 @@
-"""The configuration that transformers' Auto classes hand out after `bertie.register()`.
+"""The configurations that transformers' Auto classes hand out after `bertie.register()`.
 
 They pass a configuration on only if it is a `PretrainedConfig`; one of another class is read again from the file, and
-what the caller changed in it is lost. So this one is both. Every method is `bertie.BertConfig`'s where both have it.
+what the caller changed in it is lost. So these are both. Every method is that of Bertie's class where both have it.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import transformers
 
-import bertie.config
+from bertie import family
+from bertie.config import BertConfig
+from bertie.config.relatives import MODEL_TYPES
 
 
-class BertConfig(bertie.config.BertConfig, transformers.PretrainedConfig):  # type: ignore[misc]
-    """A `bertie.BertConfig` that transformers takes for one of its own.
+def _both(ours: type[BertConfig]) -> type[BertConfig]:
+    """A class that is Bertie's and `PretrainedConfig`, under the name of the first."""
 
-    The defaults are those of [google-bert/bert-base-uncased](https://huggingface.co/google-bert/bert-base-uncased);
-    transformers looks for such a line when it is imported, and complains where there is none.
-    """
+    def initialise(self: BertConfig, *arguments: Any, **values: Any) -> None:
+        ours.__init__(self, *arguments, **values)
 
-    # transformers 5 makes every subclass a dataclass, which would write these two again where a class has none.
-    def __init__(self, *arguments: object, **values: object) -> None:
-        bertie.config.BertConfig.__init__(self, *arguments, **values)
+    members = {
+        "__module__": __name__,  # where pickle looks for it
+        # transformers looks for such a line when it is imported, and complains where there is none.
+        "__doc__": f"""A `bertie.{ours.__name__}` that transformers takes for one of its own.
 
-    __eq__ = bertie.config.BertConfig.__eq__
+        See [google-bert/bert-base-uncased](https://huggingface.co/google-bert/bert-base-uncased).
+        """,
+        # transformers 5 makes every subclass a dataclass, which would write these two again where a class has none.
+        "__init__": initialise,
+        "__eq__": ours.__eq__,
+    }
+    return type(ours.__name__, (ours, transformers.PretrainedConfig), members)
+
+
+CONFIGS = {model_type: _both(family.config_class(model_type)) for model_type in MODEL_TYPES}
+globals().update({made.__name__: made for made in CONFIGS.values()})

@@ -58,11 +58,11 @@ def trim_tables(
         model, tokenizer = vocabulary.with_tokens(model, found.kept), found.tokenizer
         say(f"{model.config.vocab_size:,} of {before:,} tokens are kept")
     if positions is not None:
-        if positions > model.config.max_position_embeddings:
-            raise InputError(
-                f"{{positions:is}} the model has {model.config.max_position_embeddings}.", positions=positions
-            )
-        model.resize_position_embeddings(positions)
+        longest = model.config.max_input_length
+        if positions > longest:
+            raise InputError(f"{{positions:is}} the model has {longest}.", positions=positions)
+        unused = model.config.max_position_embeddings - longest  # of some relatives: rows that no token has
+        model.resize_position_embeddings(unused + positions)
         tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
     save_plain(model, tokenizer, folder, source)
 
@@ -74,7 +74,7 @@ def save_plain(model: BertPreTrainedModel, tokenizer: BertTokenizer, folder: Pat
     if find_sentence_folder(origin) is not None:
         width = model.config.hidden_size
         settings = read_sentence_settings(origin, width)
-        length = min(settings.max_length or model.config.max_position_embeddings, model.config.max_position_embeddings)
+        length = min(settings.max_length or model.config.max_input_length, model.config.max_input_length)
         write_sentence_folder(folder, hidden_size=width, pooling=settings.pooling, max_length=length, source=origin)
 
 

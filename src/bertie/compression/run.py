@@ -123,7 +123,7 @@ def _plain_report(source: str, tables: str, command: str | None) -> Report:
         heads=config.num_attention_heads, neurons=config.intermediate_size, points=points, chosen=1, seconds=0.0,
         output="", command=command,
         asked=f"{config.vocab_size:,} tokens of {models[0].config.vocab_size:,}, "
-        f"{config.max_position_embeddings} positions of {models[0].config.max_position_embeddings}",
+        f"{config.max_input_length} positions of {models[0].config.max_input_length}",
     )  # fmt: skip
 
 

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from bertie import json_values
 from bertie.checkpoint.open_checkpoint import open_checkpoint
-from bertie.config import BertConfig
 from bertie.data.documents import read_documents
 from bertie.errors import DataError, InputError
+from bertie.family import config_class
 from bertie.model import BertForMaskedLM, BertModel
 from bertie.model.outputs import ModelOutput
 from bertie.model.pretrained import BertPreTrainedModel
@@ -141,13 +141,13 @@ class PlainTexts(Target):
         fit, judged = (read_texts(train), texts) if train is not None else (texts[::2], texts[1::2])
         if not fit or not judged:
             raise DataError("{data} holds fewer than two texts.", "Half of them fit and half judge.", data=...)
-        length = min(self.model.config.max_position_embeddings, tokenizer.model_max_length, self._most())
+        length = min(self.model.config.max_input_length, tokenizer.model_max_length, self._most())
         self.rows, self.judged = (TokenRows.encode(tokenizer, part, max_length=length) for part in (fit, judged))
         chosen = _spread(len(self.rows), self.rows.lengths().tolist())
         self.fit = list(_limited(self._batches(self.rows.take(chosen))))
 
     def _most(self) -> int:
-        return self.model.config.max_position_embeddings
+        return self.model.config.max_input_length
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -193,7 +193,8 @@ class VectorTarget(PlainTexts):
     def __init__(self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer) -> None:
         checkpoint = open_checkpoint(path, with_companions=True)
         self.folder = checkpoint.folder
-        self.settings = read_sentence_settings(self.folder, BertConfig.from_dict(checkpoint.config).hidden_size)
+        config = config_class(checkpoint.config.get("model_type")).from_dict(checkpoint.config)
+        self.settings = read_sentence_settings(self.folder, config.hidden_size)
         super().__init__(task, path, data, train, tokenizer)
         self._wanted: Tensor | None = None
 

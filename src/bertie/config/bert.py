@@ -100,8 +100,8 @@ class BertConfig:
         model_type = values.pop("model_type", self.model_type)
         if model_type != self.model_type:
             raise ConfigError(
-                f"config.model_type is {model_type!r}: this is not a BERT.",
-                f"{type(self).__name__} reads model_type {self.model_type!r} only.",
+                f"config.model_type is {model_type!r}; {type(self).__name__} reads {self.model_type!r} only.",
+                "AutoConfig.from_pretrained chooses the class of BERT or a relative by model_type.",
             )
         self.__dict__.setdefault("extra", {})
         for name, default in _FIELDS.items():

@@ -104,7 +104,7 @@ def lens(session: Session, top_k: int, row: int, places: Sequence[int] | None) -
     at_once = max(1, _SCORES // session.config.vocab_size)
     words, likely = [], []
     for state in session.states(row)[:, list(chosen)]:
-        found = [model.cls.predictions(some).float().softmax(-1).topk(best_of) for some in state.split(at_once)]
+        found = [model._predictions(some).float().softmax(-1).topk(best_of) for some in state.split(at_once)]
         likely.append(torch.cat([best.values for best in found]).cpu().numpy())
         words.append(tuple(tuple(decode(ids)) for best in found for ids in best.indices.tolist()))
     return Lens(chosen, tuple(names[place] for place in chosen), tuple(words), np.stack(likely))

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from bertie.config import BertConfig
-from bertie.errors import InputError
 from bertie.model.activations import activation
 from bertie.model.bert import BertModel
 from bertie.model.classifiers import TextModel
@@ -33,11 +32,6 @@ class Relative(HeadModel):
     pooled: ClassVar[bool] = False  # whether the head looks at the encoder's pooler
 
     def __init__(self, config: BertConfig) -> None:
-        if not isinstance(config, self.config_class):
-            raise InputError(
-                f"{type(self).__name__} was given a {type(config).__name__}.",
-                f"It takes a {self.config_class.__name__}: the configuration of a {self.config_class.model_type!r}.",
-            )
         BertPreTrainedModel.__init__(self, config)
         self.bert = self.body(config, add_pooling_layer=self.pooled)
         self.num_labels = config.num_labels
@@ -74,8 +68,13 @@ class WordHead(nn.Module):
         if "bias" in self._parameters:
             self.decoder.bias = self.bias
 
+    def transform(self, states: Tensor) -> Tensor:
+        """What BERT has a module of this name for."""
+        transformed: Tensor = self.layer_norm(self.act(self.dense(states)))
+        return transformed
+
     def forward(self, states: Tensor) -> Tensor:
-        scores: Tensor = self.decoder(self.layer_norm(self.act(self.dense(states))))
+        scores: Tensor = self.decoder(self.transform(states))
         return scores
 
 

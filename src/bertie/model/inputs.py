@@ -135,6 +135,11 @@ def check(
         fits_positions(length, past, num_positions)
     if not checks_values(model):
         return
+    if token_type_ids is not None and not config.has_segments and (high := int(token_type_ids.max())) > 1:
+        raise InputError(  # the hub's order of a relative without them has other arguments in this place
+            f"token_type_ids holds {high}, and a {config.model_type!r} model has no segments.",
+            "Name the arguments after attention_mask: by position they are in BERT's order, with token_type_ids third.",
+        )
     for name, ids, table, size in (
         ("input_ids", input_ids, "word_embeddings", "vocab_size"),
         ("token_type_ids", token_type_ids, "token_type_embeddings", "type_vocab_size"),

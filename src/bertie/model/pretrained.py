@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from bertie.arguments import whole_number
 from bertie.config import BertConfig, from_the_start, read_pruned_heads
 from bertie.config.checks import plain_int
+from bertie.config.relatives import RelativeConfig
 from bertie.errors import ConfigError, InputError
 from bertie.model import inputs
 from bertie.model.empty import begin, end, is_building
@@ -43,10 +44,13 @@ class BertPreTrainedModel(PretrainedIO):
 
     def __init__(self, config: BertConfig, *inputs: object, **kwargs: object) -> None:
         super().__init__()
-        if not isinstance(config, BertConfig):
+        # A subclass of the user's may name a configuration of its own and still take BERT's.
+        wanted = self.config_class if issubclass(self.config_class, RelativeConfig) else BertConfig
+        if not isinstance(config, wanted):
+            name = wanted.__name__
             raise InputError(
                 f"{type(self).__name__} was given a configuration of type {type(config).__name__}.",
-                "It takes a bertie.BertConfig: BertConfig.from_dict(config.to_dict()) makes one of another library's.",
+                f"It takes a bertie.{name}: {name}.from_dict(config.to_dict()) makes one of another library's.",
             )
         config.validate()
         begin(self)
@@ -245,7 +249,12 @@ class BertPreTrainedModel(PretrainedIO):
             raise InputError("{how:is} it must be 'interpolate' or 'repeat'.", how=how)
         embeddings = self.base_model.embeddings
         old = embeddings.position_embeddings
-        embeddings.position_embeddings = _embedding(resized_positions(old.weight, num_positions, how=how), like=old)
+        unused = 0 if old.padding_idx is None else old.padding_idx + 1  # rows that no token has, in some relatives
+        if num_positions <= unused:
+            raise InputError(f"{{num_positions:is}} the first {unused} are padding's.", num_positions=num_positions)
+        used = resized_positions(old.weight[unused:], num_positions - unused, how=how)
+        table = torch.cat([old.weight.detach()[:unused], used])
+        embeddings.position_embeddings = _embedding(table, like=old)
         embeddings.make_default_ids()
         for module in self.modules():
             distances = getattr(module, "distance_embedding", None)

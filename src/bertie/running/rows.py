@@ -189,7 +189,7 @@ def split_text_or_pair(
     """Windows of at most `max_length` tokens that share `stride` tokens (half a window at most) with the one before."""
     whole_number("stride", stride, 0)
     first, second = both(item)
-    whole = tokenizer(first, second, return_offsets_mapping=True)[0]
+    whole = tokenizer(first, second, return_offsets_mapping=True, verbose=False)[0]
     layout = Layout.of(whole.sequence_ids)
     sizes = (layout.a_end - layout.a_start, layout.b_end - layout.b_start)
     if second is None:

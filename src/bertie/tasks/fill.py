@@ -147,10 +147,11 @@ class MaskFiller(TextTask[Filled]):
     def plan(self, text: str) -> FillPlan:
         """Read a text and say what it takes, before anything is computed."""
         tokenizer = self.loaded.tokenizer
-        read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        read = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         ids: Ids = tuple(read["input_ids"])
         places = tuple(place for place, token in enumerate(ids) if token == self.mask)
-        spans = tuple(read["offset_mapping"][place] for place in places) if tokenizer.writes_words else ()
+        offsets = read["offset_mapping"] if tokenizer.writes_words else ()
+        spans = tuple(_without_spaces(text, *offsets[place]) for place in places) if offsets else ()
         if not places:
             token = tokenizer.mask_token
             raise InputError(f"The tokenizer finds no {token} in {shortened(text)!r}.", f"Let {token} stand by itself.")
@@ -367,6 +368,12 @@ def _written(text: str, spans: Sequence[tuple[int, int]], words: Sequence[str]) 
         parts += [text[done:start].rstrip(), word[2:]] if joins else [text[done:start], word]
         done = end
     return "".join([*parts, text[done:]])
+
+
+def _without_spaces(text: str, start: int, end: int) -> tuple[int, int]:
+    """The mask alone: that of some tokenizers (MPNet's) takes the space before it along."""
+    found = text[start:end]
+    return end - len(found.lstrip()), start + len(found.rstrip())
 
 
 def _longer(beam: _Beam, ids: Ids, score: float) -> _Beam:

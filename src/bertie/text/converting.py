@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,38 +34,55 @@ _WHOLE, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # kinds of fields
 def converted(folder: Path, kind: Kind, *, add_prefix_space: bool | None) -> str | None:
     """A folder's older files as the text of a `tokenizer.json`; None where it has none of them."""
     if (folder / SENTENCEPIECE).is_file() and kind.first_pieces:
-        pieces = read_sentencepiece(folder / SENTENCEPIECE)
-        with rust_errors(f"{folder / SENTENCEPIECE} cannot be used", _GET_AGAIN):
-            return str(_from_pieces(pieces, kind, prefix=add_prefix_space is not False).to_str())
+        return from_sentencepiece(folder / SENTENCEPIECE, kind, add_prefix_space=add_prefix_space)
     if ((folder / VOCAB).is_file() or (folder / MERGES).is_file()) and kind.special:
-        vocab, merges = _read_bpe(folder)
-        with rust_errors(f"{folder / VOCAB} and {MERGES} cannot be used", _GET_AGAIN):
-            return str(_from_merges(vocab, merges, kind, prefix=bool(add_prefix_space)).to_str())
+        for name, other in ((VOCAB, MERGES), (MERGES, VOCAB)):
+            if not (folder / name).is_file():
+                raise CheckpointNotFound(
+                    f"{folder} holds {other} without {name}.",
+                    f"Byte-level BPE needs both: fetch {name}, or tokenizer.json, which holds the two.",
+                )
+        return from_merges(folder / VOCAB, folder / MERGES, kind, add_prefix_space=add_prefix_space)
     return None
 
 
-def _read_bpe(folder: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    for name, other in ((VOCAB, MERGES), (MERGES, VOCAB)):
-        if not (folder / name).is_file():
-            raise CheckpointNotFound(
-                f"{folder} holds {other} without {name}.",
-                f"Byte-level BPE needs both: fetch {name}, or tokenizer.json, which holds the two.",
-            )
+def from_sentencepiece(path: Path, kind: Kind, *, add_prefix_space: bool | None) -> str:
+    """A `sentencepiece.bpe.model` as the text of a `tokenizer.json`."""
+    pieces = read_sentencepiece(path)
+    with rust_errors(f"{path} cannot be used", _GET_AGAIN):
+        return str(_from_pieces(pieces, kind, prefix=add_prefix_space is not False).to_str())
+
+
+def from_merges(vocab_file: Path, merges_file: Path, kind: Kind, *, add_prefix_space: bool | None) -> str:
+    """A `vocab.json` and a `merges.txt` as the text of a `tokenizer.json`."""
+    vocab, merges = _read_bpe(vocab_file, merges_file)
+    with rust_errors(f"{vocab_file} and {merges_file.name} cannot be used", _GET_AGAIN):
+        return str(_from_merges(vocab, merges, kind, prefix=bool(add_prefix_space)).to_str())
+
+
+def _read_bpe(vocab_file: Path, merges_file: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
     try:
-        vocab = json.loads(read_text(folder / VOCAB))
+        vocab = json.loads(read_text(vocab_file))
         if not isinstance(vocab, dict) or not all(type(index) is int and index >= 0 for index in vocab.values()):
             raise ValueError("it should hold an object of pieces and their ids")
     except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{folder / VOCAB} is no vocabulary: {error!s:.200}", _GET_AGAIN) from None
+        raise TokenizerError(f"{vocab_file} is no vocabulary: {error!s:.200}", _GET_AGAIN) from None
     merges = []
-    for number, line in enumerate(read_text(folder / MERGES).split("\n"), start=1):
+    for number, line in enumerate(read_text(merges_file).split("\n"), start=1):
         if not line or line.startswith("#version"):
             continue
         pair = line.split(" ")
         if len(pair) != 2:
-            raise TokenizerError(f"{folder / MERGES}, line {number}: {line!r:.80} is not two pieces.", _GET_AGAIN)
+            raise TokenizerError(f"{merges_file}, line {number}: {line!r:.80} is not two pieces.", _GET_AGAIN)
         merges.append((pair[0], pair[1]))
     return vocab, merges
+
+
+def format_merges(vocab: Mapping[str, int], merges: Iterable[Sequence[str]]) -> dict[str, str]:
+    """The two files of a byte-level tokenizer, as the Rust library writes them."""
+    ordered = dict(sorted(vocab.items(), key=lambda entry: entry[1]))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+    return {VOCAB: json.dumps(ordered, ensure_ascii=False), MERGES: "\n".join(lines) + "\n"}
 
 
 def _from_merges(vocab: dict[str, int], merges: list[tuple[str, str]], kind: Kind, *, prefix: bool) -> Tokenizer:

@@ -21,7 +21,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -30,8 +30,8 @@ from tokenizers import AddedToken
 from bertie.config.relatives import first_position
 from bertie.errors import CheckpointNotFound, TokenizerError
 from bertie.json_values import items, members, parsed, text, texts, whole
-from bertie.text.converting import converted
-from bertie.text.kinds import KINDS, kind_name
+from bertie.text.converting import converted, from_sentencepiece
+from bertie.text.kinds import KINDS, kind_by_files, kind_name
 from bertie.text.rust import rust_errors
 from bertie.text.settings import ADDITIONAL, SPECIAL_ROLES, ChatTemplate, Settings
 from bertie.text.wordpiece.vocabulary import read_text
@@ -55,20 +55,33 @@ class TokenizerFiles:
     kind: str = "BertTokenizer"  # the hub's class
 
 
-def read_tokenizer_files(path: str | Path) -> TokenizerFiles:
-    """Read a folder, or a single `tokenizer.json` or vocabulary file."""
+def read_tokenizer_files(path: str | Path, wanted: str | None = None) -> TokenizerFiles:
+    """Read a folder, or a single `tokenizer.json` or vocabulary file.
+
+    `wanted` is the kind that the caller's class is for (`RobertaTokenizer`); a folder of another is refused.
+    """
     path = Path(path)
     if path.is_file():
+        settings = cast(Settings, kind_settings(wanted or "BertTokenizer"))
+        files = TokenizerFiles(str(path), path.parent.name, settings=settings, kind=wanted or "BertTokenizer")
         if path.suffix == ".json":
-            return TokenizerFiles(source=str(path), name=path.parent.name, tokenizer_json=read_text(path))
-        return TokenizerFiles(source=str(path), name=path.parent.name, vocab_file=path)
+            return replace(files, tokenizer_json=read_text(path))
+        if KINDS[files.kind].first_pieces:
+            return replace(files, tokenizer_json=from_sentencepiece(path, KINDS[files.kind], add_prefix_space=None))
+        return replace(files, vocab_file=path)
     if not path.is_dir():
         raise CheckpointNotFound(f"There is no tokenizer at {path}.", "Check the path; it may be a folder or a file.")
 
     json_file, vocab_file = path / "tokenizer.json", path / "vocab.txt"
     config = read_json(path / "tokenizer_config.json")
     model_type = read_json(path / "config.json").get("model_type")
-    kind = kind_name(config.get("tokenizer_class"), model_type, os.listdir(path))
+    named = kind_name(config.get("tokenizer_class"), model_type)
+    kind = wanted or named or kind_by_files(os.listdir(path))
+    if named is not None and not KINDS[kind].reads(KINDS[named]):
+        raise TokenizerError(
+            f"{path} holds a {named}, not a {kind}.",
+            f"Load it with bertie.{named}.from_pretrained(…), or with bertie.AutoTokenizer, which reads every kind.",
+        )
     text = read_text(json_file) if json_file.is_file() else None
     if text is None and not vocab_file.is_file():
         prefix = config.get("add_prefix_space")
@@ -76,8 +89,8 @@ def read_tokenizer_files(path: str | Path) -> TokenizerFiles:
     if text is None and not vocab_file.is_file():
         listing = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) or "nothing"
         raise CheckpointNotFound(
-            f"{path} holds neither tokenizer.json nor vocab.txt (it holds {listing}).",
-            "Copy the checkpoint's vocab.txt or tokenizer.json into the folder.",
+            f"{path} holds neither tokenizer.json nor {KINDS[kind].files} (it holds {listing}).",
+            f"Copy the checkpoint's {KINDS[kind].files} or tokenizer.json into the folder.",
         )
     return TokenizerFiles(
         source=str(path),
@@ -129,7 +142,8 @@ _FIELDS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
 }
 
 
-def _settings(folder: Path, config: dict[str, Json], kind: str) -> Settings:
+def kind_settings(kind: str) -> dict[str, object]:
+    """What goes without saying for a kind of tokenizer; none for BERT's."""
     settings: dict[str, object] = {**KINDS[kind].special}
     if (inputs := KINDS[kind].inputs) is not None:
         settings["model_input_names"] = list(inputs)
@@ -137,6 +151,11 @@ def _settings(folder: Path, config: dict[str, Json], kind: str) -> Settings:
         settings["clean_up_tokenization_spaces"] = clean_up
     if kind != "BertTokenizer":
         settings["tokenizer_class"] = kind
+    return settings
+
+
+def _settings(folder: Path, config: dict[str, Json], kind: str) -> Settings:
+    settings = kind_settings(kind)
     where, older = folder / "tokenizer_config.json", folder / "special_tokens_map.json"
     for key, (fits, wanted) in _FIELDS.items():
         if (value := config.get(key)) is not None:

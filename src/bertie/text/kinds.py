@@ -28,6 +28,11 @@ class Kind:
     # SentencePiece: pieces that stand before the file's own, and how many of the file's they replace
     first_pieces: tuple[tuple[str, float], ...] = ()
     replaced: int = 0
+    files: str = "vocab.txt"  # where there is no tokenizer.json
+
+    def reads(self, other: Kind) -> bool:
+        """Whether it can stand in for another kind: the same special tokens, over the same files."""
+        return (self.special, self.first_pieces, self.files) == (other.special, other.first_pieces, other.files)
 
 
 _PIECES = (("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0))
@@ -37,9 +42,9 @@ KINDS: Mapping[str, Kind] = {
     "BertTokenizer": _BERT,
     "ElectraTokenizer": _BERT,
     "DistilBertTokenizer": Kind(inputs=_PLAIN),
-    "RobertaTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True),
-    "XLMRobertaTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True, first_pieces=_PIECES, replaced=3),
-    "CamembertTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True, first_pieces=_FRENCH, replaced=1),
+    "RobertaTokenizer": Kind(_BYTES, _PLAIN, False, two_separators=True, files="vocab.json with merges.txt"),
+    "XLMRobertaTokenizer": Kind(_BYTES, _PLAIN, False, True, _PIECES, replaced=3, files="sentencepiece.bpe.model"),
+    "CamembertTokenizer": Kind(_BYTES, _PLAIN, False, True, _FRENCH, replaced=1, files="sentencepiece.bpe.model"),
     "MPNetTokenizer": Kind(_BYTES | {"unk_token": "[UNK]"}, _PLAIN, True, two_separators=True),
 }
 _OF_MODELS = {
@@ -52,11 +57,14 @@ _OF_MODELS = {
 _BY_FILES = (("sentencepiece.bpe.model", "XLMRobertaTokenizer"), ("merges.txt", "RobertaTokenizer"))
 
 
-def kind_name(tokenizer_class: object, model_type: object, files: Collection[str]) -> str:
-    """The class that a folder names for its tokenizer or, by its model's type and its files, leaves to be known."""
+def kind_name(tokenizer_class: object, model_type: object) -> str | None:
+    """The class that a folder names for its tokenizer, or the one that goes with its model."""
     named = str(tokenizer_class or "").removesuffix("Fast")
-    if named in KINDS:
-        return named
-    if str(model_type) in _OF_MODELS or "tokenizer.json" in files or "vocab.txt" in files:
-        return _OF_MODELS.get(str(model_type), "BertTokenizer")
+    return named if named in KINDS else _OF_MODELS.get(str(model_type))
+
+
+def kind_by_files(files: Collection[str]) -> str:
+    """The class for a folder that names neither a tokenizer nor a model that has one of its own."""
+    if "tokenizer.json" in files or "vocab.txt" in files:
+        return "BertTokenizer"
     return next((kind for file, kind in _BY_FILES if file in files), "BertTokenizer")

@@ -130,6 +130,7 @@ class TokenTable:
     truncation_side: Side = cast(Side, SideSetting("right"))
     model_input_names: list[str] = MODEL_INPUT_NAMES
     chat_template: ChatTemplate | None = None
+    kind: ClassVar[str | None] = None  # the only kind of files that the class reads (kinds.py); None reads all
     is_fast = True  # which of transformers 4's two classes this answers as (hub/names.py); all are equally fast
 
     def __init__(self, parts: TokenizerParts, name: str = "") -> None:
@@ -147,7 +148,7 @@ class TokenTable:
         self.clean_up_tokenization_spaces = settings.get("clean_up_tokenization_spaces")
         self.split_special_tokens = bool(settings.get("split_special_tokens"))
         self.model_input_names = list(settings.get("model_input_names") or type(self).model_input_names)
-        self.tokenizer_class = settings.get("tokenizer_class") or "BertTokenizer"
+        self.tokenizer_class = settings.get("tokenizer_class") or self.kind or "BertTokenizer"
         self.pad_token_type_id = 0
         self.verbose = True
         self.other_settings: dict[str, object] = {}  # names that mean nothing here; on the hub they are kept likewise

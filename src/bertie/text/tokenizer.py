@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self, TypedDict, Unpack, cast
 
 from tokenizers import AddedToken, Tokenizer
-from tokenizers.models import WordPiece
+from tokenizers.models import BPE, WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from bertie.errors import CheckpointNotFound, TokenizerError, TokenizerTypeError
@@ -31,6 +31,7 @@ from bertie.text.building import (
     parts_from_rust,
     parts_from_vocabulary,
 )
+from bertie.text.converting import format_merges
 from bertie.text.files import (
     TEMPLATES_FOLDER,
     describe_added_token,
@@ -185,9 +186,9 @@ class BertTokenizer(HubInterface):
         if not os.path.exists(local):  # Path.exists raises for a name longer than a path can be
             find = resolver or partial(_resolve_name, subfolder=subfolder, fetching=fetching)
             local = Path(find(str(pretrained_model_name_or_path)))
-        files = read_tokenizer_files(local)
+        files = read_tokenizer_files(local, cls.kind)
         if tokenizer_file is not None or vocab_file is not None:
-            named = read_tokenizer_files(Path(tokenizer_file or vocab_file or ""))
+            named = read_tokenizer_files(Path(tokenizer_file or vocab_file or ""), cls.kind)
             files = replace(files, tokenizer_json=named.tokenizer_json, vocab_file=named.vocab_file)
         parts = parts_from_files(files, given, check_case=check_case)
         tokenizer = cls.__new__(cls)
@@ -273,7 +274,8 @@ class BertTokenizer(HubInterface):
     ) -> tuple[str, ...]:
         """Write tokenizer.json, vocab.txt, tokenizer_config.json and special_tokens_map.json, as the hub reads them.
 
-        `legacy_format=True` leaves out tokenizer.json, `False` vocab.txt. Chat templates get files of their own, or
+        A byte-level tokenizer has vocab.json and merges.txt in the place of vocab.txt, SentencePiece nothing.
+        `legacy_format=True` leaves out tokenizer.json, `False` those. Chat templates get files of their own, or
         with `save_jinja_files=False` a place in tokenizer_config.json. Returns the paths written, as the hub's
         class lists them: a slow one's list is without tokenizer.json.
         """
@@ -297,8 +299,8 @@ class BertTokenizer(HubInterface):
             "special_tokens_map.json": format_json(self.special_tokens_map),
             **template,
         }
-        if legacy_format is not False and isinstance(self._backend.model, WordPiece):
-            contents["vocab.txt"] = format_vocabulary(self._backend.get_vocab(with_added_tokens=False))
+        if legacy_format is not False and (legacy_format or self._has_older_files):
+            contents |= self._vocabulary_files()
             beyond = {token.content: index for index, token in added.items() if index >= self.vocab_size}
             if beyond:
                 contents["added_tokens.json"] = format_json(beyond)
@@ -312,9 +314,26 @@ class BertTokenizer(HubInterface):
         return tuple(path for path in written if self.is_fast or not path.endswith("tokenizer.json"))
 
     def save_vocabulary(self, save_directory: str | Path, filename_prefix: str | None = None) -> tuple[str, ...]:
-        """Write vocab.txt alone, without the added tokens; the path written."""
-        vocab = format_vocabulary(self._backend.get_vocab(with_added_tokens=False))
-        return write_files(save_directory, {"vocab.txt": vocab}, filename_prefix)
+        """Write vocab.txt alone (of a byte-level tokenizer vocab.json and merges.txt), without the added tokens; the
+        paths written."""
+        return write_files(save_directory, self._vocabulary_files(), filename_prefix)
+
+    @property
+    def _has_older_files(self) -> bool:
+        """Whether it can be written without tokenizer.json."""
+        byte_level = isinstance(self._backend.model, BPE) and self.word_start == "Ġ"
+        return byte_level or isinstance(self._backend.model, WordPiece)
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        if not self._has_older_files:
+            raise TokenizerError(
+                f"A {type(self._backend.model).__name__} tokenizer is written as tokenizer.json only.",
+                "Call save_pretrained without legacy_format.",
+            )
+        vocab = self._backend.get_vocab(with_added_tokens=False)
+        if isinstance(self._backend.model, WordPiece):
+            return {"vocab.txt": format_vocabulary(vocab)}
+        return format_merges(vocab, json.loads(self._backend.to_str())["model"]["merges"])
 
 
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")

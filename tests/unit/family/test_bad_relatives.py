@@ -45,9 +45,22 @@ def test_a_class_of_another_relative_is_refused(roberta: Path) -> None:
     refused(bertie.DistilBertForMaskedLM.from_pretrained, roberta, "'roberta' model", "not a 'distilbert' one", remedy)
     refused(bertie.BertModel.from_pretrained, roberta, "'roberta' model", "not a 'bert' one", remedy)
     with pytest.raises(
-        BertieError, match=r"RobertaForMaskedLM was given a DistilBertConfig\.\nIt takes a RobertaConfig"
+        BertieError, match=r"RobertaForMaskedLM .* of type DistilBertConfig\.\nIt takes a bertie\.RobertaConfig"
     ):
         bertie.RobertaForMaskedLM(bertie.DistilBertConfig())
+    with pytest.raises(BertieError, match=r"MPNetModel .* of type BertConfig\.\nIt takes a bertie\.MPNetConfig"):
+        bertie.MPNetModel(bertie.BertConfig())
+    with pytest.raises(BertieError, match=r"model_type is 'roberta'; ElectraConfig reads 'electra' only\.\nAutoConfig"):
+        bertie.ElectraConfig.from_pretrained(roberta)
+
+
+def test_a_relatives_configuration_without_its_type_is_refused(roberta: Path) -> None:
+    """It would be loaded as a BERT, whose positions begin elsewhere."""
+    values = json.loads((roberta / "config.json").read_text())
+    del values["model_type"]
+    (roberta / "config.json").write_text(json.dumps(values))
+    for call in (bertie.load, bertie.BertModel.from_pretrained, bertie.AutoModel.from_pretrained):
+        refused(call, roberta, "no model_type", "RobertaForMaskedLM", 'Add "model_type": "roberta"')
 
 
 def test_a_head_that_the_checkpoint_lacks_is_said(roberta: Path) -> None:
@@ -83,6 +96,9 @@ def test_configurations_that_cannot_be_are_refused(kind: str, values: dict[str, 
 def test_half_a_tokenizer_says_which_file_is_missing(roberta: Path, name: str) -> None:
     (roberta / name).unlink()
     refused(bertie.BertTokenizer.from_pretrained, roberta, f"without {name}", "tokenizer.json")
+    for one in ("vocab.json", "merges.txt"):
+        (roberta / one).unlink(missing_ok=True)
+    refused(bertie.BertTokenizer.from_pretrained, roberta, "neither tokenizer.json nor vocab.json with merges.txt")
 
 
 def test_damaged_tokenizer_files_are_refused_by_name(roberta: Path) -> None:

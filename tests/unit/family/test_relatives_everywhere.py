@@ -68,6 +68,11 @@ def test_tasks_answer_what_the_model_says(relative: str, place: Path) -> None:
     at = tokenizer(text)["input_ids"].index(tokenizer.mask_token_id)
     best = int(logits[at].argmax())
     assert found.candidates[0].token == tokenizer.decode([best]).strip()
+    if tokenizer.writes_words:  # the space before a mask stays, also where the mask's token takes it along
+        said = bertie.fill(text, model=path, targets=["dog"])
+        assert said.text == "Paris is the dog of France."
+        two = bertie.fill(f"{tokenizer.mask_token} and {tokenizer.mask_token}", model=path, targets=["dog"])
+        assert two.text == "dog and dog"
 
 
 @pytest.mark.parametrize("relative", RELATIVES)
@@ -119,6 +124,22 @@ def test_the_engine_answers_as_the_reference(relative: str, place: Path) -> None
             int8(**batch).last_hidden_state[keep], wanted.last_hidden_state[keep]
         )
         assert near.mean() > 0.99
+
+
+@pytest.mark.parametrize("relative", RELATIVES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.skipif(load_library() is None, reason="the C++ kernels are not built")
+def test_the_engine_takes_what_pruning_leaves(relative: str, dtype: str, place: Path) -> None:
+    path = folder(place, f"{relative}ForSequenceClassification", num_labels=3)
+    tokenizer, model = bertie.BertTokenizer.from_pretrained(path), bertie.load(path).eval()
+    model.prune_heads({0: [0, 2], 1: [1]})
+    batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    fitted = {"calibration": TEXTS, "tokenizer": tokenizer} if dtype == "int8" else {}
+    fast = bertie.compile(model, dtype=dtype, **fitted)
+    assert f"C++ {dtype}" in fast.base_model.runner.describe()
+    with torch.no_grad():
+        wanted, found = (one(**batch).logits.float() for one in (model, fast))
+    assert torch.allclose(found, wanted, atol={"float32": 1e-4, "bfloat16": 0.1, "int8": 0.3}[dtype])
 
 
 @pytest.mark.parametrize("relative", RELATIVES)

@@ -83,6 +83,16 @@ STEPS: Mapping[str, StepText] = {
         BertEmbeddings.forward,
         ("self.LayerNorm(",),
     ),
+    "project": StepText(
+        "To the width of the layers",
+        "变到各层的宽度",
+        "This model's embeddings are narrower than its layers. A learned matrix makes them as wide as the first layer "
+        "wants them.",
+        "这个模型的嵌入比各层窄，要用一个学到的矩阵变到第一层需要的宽度。",
+        "x₀ ← W x₀ + b",
+        BertEmbeddings.forward,
+        ("self.project(",),
+    ),
     "query": StepText(
         "Query: what is looked for",
         "查询（query）：在找什么",

@@ -83,7 +83,11 @@ def _embeddings(session: Session, row: int, place: int) -> Iterator[Seen]:
         first = 0 if padding is None else padding + 1
         total = total + table(torch.tensor(first + place, device=device))
         yield Seen("position", -1, total, f"[{width}]", "embeddings.position_embeddings", _size(table))
-    yield Seen("embedding_norm", -1, part.LayerNorm(total), f"[{width}]", "embeddings.LayerNorm", _size(part.LayerNorm))
+    total = part.LayerNorm(total)
+    yield Seen("embedding_norm", -1, total, f"[{width}]", "embeddings.LayerNorm", _size(part.LayerNorm))
+    if part.project is not None:
+        total = part.project(total)
+        yield Seen("project", -1, total, f"[{len(total)}]", "embeddings.project", _size(part.project))
 
 
 def _layers(session: Session, row: int, place: int) -> Iterator[Seen]:
@@ -137,14 +141,15 @@ def _head(session: Session, row: int, place: int) -> Iterator[Seen]:
     model, last, after = session.model, session.states(row)[-1], session.num_layers
     match model:
         case BertForMaskedLM():
-            head = model.cls.predictions
+            head = model._predictions
+            name = next(name for name, part in model.named_modules() if part is head)
             vector = head.transform(last[place])
-            size = _size(head.transform)
-            yield Seen("transform", after, vector, f"[{len(vector)}]", "cls.predictions.transform", size)
+            size = _size(head) - _size(head.decoder)
+            yield Seen("transform", after, vector, f"[{len(vector)}]", f"{name}.transform", size)
             logits = head.decoder(vector)
             size = _size(head.decoder)
             words = _best(logits, lambda index: session.tokenizer.convert_ids_to_tokens(index))
-            yield Seen("vocabulary", after, None, f"[{len(logits)}]", "cls.predictions.decoder", size, words)
+            yield Seen("vocabulary", after, None, f"[{len(logits)}]", f"{name}.decoder", size, words)
         case BertForTokenClassification():
             yield _judged("tag", after, model.classifier, last[place], session, "classifier")
         case BertForQuestionAnswering():
