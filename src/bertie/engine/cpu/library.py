@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from bertie.library import Signatures, open_library
 
-VERSION = 9  # of csrc/interface.cpp
+VERSION = 10  # of csrc/interface.cpp
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 _SIGNATURES: Signatures = {
@@ -17,7 +17,7 @@ _SIGNATURES: Signatures = {
     "bertie_model_new": (_POINTER, [_INT, _INT, _INT, _INT, _FLOAT, _FLOAT, _INT, *[_POINTER] * 5]),
     "bertie_model_free": (None, [_POINTER]),
     "bertie_rows": (None, [_POINTER, *[ctypes.c_int64] * 3]),
-    "bertie_layer": (_INT, [_POINTER, _INT, _INT, *[_POINTER] * 4]),
+    "bertie_layer": (_INT, [_POINTER, _INT, _INT, *[_POINTER] * 5]),
     "bertie_projection": (_INT, [_POINTER, *[_INT] * 3, *[_POINTER] * 4, _INT]),
     "bertie_bias": (_INT, [_POINTER, _INT, _INT, _POINTER]),
     "bertie_linear": (_INT, [_POINTER, *[_INT] * 5, *[_POINTER] * 3, _INT]),

@@ -133,8 +133,6 @@ class CpuRunner(Runner):
             raise Refused(
                 f"The CPU engine has no embeddings wider ({config.embedding_width}) than the layers.", AS_IT_IS
             )
-        if model.encoder.relative_attention_bias is not None and config.pruned_heads:
-            raise Refused("The CPU engine has no pruned heads with a position bias that all layers share.", AS_IT_IS)
         norms = {"embeddings": model.embeddings.LayerNorm}
         for number, layer in enumerate(model.encoder.layer):
             norms[f"encoder.layer.{number}.attention.output"] = layer.attention.output.LayerNorm
@@ -194,8 +192,8 @@ class CpuRunner(Runner):
     def _add_layer(self, number: int, layer: BertLayer, head: int) -> None:
         norms = [layer.attention.output.LayerNorm, layer.output.LayerNorm]
         arrays = [_plain(t) for norm in norms for t in (norm.weight, norm.bias)]
-        heads = len(layer.attention.self.heads)
-        _check(self._library.bertie_layer(self._handle, number, heads, *map(address, arrays)))
+        heads = torch.tensor(layer.attention.self.heads, dtype=torch.int32)
+        _check(self._library.bertie_layer(self._handle, number, len(heads), address(heads), *map(address, arrays)))
         for part, weight, bias in layer_weights(layer, head):
             self._set(number, part, weight, bias, self.smoothing.get((number, part)), head)
 

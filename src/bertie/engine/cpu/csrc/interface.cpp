@@ -38,7 +38,7 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 9; }
+API int bertie_version() { return 10; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 // The instructions that multiply bfloat16; null where float32's do it, over rounded numbers.
 API const char *bertie_bfloat16() { return best_kernels()->bfloat16; }
@@ -78,13 +78,14 @@ API void bertie_rows(void *handle, int64_t words, int64_t positions, int64_t typ
     model->num_types = types;
 }
 
-// Weights of one layer: heads, and the two LayerNorms ([width] each).
-API int bertie_layer(void *handle, int number, int heads, const float *weight1, const float *bias1,
-                     const float *weight2, const float *bias2) {
+// One layer: its heads with their numbers before others were pruned, and the two LayerNorms ([width] each).
+API int bertie_layer(void *handle, int number, int heads, const int *numbers, const float *weight1,
+                     const float *bias1, const float *weight2, const float *bias2) {
     try {
         Model *model = static_cast<Model *>(handle);
         Layer &layer = model->layers[number];
         layer.heads = heads;
+        layer.numbers.assign(numbers, numbers + heads);
         layer.norm_weight[0] = copied(weight1, model->width, model->padded);
         layer.norm_bias[0] = copied(bias1, model->width, model->padded);
         layer.norm_weight[1] = copied(weight2, model->width, model->padded);
@@ -115,7 +116,7 @@ API int bertie_projection(void *handle, int width, int K, int N, const float *we
 }
 
 // An attention bias that all layers share, by key − query from 1 − longest on: table [heads, 2 · longest − 1], divided
-// by the scale of scores. Before the first forward; every layer then has these heads.
+// by the scale of scores. Before the first forward.
 API int bertie_bias(void *handle, int heads, int longest, const float *table) {
     try {
         Model *model = static_cast<Model *>(handle);

@@ -65,6 +65,7 @@ enum { QKV = 0, OUT = 1, UP = 2, DOWN = 3 };
 
 struct Layer {
     int heads = 0;
+    std::vector<int> numbers;  // of the heads, before others were pruned: their rows of the shared bias
     OwnedLinear linear[4];
     Array<float> norm_weight[2], norm_bias[2];  // after attention, after feed-forward
 };

@@ -114,7 +114,7 @@ struct Walk {
             const long row = batch.ends[text] - chunk.first_token, column = (long)head * model.head_width;
             const long place = row * context.ld + column;
             const float *bias =
-                model.longest ? model.bias.get() + head * model.bias_stride + model.longest - 1 : nullptr;
+                model.longest ? model.bias.get() + layer.numbers[head] * model.bias_stride + model.longest - 1 : nullptr;
             if (half) {
                 const uint16_t *q = reinterpret_cast<const uint16_t *>(space.qkv.get()) + row * ld + column;
                 uint16_t *halves = static_cast<uint16_t *>(context.data);
