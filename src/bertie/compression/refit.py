@@ -10,6 +10,7 @@ for each head and neuron; the whole matrix costs the same at run time and loses 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from bertie.compression.importance import BLOCKS, DAMPING, Moments, on_fastest_device, projection
 from bertie.model import BertLayer, BertModel, inputs
 from bertie.model.pretrained import BertPreTrainedModel
-from bertie.ops.attention import AttentionPlan
+from bertie.ops.attention import AttentionPlan, with_shared_bias
 from bertie.training.contract import Batch
 
 _ALIKE = 0.1  # of its weight each token counts in any case
@@ -66,13 +67,17 @@ def _begin(model: BertModel, batch: Batch) -> tuple[Tensor, AttentionPlan]:
     ids = batch.tensors["input_ids"]
     packing = inputs.read_packing(ids, None, batch.tensors["cu_seqlens"])
     assert packing is not None  # tasks pack their batches
-    states = model.embeddings(ids, batch.tensors["token_type_ids"], packing.position_ids)
-    return states, inputs.self_plan(model, states, None, packing, 0)
+    places = inputs.positions(model.embeddings, ids, packing.max_length, packing=packing)
+    states = model.embeddings(ids, batch.tensors["token_type_ids"], places)
+    plan = inputs.self_plan(model, states, None, packing, 0)
+    return states, with_shared_bias(plan, model.encoder.relative_attention_bias, states)
 
 
 def _units(layer: BertLayer, block: str, x: Tensor, plan: AttentionPlan) -> Tensor:
     if block == "attention":
-        context: Tensor = layer.attention.self(x, plan)[0]
+        inside = layer.attention.self
+        shared = plan.shared and plan.shared.of_heads(inside.heads)
+        context: Tensor = inside(x, replace(plan, shared=shared))[0]
         return context
     wide: Tensor = layer.intermediate(x)
     return wide
