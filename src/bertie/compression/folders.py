@@ -94,6 +94,6 @@ def save_plain(model: BertPreTrainedModel, tokenizer: BertTokenizer, folder: Pat
         write_sentence_folder(folder, hidden_size=width, pooling=settings.pooling, max_length=length, source=origin)
 
 
-def copy_folder(tables: Path, place: Path, *, whole: bool) -> None:
-    model, tokenizer = load_whole(str(tables)), BertTokenizer.from_pretrained(tables)
-    save_plain(dense(model) if whole else model, tokenizer, place, str(tables))
+def copy_folder(tables: str, place: Path, *, whole: bool) -> None:
+    model, tokenizer = load_whole(tables), BertTokenizer.from_pretrained(tables)
+    save_plain(dense(model) if whole else model, tokenizer, place, tables)

@@ -22,6 +22,7 @@ from bertie.checkpoint.inspect import summarise
 from bertie.compression.cost import ENGINES
 from bertie.compression.folders import copy_folder, load_whole, save, stored_dtype, trim_tables
 from bertie.compression.layers import Sizes
+from bertie.compression.layers import dense as plain_sizes
 from bertie.compression.learning import Lesson, distilled
 from bertie.compression.report import Point, Report, write_report
 from bertie.compression.targets import TaskTarget, open_target
@@ -69,14 +70,13 @@ def compress(
     (share of the score). `data` is what the task is judged by: labelled rows for the tasks of `finetune`, plain texts
     for "embed" and "fill". With `train` the choices look at that instead of at half of `data`, and the smaller model
     learns from the original for this many `epochs` (1 by default, 0 for none). `vocab_from` (texts) takes out the
-    tokens that these never use, `positions` those beyond this many; both also without a target. `dense` writes plain
-    sizes with zeros. `frontier` writes every model that was tried, in folders of `output`: 1.5x, 2x, or with a `size`
-    size-0.6. Weights are stored as the model's are: float16 stays float16.
-    `options` are the task's own (`TaskOptions`), `say` is called with lines of progress, and `command` is shown in the
-    report as what was run.
+    tokens that these never use, `positions` those beyond this many. `dense` writes plain sizes with zeros. These three
+    also without a target. `frontier` writes every model that was tried, in folders of `output`: 1.5x, 2x, or with a
+    `size` size-0.6. Weights are stored as the model's are: float16 stays float16. `options` are the task's own
+    (`TaskOptions`), `say` is called with lines of progress, and `command` is shown in the report as what was run.
     """
     started = time.monotonic()
-    asked = _check(task, data, speedup, size, keep, on, train, epochs, vocab_from, positions, frontier)
+    asked = _check(task, data, speedup, size, keep, on, train, epochs, vocab_from, positions, dense, frontier)
     _check_output(output)
     tell = say or (lambda line: None)
     source = os.fspath(model)
@@ -87,8 +87,8 @@ def compress(
             tables = os.path.join(scratch, "tables")
             trimmed = trim_tables(source, Path(tables), vocab_from, positions, options, tell)
         if not asked:
-            report = _plain_report(source, tables, os.fspath(output), weights, command)
-            page = _write(Path(output), lambda place: copy_folder(Path(tables), place, whole=dense), report)
+            report = _plain_report(source, tables, os.fspath(output), weights, dense, command)
+            page = _write(Path(output), lambda place: copy_folder(tables, place, whole=dense), report)
             return Result(Path(output), report.points[-1], report.points, page, time.monotonic() - started)
         assert task is not None  # _check
         tokenizer = BertTokenizer.from_pretrained(tables)
@@ -123,8 +123,9 @@ def compress(
     return Result(Path(output), chosen.point, tuple(points), page, time.monotonic() - started)
 
 
-def _plain_report(source: str, tables: str, output: str, weights: int, command: str | None) -> Report:
-    models = [load_whole(path) for path in (source, tables)]
+def _plain_report(source: str, tables: str, output: str, weights: int, whole: bool, command: str | None) -> Report:
+    given, trimmed = (load_whole(path) for path in (source, tables))
+    models = [given, plain_sizes(trimmed) if whole else trimmed]
     points = tuple(Point(1.0, 1.0, 1.0, model.num_parameters(), Sizes.of(model)) for model in models)
     before, after = (model.config for model in models)
     return Report(
@@ -132,7 +133,7 @@ def _plain_report(source: str, tables: str, output: str, weights: int, command: 
         heads=after.num_attention_heads, neurons=after.intermediate_size, points=points, chosen=1, seconds=0.0,
         output=output, folder="", weights=weights, dense=False, command=command,
         asked=f"{after.vocab_size:,} of {before.vocab_size:,} tokens and {after.max_input_length:,} of "
-        f"{before.max_input_length:,} positions",
+        f"{before.max_input_length:,} positions" + (", in plain sizes with zeros for what was cut" if whole else ""),
     )  # fmt: skip
 
 
@@ -148,7 +149,8 @@ def _write(output: Path, fill: Callable[[Path], None], report: Report) -> str:
 
 def _check(
     task: str | None, data: object | None, faster: float | None, size: float | None, kept: float | None, on: str,
-    train: object | None, epochs: float | None, vocab_from: object | None, positions: int | None, frontier: bool,
+    train: object | None, epochs: float | None, vocab_from: object | None, positions: int | None, whole: bool,
+    frontier: bool,
 ) -> str:  # fmt: skip
     """What is asked for in words; empty where only tables are trimmed."""
     one_of("on", on, ENGINES)
@@ -170,11 +172,11 @@ def _check(
     if positions is not None:
         whole_number("positions", positions, least=4)
     if not given:
-        if vocab_from is None and positions is None:
+        if vocab_from is None and positions is None and not whole:
             raise InputError(
                 "Nothing was asked for.",
-                "Give a target: {speedup}, {size} or {keep}; or {vocab_from}, {positions}.",
-                speedup=2, size=0.5, keep=0.99, vocab_from=..., positions=...,
+                "Give a target: {speedup}, {size} or {keep}; or {vocab_from}, {positions}, {dense}.",
+                speedup=2, size=0.5, keep=0.99, vocab_from=..., positions=..., dense=True,
             )  # fmt: skip
         for name, value in (("train", train), ("frontier", frontier or None)):
             if value is not None:

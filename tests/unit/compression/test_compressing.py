@@ -209,6 +209,19 @@ def test_a_frontier_of_sizes_has_folders_named_by_them(
     assert f"bertie serve -m {result.output / 'size-0.8'}" in result.report
 
 
+def test_a_compressed_model_is_made_dense_later(arguments: dict[str, Any], tmp_path: Path) -> None:
+    small = bertie.compress(**arguments, speedup=2)
+    plain = bertie.compress(small.output, dense=True, output=tmp_path / "plain")
+    found, wanted = bertie.load(plain.output), bertie.load(arguments["model"])
+    assert Sizes.of(found) == Sizes.of(wanted)
+    assert found.num_parameters() == plain.point.parameters == wanted.num_parameters()
+    ids = torch.tensor([tokenizer()("the dog and the fox")["input_ids"]])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            found.eval()(ids).logits, bertie.load(small.output).eval()(ids).logits, atol=1e-5, rtol=0
+        )
+
+
 def test_a_dense_folder_says_that_it_is_not_faster(arguments: dict[str, Any]) -> None:
     page = bertie.compress(**arguments, speedup=2, dense=True).report
     assert "as fast and as large as the original" in page
@@ -461,6 +474,20 @@ def test_a_folder_with_something_in_it_is_refused(arguments: dict[str, Any]) -> 
     (arguments["output"] / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="not an empty folder"):
         bertie.compress(**arguments, speedup=2)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(arguments: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    arguments["output"] = tmp_path / "file" / "small"
+    said: list[str] = []
+    with pytest.raises(CheckpointError, match="is no folder that you may write to"):
+        bertie.compress(**arguments, speedup=2, say=said.append)
+    assert not said
+
+
+def test_a_model_that_is_not_there_is_said(arguments: dict[str, Any]) -> None:
+    with pytest.raises(BertieError, match="'nosuch' is no folder here"):
+        bertie.compress(**arguments | {"model": "nosuch"}, speedup=2)
 
 
 KILLED = """
