@@ -292,7 +292,7 @@ def _files(given: object) -> list[str | os.PathLike[str]] | None:
     if isinstance(given, str | os.PathLike):
         return [given]
     several = json_values.items(given)
-    paths = [one for one in several or () if isinstance(one, os.PathLike)]
+    paths: list[str | os.PathLike[str]] = [one for one in several or () if isinstance(one, os.PathLike)]
     return paths if several and len(paths) == len(several) else None
 
 
