@@ -104,7 +104,7 @@ def _write_tensorflow(model: BertPreTrainedModel, folder: Path) -> list[str]:
         raise CheckpointError(
             "Google's format has one feed-forward size for all layers; this model has "
             f"{', '.join(map(str, config.intermediate_sizes))} neurons.",
-            "Keep it in the hub's format.",
+            "Keep it in the hub's format, or write plain sizes with zeros first: bertie compress --dense.",
         )
     if config.position_embedding_type != "absolute" or config.pruned_heads or config.is_decoder:
         raise CheckpointError(

@@ -29,6 +29,7 @@ from bertie.engine.compile import make_runner
 from bertie.engine.cpu.runner import CpuRunner
 from bertie.engine.runner import Options, ReferenceRunner, Refused, Runner
 from bertie.errors import InputError
+from bertie.family import related
 from bertie.files import cache_folder, replace_file
 from bertie.model import BertModel
 from bertie.ops.packing import Packing
@@ -180,7 +181,8 @@ def _model(config: BertConfig, heads: int, neurons: int) -> BertModel:
         pruned_heads={layer: list(range(heads, config.num_attention_heads)) for layer in range(_LAYERS)},
         intermediate_sizes=[neurons] * _LAYERS,
     )
-    return BertModel(made, add_pooling_layer=False).eval()
+    kind = related(BertModel, config.model_type)
+    return kind(made, add_pooling_layer=False).eval()  # type: ignore[return-value]  # what BertModel is to a relative
 
 
 def _rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:

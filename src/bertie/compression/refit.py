@@ -67,17 +67,17 @@ def _begin(model: BertModel, batch: Batch) -> tuple[Tensor, AttentionPlan]:
     ids = batch.tensors["input_ids"]
     packing = inputs.read_packing(ids, None, batch.tensors["cu_seqlens"])
     assert packing is not None  # tasks pack their batches
-    positions = inputs.positions(model.embeddings, ids, packing.max_length, packing=packing)
-    states = model.embeddings(ids, batch.tensors["token_type_ids"], positions)
+    places = inputs.positions(model.embeddings, ids, packing.max_length, packing=packing)
+    states = model.embeddings(ids, batch.tensors["token_type_ids"], places)
     plan = inputs.self_plan(model, states, None, packing, 0)
     return states, with_shared_bias(plan, model.encoder.relative_attention_bias, states)
 
 
 def _units(layer: BertLayer, block: str, x: Tensor, plan: AttentionPlan) -> Tensor:
     if block == "attention":
-        own = layer.attention.self
-        shared = plan.shared and plan.shared.of_heads(own.heads)
-        context: Tensor = own(x, replace(plan, shared=shared))[0]
+        inside = layer.attention.self
+        shared = plan.shared and plan.shared.of_heads(inside.heads)
+        context: Tensor = inside(x, replace(plan, shared=shared))[0]
         return context
     wide: Tensor = layer.intermediate(x)
     return wide

@@ -7,6 +7,8 @@ than those that fit.
 - Tasks that are fine-tuned bring all of it: their files, labels and metrics are those of training/tasks/.
 - Plain texts do for vectors: the target is the original's own vectors, and the figure their mean cosine with it.
 - Plain texts do for masked words too: every seventh token is hidden, and the figure is how many are found.
+
+Plain texts are the lines of a file, or a column of a table.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertie import json_values
+from bertie import family, json_values
 from bertie.checkpoint.open_checkpoint import open_checkpoint
+from bertie.data.columns import texts as texts_of
 from bertie.data.documents import read_documents
+from bertie.data.rows import known_format, read_rows
 from bertie.errors import DataError, InputError
-from bertie.family import config_class
 from bertie.model import BertForMaskedLM, BertModel
 from bertie.model.outputs import ModelOutput
 from bertie.model.pretrained import BertPreTrainedModel
@@ -34,9 +37,10 @@ from bertie.running.open import open_model
 from bertie.running.sentence_folder import read_sentence_settings
 from bertie.text import BertTokenizer
 from bertie.training.contract import Batch, Examples, batches_of, evaluating, run_model
-from bertie.training.distillation import load_teacher
+from bertie.training.distillation import load_with_head
 from bertie.training.registry import TASKS, load_task
 from bertie.training.sentence_folder import write_sentence_folder
+from bertie.training.sources import Columns
 from bertie.training.task import TaskOptions
 from bertie.training.tasks.embed import Embedding, pool_packed
 from bertie.training.token_rows import TokenRow, TokenRows, pack
@@ -55,6 +59,7 @@ class Target(Protocol):
     model: BertPreTrainedModel  # the original, in eval mode
     tokenizer: BertTokenizer
     metric: str
+    meaning: str  # of the metric, where its name does not say it; else empty
     fit: Sequence[Batch]  # packed, FIT_TOKENS at most
 
     @property
@@ -83,10 +88,16 @@ class TaskTarget(Target):
         )  # fmt: skip
         self.objective, self.tokenizer = loaded.objective, tokenizer
         # The head must be the checkpoint's: one that is made up answers nothing.
-        self.model = load_teacher(path, self.objective).requires_grad_(True).eval()
+        model, missing = load_with_head(path, self.objective)
+        if missing:
+            raise InputError(
+                f"The model has no weights for {', '.join(missing[:2])} of a {type(model).__name__}.",
+                f"What is compressed is a model that does its task: fine-tune it first (bertie finetune {task}).",
+            )
+        self.model = model.requires_grad_(True).eval()
         self.model.config.problem_type = self.objective.model.config.problem_type
         self.objective.model = self.model
-        self.metric = self.objective.best_metric
+        self.metric, self.meaning = self.objective.best_metric, ""
         self._sign = 1.0 if self.objective.greater_is_better else -1.0
         examples = loaded.train
         judged = loaded.dev
@@ -132,22 +143,30 @@ class PlainTexts(Target):
 
     kind: type[BertPreTrainedModel]
 
-    def __init__(self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer) -> None:
+    def __init__(
+        self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer, options: TaskOptions
+    ) -> None:
         self.path, self.tokenizer = path, tokenizer
+        if options.best_metric not in (None, self.metric):
+            raise InputError(
+                f"{{best_metric:is}} {task} with plain texts is judged by {self.metric}.",
+                best_metric=options.best_metric,
+            )
         extra: dict[str, Any] = {"add_pooling_layer": False} if self.kind is BertModel else {}
         opened = open_model(path, self.kind, task=task, device="cpu", dtype="float32", engine="reference", **extra)
         self.model = opened.model.eval()
-        texts = read_texts(data)
-        fit, judged = (read_texts(train), texts) if train is not None else (texts[::2], texts[1::2])
+        texts = read_texts(data, options)
+        fit, judged = (read_texts(train, options), texts) if train is not None else (texts[::2], texts[1::2])
         if not fit or not judged:
             raise DataError("{data} holds fewer than two texts.", "Half of them fit and half judge.", data=...)
-        length = min(self.model.config.max_input_length, tokenizer.model_max_length, self._most())
+        limits = (self.model.config.max_input_length, tokenizer.model_max_length, self._most(), options.max_length)
+        length = min(limit for limit in limits if limit is not None)
         self.rows, self.judged = (TokenRows.encode(tokenizer, part, max_length=length) for part in (fit, judged))
         chosen = _spread(len(self.rows), self.rows.lengths().tolist())
         self.fit = list(_limited(self._batches(self.rows.take(chosen))))
 
-    def _most(self) -> int:
-        return self.model.config.max_input_length
+    def _most(self) -> int | None:
+        return None
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -188,18 +207,20 @@ class PlainTexts(Target):
 class VectorTarget(PlainTexts):
     """The vectors of texts, as the original gives them."""
 
-    kind, metric = BertModel, "cosine"
+    kind, metric, meaning = BertModel, "cosine", "the mean over texts, with the original's vectors"
 
-    def __init__(self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer) -> None:
+    def __init__(
+        self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer, options: TaskOptions
+    ) -> None:
         checkpoint = open_checkpoint(path, with_companions=True)
         self.folder = checkpoint.folder
-        config = config_class(checkpoint.config.get("model_type")).from_dict(checkpoint.config)
+        config = family.config_class(checkpoint.config.get("model_type")).from_dict(checkpoint.config)
         self.settings = read_sentence_settings(self.folder, config.hidden_size)
-        super().__init__(task, path, data, train, tokenizer)
+        super().__init__(task, path, data, train, tokenizer, options)
         self._wanted: Tensor | None = None
 
-    def _most(self) -> int:
-        return self.settings.max_length or super()._most()
+    def _most(self) -> int | None:
+        return self.settings.max_length
 
     def read(self, output: ModelOutput, batch: Batch) -> Tensor:
         return _vectors(output, batch, self.settings.pooling.modes)
@@ -228,7 +249,7 @@ class VectorTarget(PlainTexts):
 class MaskedWords(PlainTexts):
     """Words behind [MASK]."""
 
-    kind, metric = BertForMaskedLM, "accuracy"
+    kind, metric, meaning = BertForMaskedLM, "accuracy", "the share of hidden tokens that are found"
 
     def _prepared(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         ids = tensors["input_ids"]
@@ -258,26 +279,61 @@ class MaskedWords(PlainTexts):
         return found / max(1, total)
 
 
-def read_texts(given: object) -> list[str]:
-    """The texts of a file, a line each, or those of a list; empty ones are left out."""
+def read_texts(given: object, options: TaskOptions | None = None) -> list[str]:
+    """The texts of files (a line each, or the column of a table) or of a list; empty ones are left out."""
+    chosen = options or TaskOptions()
+    how, files = chosen.columns, _files(given)
+    found: Iterable[str] = texts_of(given, how.text) if files is None else _from_files(files, how, chosen.skip_bad)
+    return [text for text in found if text.strip()]
+
+
+def _files(given: object) -> list[str | os.PathLike[str]] | None:
+    """The files that were given: one by its name, several as a list of paths. A list of strings is texts."""
     if isinstance(given, str | os.PathLike):
-        given = (line for document in read_documents(given) for line in document.lines)
-    return [text for text in cast("Iterable[str]", given) if text.strip()]
+        return [given]
+    several = json_values.items(given)
+    paths: list[str | os.PathLike[str]] = [one for one in several or () if isinstance(one, os.PathLike)]
+    return paths if several and len(paths) == len(several) else None
+
+
+def _from_files(files: Sequence[str | os.PathLike[str]], how: Columns, skip_bad: bool) -> Iterator[str]:
+    for file in files:
+        if _is_table(file):
+            rows = read_rows(file, encoding=how.encoding, delimiter=how.delimiter, skip_bad=skip_bad)
+            yield from texts_of(rows, how.text)
+        else:
+            for document in read_documents(file, encoding=how.encoding, skip_bad=skip_bad):
+                yield from document.lines
+
+
+def _is_table(file: str | os.PathLike[str]) -> bool:
+    """Whether a file has columns, by its name: names that say nothing are those of plain texts."""
+    try:
+        return known_format(file, None) not in (None, "txt")
+    except DataError:
+        return False
 
 
 def open_target(
     task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer, options: TaskOptions | None
 ) -> Target:
     """A task by its name: those of `bertie finetune`, embed with plain texts, and fill."""
-    plain = isinstance(data, str | os.PathLike) and Path(data).suffix.lower() in (".txt", "")
+    options = options or TaskOptions()
     if task == "fill":
-        return MaskedWords(task, path, data, train, tokenizer)
-    if task == "embed" and (plain or json_values.texts(data)):
-        return VectorTarget(task, path, data, train, tokenizer)
+        return MaskedWords(task, path, data, train, tokenizer, options)
+    if task == "embed" and _is_plain(data, options.columns):
+        return VectorTarget(task, path, data, train, tokenizer, options)
     if task not in TASKS:
         known = (*TASKS, "fill")
         raise InputError("{task} is not known.", f"Use one of {', '.join(known)}.", accepted=known, task=task)
-    return TaskTarget(task, path, data, train, tokenizer, options or TaskOptions())
+    return TaskTarget(task, path, data, train, tokenizer, options)
+
+
+def _is_plain(data: object, columns: Columns) -> bool:
+    """Whether these are texts for themselves, and not pairs: lines, or the one column that was named."""
+    files = _files(data)
+    lines = bool(json_values.texts(data)) if files is None else not any(map(_is_table, files))
+    return lines or columns.text is not None
 
 
 def _vectors(output: ModelOutput, batch: Batch, modes: Sequence[str]) -> Tensor:

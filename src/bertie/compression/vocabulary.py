@@ -45,7 +45,6 @@ class Trimmed:
 
 def trim(tokenizer: BertTokenizer, corpus: Iterable[str]) -> Trimmed:
     """The tokenizer without what the texts of `corpus` do not need; ids stay in their order."""
-    used = _used(tokenizer, corpus)
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     if state["model"]["type"] != "WordPiece":
         raise InputError(
@@ -53,6 +52,7 @@ def trim(tokenizer: BertTokenizer, corpus: Iterable[str]) -> Trimmed:
             "Leave {vocab_from} out.",
             vocab_from=...,
         )
+    used = _used(tokenizer, corpus)
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     special = set(tokenizer.all_special_ids)
     kept = used | {token["id"] for token in state["added_tokens"]} | special

@@ -24,6 +24,7 @@ from bertie.errors import InputError
 from bertie.model.pretrained import BertPreTrainedModel
 
 FRONTIER = (1.5, 2.0, 3.0)  # speed-ups that a report shows besides the one that was asked for
+SIZES = (0.8, 0.6, 0.4)  # shares of the parameters that it shows where a share was asked for
 _FASTER = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # that are tried, one after the other, for what keeps a score
 _STEEP = 2.0  # a speed-up above which there are two rounds
 _CLOSE = 0.03  # how far the measured speed may be from the one asked for before sizes are chosen again
@@ -46,6 +47,8 @@ class Work:
     target: Target
     on: str
     say: Callable[[str], None]
+    trimmed: int = 0  # parameters that the given model had and `target.model` no longer has: tokens and positions
+    stored: torch.dtype = torch.float32  # how the model is going to be saved
     full: Sizes = field(init=False)
     engine: str = field(init=False)
 
@@ -72,19 +75,24 @@ class Work:
         The others are for a report, and get a second round only where they are to be used too: `careful`.
         """
         model = self.target.model
-        original = Point(1.0, 1.0, self.base, model.num_parameters(), self.full)
+        original = Point(1.0, 1.0, self.base, self._whole(), self.full)
         if faster == 1 or size == 1:
             self.say("a budget of all there is: nothing is taken out")
             return (original,), [Made(model, original)]
         if kept is not None:
             made = self._keeping(kept)
         elif size is not None:
-            made = [self.of_size(size)]
+            self._check_size(size)
+            made = [self.of_size(s) for s in sorted({*SIZES} - {size}, reverse=True) if s > self._least_size()]
+            made.append(self.of_size(size))
         else:
             assert faster is not None
             self._check_reachable(faster)
             others = [s for s in sorted({*FRONTIER} - {faster}) if s < self._fastest()]
+            if others:
+                self.say(f"first, for comparison: {', '.join(f'{s:g}' for s in others)} times the speed")
             made = [self.of_speed(s, careful=careful) for s in others]
+            self.say(f"{faster:g} times the speed …")
             made.append(self.of_speed(faster))
         return (original, *(one.point for one in made)), made
 
@@ -92,7 +100,7 @@ class Work:
         least = self.base * kept if self.base > 0 else self.base / kept
         made: list[Made] = []
         passed: Made | None = None
-        above = math.inf
+        below, above = 1.0, math.inf
         for s in _FASTER:
             if s >= self._fastest():
                 break
@@ -100,40 +108,71 @@ class Work:
             if made[-1].point.score < least:
                 above = s
                 break
-            passed = made[-1]
-        if passed is None:
-            first = made[0].point
+            passed, below = made[-1], s
+        if not made:
             raise InputError(
-                f"{{keep:is}} the best found keeps {first.score / self.base:.3f} of the {self.target.metric}, "
-                f"at {first.speedup:.2f} times the speed.",
+                f"{{keep:is}} with every head and neuron gone this model is only {self._fastest():.2f} times as fast "
+                f"({self.engine}): there is nothing to gain.",
+                "Use another engine: {on}.",
+                keep=kept,
+                on=...,
+            )
+        if above < math.inf:
+            made.append(self.of_speed((below + above) / 2))
+            if made[-1].point.score >= least:
+                passed = made[-1]
+        if passed is None:
+            best = max((one.point for one in made), key=lambda point: point.score)
+            raise InputError(
+                f"{{keep:is}} the best found keeps {self._share(best.score):.3f} of the {self.target.metric}, "
+                f"at {best.speedup:.2f} times the speed.",
                 "Ask for less, or let the model learn again: {train}.",
                 keep=kept,
                 train=...,
             )
-        if above < math.inf and (between := self.of_speed((passed.point.asked + above) / 2)).point.score >= least:
-            passed = between
-            made.append(between)
         return [*(one for one in made if one is not passed), passed]
+
+    def _share(self, score: float) -> float:
+        """How much of the original's score that is; of scores below 0, which are errors, the inverse."""
+        above, below = (score, self.base) if self.base > 0 else (self.base, score)
+        return above / below if below else 0.0
 
     def of_size(self, share: float) -> Made:
         """The model that loses least with this share of the parameters."""
-        config, total = self.target.model.config, self.target.model.num_parameters()
-        width, head = config.hidden_size, config.attention_head_size
-
-        def price(block: str, units: int) -> float:
-            return units * (head * (4 * width + 3) if block == "attention" else 2 * width + 1)
-
-        fixed = total - _sum(self.full, price)
-        sizes = cheapest_loss(self._curves(self.target.model)[1], price, share * total - fixed)
-        if sizes is None:
-            raise InputError(
-                f"{{size:is}} with every head and neuron gone this model still has {fixed / total:.2f} of its "
-                "parameters: embeddings and heads of tasks.",
-                "Ask for more than that, or trim the vocabulary too: {vocab_from}.",
-                size=share,
-                vocab_from=...,
-            )
+        budget = share * self._whole() - self._fixed()
+        sizes = cheapest_loss(self._curves(self.target.model)[1], self._parameters, budget)
+        if sizes is None:  # what is always there fits, and nothing else: rounding
+            raise self._too_small(share)
         return self._make(sizes, asked=share)
+
+    def _parameters(self, block: str, units: int) -> float:
+        config = self.target.model.config
+        width, head = config.hidden_size, config.attention_head_size
+        return units * (head * (4 * width + 3) if block == "attention" else 2 * width + 1)
+
+    def _whole(self) -> int:
+        """The parameters of the model that was given, with the tokens and positions that are gone."""
+        return self.target.model.num_parameters() + self.trimmed
+
+    def _fixed(self) -> float:
+        """Parameters that no cut can save."""
+        return self.target.model.num_parameters() - _sum(self.full, self._parameters)
+
+    def _least_size(self) -> float:
+        return self._fixed() / self._whole()
+
+    def _check_size(self, share: float) -> None:
+        if share <= self._least_size():
+            raise self._too_small(share)
+
+    def _too_small(self, share: float) -> InputError:
+        return InputError(
+            f"{{size:is}} with every head and neuron gone this model still has {self._least_size():.2f} of its "
+            "parameters: embeddings and heads of tasks.",
+            "Ask for more than that, or trim the vocabulary too: {vocab_from}.",
+            size=share,
+            vocab_from=...,
+        )
 
     def of_speed(self, faster: float, *, careful: bool = True) -> Made:
         """The model that loses least at this many times the speed; if `careful`, in two rounds where it is steep."""
@@ -141,6 +180,7 @@ class Work:
 
     def better(self, made: Made, learned: BertPreTrainedModel, epochs: float) -> Made:
         """The model that has learned, unless it does worse than before."""
+        _round(learned, self.stored)
         score = self.score(learned)
         self.say(f"{self.target.metric} {abs(score):.4f} after learning (before: {abs(made.point.score):.4f})")
         return made if score < made.point.score else Made(learned, replace(made.point, score=score, trained=epochs))
@@ -163,6 +203,7 @@ class Work:
             refit(target.model, smaller, target.fit, observed)
             model = smaller
         model = self._without_empty_layers(model)
+        _round(model, self.stored)
         speed = self.speed(model)
         point = Point(asked, speed, self.score(model), model.num_parameters(), Sizes.of(model), promised or speed)
         self.say(
@@ -274,6 +315,13 @@ class Work:
             "Ask for less.",
             speedup=faster,
         )
+
+
+@torch.no_grad()
+def _round(model: BertPreTrainedModel, dtype: torch.dtype) -> None:
+    """Weights as they are going to be saved, so that what is judged is what is loaded again."""
+    for parameter in model.parameters():
+        parameter.copy_(parameter.to(dtype))
 
 
 def _sum(sizes: Sizes, price: Callable[[str, int], float]) -> float:

@@ -266,19 +266,24 @@ def make_student(teacher: Model, *, layers: Sequence[int] | None = None, num_lay
     return student.to(teacher.device).train(teacher.training)
 
 
-def load_teacher(source: str | os.PathLike[str], objective: Objective[Item]) -> BertPreTrainedModel:
-    """A teacher for this objective from files; refused where the checkpoint lacks the task's head."""
+def load_with_head(source: str | os.PathLike[str], objective: Objective[Item]) -> tuple[BertPreTrainedModel, list[str]]:
+    """A checkpoint as the class that this objective trains, and the weights of it that the checkpoint does not have."""
     kind = type(objective.model)
-    options: dict[str, Any] = {"add_pooling_layer": False} if kind is BertModel else {}
+    options: dict[str, Any] = {"add_pooling_layer": False} if issubclass(kind, BertModel) else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NewlyInitialized)
         made: Any = class_for(kind, source).from_pretrained(source, output_loading_info=True, **options)
-    teacher: BertPreTrainedModel = made[0]
     report: LoadingReport = made[1]
-    if report.newly_initialised:
+    return made[0], sorted(report.newly_initialised)
+
+
+def load_teacher(source: str | os.PathLike[str], objective: Objective[Item]) -> BertPreTrainedModel:
+    """A teacher for this objective from files; refused where the checkpoint lacks the task's head."""
+    teacher, missing = load_with_head(source, objective)
+    if missing:
         raise InputError(
-            f"The teacher {os.fspath(source)} has no weights for {', '.join(sorted(report.newly_initialised)[:2])} "
-            f"of a {kind.__name__}.",
+            f"The teacher {os.fspath(source)} has no weights for {', '.join(missing[:2])} "
+            f"of a {type(objective.model).__name__}.",
             "Fine-tune it for the task first, or learn from its hidden states with a teacher of another kind.",
         )
     return teacher

@@ -26,9 +26,11 @@ from bertie.compression import cost, run, work
 from bertie.compression.layers import Sizes, keep
 from bertie.compression.learning import Lesson, distilled
 from bertie.compression.targets import Target, open_target
+from bertie.compression.vocabulary import trim
 from bertie.engine.cpu import calibrate
 from bertie.errors import BertieError, CheckpointError, InputError
 from bertie.model.pretrained import BertPreTrainedModel
+from bertie.training.task import TaskOptions
 
 WORDS = sorted({word.strip(".,;!?") for text in SENTENCES[:4] for word in text.split()})
 
@@ -107,8 +109,8 @@ def test_the_page_says_what_was_cut_and_how_to_go_on(arguments: dict[str, Any]) 
     assert f"**{result.point.speedup:.2f} times** as fast" in page
     assert "| 0 | " in page
     assert "**written**" in page
-    assert "On disk: " in page
     assert f"bertie serve -m {result.output}" in page
+    assert page == result.report
     kept = json.loads((result.output / "compress.json").read_text())
     assert kept["points"][kept["chosen"]]["asked"] == 2
     assert any("looking at" in line for line in said)
@@ -198,6 +200,57 @@ def test_the_frontier_is_a_folder_of_models(arguments: dict[str, Any], monkeypat
         assert bertie.classify("the dog", model=folder).label in ("no", "yes")
 
 
+def test_a_frontier_of_sizes_has_folders_named_by_them(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "SIZES", (0.9, 0.2))  # the second cannot be
+    result = bertie.compress(**arguments, size=0.8, frontier=True)
+    assert sorted(path.name for path in result.output.iterdir() if path.is_dir()) == ["size-0.8", "size-0.9"]
+    assert f"bertie serve -m {result.output / 'size-0.8'}" in result.report
+
+
+def test_a_compressed_model_is_made_dense_later(arguments: dict[str, Any], tmp_path: Path) -> None:
+    small = bertie.compress(**arguments, speedup=2)
+    plain = bertie.compress(small.output, dense=True, output=tmp_path / "plain")
+    found, wanted = bertie.load(plain.output), bertie.load(arguments["model"])
+    assert Sizes.of(found) == Sizes.of(wanted)
+    assert found.num_parameters() == plain.point.parameters == wanted.num_parameters()
+    ids = torch.tensor([tokenizer()("the dog and the fox")["input_ids"]])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            found.eval()(ids).logits, bertie.load(small.output).eval()(ids).logits, atol=1e-5, rtol=0
+        )
+
+
+def test_a_dense_folder_says_that_it_is_not_faster(arguments: dict[str, Any]) -> None:
+    page = bertie.compress(**arguments, speedup=2, dense=True).report
+    assert "as fast and as large as the original" in page
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_are_stored_as_the_original_stores_them(dtype: str, arguments: dict[str, Any], tmp_path: Path) -> None:
+    bertie.load(arguments["model"]).save_pretrained(tmp_path / "half", dtype=dtype)
+    tokenizer().save_pretrained(tmp_path / "half")
+    arguments["model"] = str(tmp_path / "half")
+    result = bertie.compress(**arguments, speedup=1.5)
+    trimmed = bertie.compress(tmp_path / "half", vocab_from=SENTENCES[:2], output=tmp_path / "trimmed")
+    before = (tmp_path / "half" / "model.safetensors").stat().st_size
+    for folder in (result.output, trimmed.output):
+        assert bertie.load(folder, dtype="auto").dtype == getattr(torch, dtype)
+        assert (folder / "model.safetensors").stat().st_size < before
+    rows = arguments["data"][1::2]
+    found = bertie.classify([row["text"] for row in rows], model=result.output)
+    right = sum(one.label == row["label"] for one, row in zip(found, rows, strict=True)) / len(rows)
+    assert right == pytest.approx(result.point.score)  # what was judged is what is loaded
+
+
+def test_sizes_are_shares_of_the_model_that_was_given(arguments: dict[str, Any]) -> None:
+    original = bertie.load(arguments["model"]).num_parameters()
+    result = bertie.compress(**arguments, size=0.6, vocab_from=texts(160))
+    assert result.frontier[0].parameters == original
+    assert 0.5 * original <= bertie.load(result.output).num_parameters() <= 0.6 * original
+
+
 def test_it_learns_from_the_original(arguments: dict[str, Any]) -> None:
     said: list[str] = []
     result = bertie.compress(**arguments, speedup=3, train=arguments["data"], epochs=1, say=said.append)
@@ -206,7 +259,7 @@ def test_it_learns_from_the_original(arguments: dict[str, Any]) -> None:
     assert result.point.trained == (1 if after >= before else 0)  # the better one is kept
     assert abs(result.point.score) == pytest.approx(max(after, before), abs=1e-4)
     assert Sizes.of(bertie.load(result.output)) == result.point.sizes
-    assert ("1 epochs" in (result.output / "compress.md").read_text()) == bool(result.point.trained)
+    assert ("after 1 epoch of learning" in (result.output / "compress.md").read_text()) == bool(result.point.trained)
 
 
 def test_the_int8_fit_is_in_the_folder(
@@ -291,7 +344,32 @@ def test_a_trimmed_vocabulary_alone(tmp_path: Path) -> None:
     assert model.config.vocab_size < len(tokenizer())
     before, after = (bertie.embed(SENTENCES[0], model=place) for place in (folder, result.output))
     assert (before == after).all()
-    assert "tokens of" in (result.output / "compress.md").read_text()
+    page = (result.output / "compress.md").read_text()
+    assert f"{model.config.vocab_size} of {len(tokenizer())} tokens and 32 of 48 positions" in page
+    assert f"bertie inspect {result.output}" in page
+
+
+@pytest.mark.usefixtures("_computed_times")
+def test_texts_may_lie_in_several_files_and_in_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = saved(tmp_path / "model", "BertModel")
+    rows = texts(60)
+    Path("a.txt").write_text("\n".join(rows[:20]))
+    Path("b.txt").write_text("\n".join(rows[20:40]))
+    Path("c.csv").write_text("number,body\n" + "".join(f"{i},{text}\n" for i, text in enumerate(rows[40:])), "latin-1")
+
+    def kept(output: str, *given: str) -> int:
+        assert main(["compress", "-m", folder, "-o", output, *given]) == 0
+        size: int = bertie.load(output).config.vocab_size
+        return size
+
+    assert kept("lines", "--vocab-from", "a.txt", "--vocab-from", "b.txt") == len(trim(tokenizer(), rows[:40]).kept)
+    assert kept("column", "--vocab-from", "c.csv", "--column", "body") == len(trim(tokenizer(), rows[40:]).kept)
+    embed = ["--task", "embed", "--speedup", "1.25"]
+    target = open_target("embed", folder, [Path("a.txt"), Path("b.txt")], None, tokenizer(), None)
+    assert len(target.lengths) == 20  # half of forty lines
+    assert main(["compress", "-m", folder, *embed, "--data", "c.csv", "--column", "body", "-o", "vectors"]) == 0
+    assert json.loads(Path("vectors", "compress.json").read_text())["metric"] == "cosine"
 
 
 def test_trimming_and_cutting_together(arguments: dict[str, Any]) -> None:
@@ -346,6 +424,12 @@ def _bad(**given: Any) -> dict[str, Any]:
         (_bad(speedup=2, data=[{"text": "the dog", "label": "perhaps"}] * 4), "all rows have the label 'perhaps'"),
         (_bad(speedup=2, on="cuda"), "torch sees no GPU"),
         (_bad(vocab_from=[]), "vocab_from holds no text"),
+        (_bad(positions=32, frontier=True), "frontier=True needs a target"),
+        (_bad(positions=32, train=["the dog"]), "train needs a target"),
+        (
+            _bad(speedup=2, task="fill", options=TaskOptions(best_metric="f1")),
+            "best_metric is 'f1'; fill with plain texts is judged by accuracy",
+        ),
     ],
 )
 def test_what_cannot_be_is_said(
@@ -366,6 +450,19 @@ def test_a_score_that_cannot_be_kept_says_the_best(arguments: dict[str, Any], mo
         bertie.compress(**arguments, keep=0.99)
 
 
+def test_an_engine_that_gains_nothing_is_said(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "speedup", lambda *given: 1.1)
+    with pytest.raises(InputError, match=r"this model is only 1\.10 times as fast \(computed\): there is nothing"):
+        bertie.compress(**arguments, keep=0.9)
+
+
+def test_a_score_that_only_a_small_cut_keeps(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([1.0, 0.5, 0.95])  # the original's, at 1.25, and half way
+    monkeypatch.setattr("bertie.compression.targets.TaskTarget.score", lambda self, model: next(scores))
+    result = bertie.compress(**arguments, keep=0.9)
+    assert result.point.asked == 1.125
+
+
 def test_a_model_without_the_head_is_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
     arguments["model"] = saved(tmp_path / "headless", "BertModel")
     with pytest.raises(InputError, match=r"has no weights for classifier\.bias"):
@@ -377,6 +474,20 @@ def test_a_folder_with_something_in_it_is_refused(arguments: dict[str, Any]) -> 
     (arguments["output"] / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="not an empty folder"):
         bertie.compress(**arguments, speedup=2)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(arguments: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    arguments["output"] = tmp_path / "file" / "small"
+    said: list[str] = []
+    with pytest.raises(CheckpointError, match="is no folder that you may write to"):
+        bertie.compress(**arguments, speedup=2, say=said.append)
+    assert not said
+
+
+def test_a_model_that_is_not_there_is_said(arguments: dict[str, Any]) -> None:
+    with pytest.raises(BertieError, match="'nosuch' is no folder here"):
+        bertie.compress(**arguments | {"model": "nosuch"}, speedup=2)
 
 
 KILLED = """

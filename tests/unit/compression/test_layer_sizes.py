@@ -123,8 +123,14 @@ def test_inspect_and_verify_say_the_sizes(tmp_path: Path) -> None:
 
 def test_the_tensorflow_format_has_no_place_for_sizes_by_layer(tmp_path: Path) -> None:
     keep(tiny("BertModel"), [[0, 1, 2, 3]] * 3, NEURONS).save_pretrained(tmp_path / "small")
-    with pytest.raises(CheckpointError, match="one feed-forward size for all layers; this model has 3, 32, 0"):
+    tokenizer().save_pretrained(tmp_path / "small")
+    with pytest.raises(
+        CheckpointError, match="one feed-forward size for all layers; this model has 3, 32, 0"
+    ) as raised:
         convert(tmp_path / "small", tmp_path / "tf", target="tf")
+    assert "bertie compress --dense" in str(raised.value)
+    bertie.compress(tmp_path / "small", dense=True, output=tmp_path / "plain")
+    convert(tmp_path / "plain", tmp_path / "tf", target="tf")
 
 
 @pytest.mark.parametrize(

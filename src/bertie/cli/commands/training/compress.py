@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -67,4 +68,5 @@ def command(**values: Any) -> None:
 
 
 def _one_or_all(files: tuple[str, ...]) -> Any:
-    return None if not files else files[0] if len(files) == 1 else list(files)
+    # Paths: a list of strings would be texts.
+    return None if not files else files[0] if len(files) == 1 else [Path(file) for file in files]
