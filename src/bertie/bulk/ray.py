@@ -144,9 +144,10 @@ def _connected(address: str) -> ModuleType:
         _check_open(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        # Ray's second sentence is about options of its own command.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0].rstrip(".")
         raise DataError(
-            f"{socket.gethostname()} finds no Ray cluster at {address!r}: {reason}",
+            f"{socket.gethostname()} finds no Ray cluster at {address!r}: {reason}.",
             "Start one (ray start --head), run this on one of its machines with {ray=auto}, or name its address.",
         ) from error
     return ray

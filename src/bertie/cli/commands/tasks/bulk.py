@@ -49,7 +49,7 @@ def command() -> None:
 def _job_options(function: Callable[..., object]) -> Callable[..., object]:
     return with_options(
         function,
-        click.argument("input", nargs=-1, required=True, metavar="INPUT..."),
+        click.argument("input", nargs=-1, metavar="INPUT..."),
         click.argument("output"),
         click.option("--column", metavar="NAME", help="Column that holds the text. [default: found by its name]"),
         columns_option,
@@ -167,6 +167,8 @@ _task(
 
 
 def _run(task: str, chosen: Chosen, values: dict[str, Any]) -> int:
+    if not values["input"]:
+        raise click.UsageError(f"{values['output']!r} is the only name: the input comes first, the output last.")
     from bertie.bulk import prepare, run  # with torch, which help does without
 
     plan, as_json = values.pop("plan"), values.pop("as_json")
