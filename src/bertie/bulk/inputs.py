@@ -87,9 +87,19 @@ def find_files(given: Sequence[str], *, format: str | None = None) -> list[Input
     """
     found: dict[str, InputFile] = {}
     for name in map(full_name, given):
-        for file in _matching(name) if _GLOB.search(name) else _named(name):
+        for file in _matching(name) if is_pattern(name) else _named(name):
             found.setdefault(file.name, _as_input(file, format))
     return [file for file in found.values() if file.size]
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for several; a file may be called `texts [1].csv`."""
+    return _GLOB.search(name) is not None and look_up(name)[0] is None
+
+
+def finds(name: str, file: str) -> bool:
+    """Whether a name of the input, a folder or a pattern, stands for this file."""
+    return bool(_regular(name).fullmatch(file)) if is_pattern(name) else file.startswith(f"{name}/")
 
 
 def _named(name: str) -> list[Found]:

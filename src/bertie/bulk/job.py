@@ -21,7 +21,7 @@ from bertie import __version__
 from bertie.arguments import number as checked_number
 from bertie.arguments import whole_number
 from bertie.bulk import local
-from bertie.bulk.inputs import InputFile, Look, Reading, common_schema, cut, find_files, look_at, schema_text
+from bertie.bulk.inputs import InputFile, Look, Reading, common_schema, cut, find_files, finds, look_at, schema_text
 from bertie.bulk.manifest import (
     FOLDER,
     Job,
@@ -31,6 +31,7 @@ from bertie.bulk.manifest import (
     check_same,
     is_free,
     model_hash,
+    part_name,
     read_job,
     read_state,
     remove_job,
@@ -367,7 +368,7 @@ def _json_value(value: object) -> object:
 
 def _check_apart(names: Sequence[str], output: str) -> None:
     for name in map(full_name, names):
-        if output == name or output.startswith(f"{name}/"):
+        if finds(name, joined(output, part_name(0))):
             raise DataError(
                 f"The answers would go to {output}, which is inside the input {name}.",
                 "Name another {output}: its files would be the next run's input.",

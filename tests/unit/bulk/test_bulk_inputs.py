@@ -132,6 +132,13 @@ def test_folders_patterns_and_files_are_found_each_once(tmp_path: Path) -> None:
     assert names("[2-9].parquet", "?.parquet", "x.jsonl") == ["2.parquet", "1.parquet", "x.jsonl"]
 
 
+def test_a_file_named_like_a_pattern_is_that_file(tmp_path: Path) -> None:
+    for name in ("rows [1].txt", "rows 1.txt"):
+        (tmp_path / name).write_text("text\n")
+    assert [Path(file.name).name for file in find_files([str(tmp_path / "rows [1].txt")])] == ["rows [1].txt"]
+    assert [Path(file.name).name for file in find_files([str(tmp_path / "rows [12].txt")])] == ["rows 1.txt"]
+
+
 def test_a_file_that_cannot_be_read_is_named_before_any_work(tmp_path: Path) -> None:
     folder = parquet_files(tmp_path / "in", some_texts(30), files=8)
     (folder / "5.parquet").write_bytes(b"PAR1 and nothing")

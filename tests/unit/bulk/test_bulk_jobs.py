@@ -335,6 +335,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "two columns for one text": ({"columns": ("id", "text")}, "embed reads one column"),
     "a column of numbers": ({"column": "id"}, "'id' should be text, and is int64"),
     "the output inside the input": ({"output": "texts/out"}, "which is inside the input"),
+    "the output where a pattern finds it": ({"input": "texts/**/*.parquet", "output": "texts/out"}, "inside the input"),
     "a file as the output": ({"output": "rows.json"}, "rows.json is a file"),
     "an output that cannot be made": ({"output": "rows.json/out"}, "rows.json/out/_job: cannot be written: Not a dir"),
     "Ray's settings without Ray": ({"gpus_per_worker": 1}, "gpus_per_worker=1 is for Ray's workers"),
