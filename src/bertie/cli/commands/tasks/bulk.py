@@ -75,12 +75,17 @@ def _job_options(function: Callable[..., object]) -> Callable[..., object]:
         click.option(
             "--ray", metavar="ADDRESS", help="Use a Ray cluster: auto on one of its machines, or its address."
         ),
-        click.option("--gpus-per-worker", type=click.FloatRange(min=0, min_open=True), metavar="N", help="With --ray."),
+        click.option(
+            "--gpus-per-worker",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="N",
+            help="GPUs of a worker, with --ray; at 0.5, two share one. [default: none]",
+        ),
         click.option(
             "--cpus-per-worker",
             type=click.FloatRange(min=0, min_open=True),
             metavar="N",
-            help="With --ray. [default: 1]",
+            help="Cores of a worker, with --ray. [default: 1]",
         ),
         click.option(
             "--price",
