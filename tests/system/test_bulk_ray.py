@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -148,6 +151,20 @@ def test_a_driver_a_worker_and_a_node_are_killed_and_nothing_is_lost(cluster: An
 def test_twenty_runs_with_random_kills(cluster: Any, tmp_path: Path, number: int) -> None:
     chance = random.Random(number)
     run_and_kill(cluster, tmp_path, chance.choices(["worker", "node", "driver"], k=3), pieces=30, piece_rows=800)
+
+
+@pytest.mark.slow
+def test_the_command_s_report_stands_alone_on_its_output_when_a_node_dies(cluster: Any, tmp_path: Path) -> None:
+    asked, out = prepared(tmp_path, 16, 500, cluster.address), tmp_path / "out"
+    line = ["embed", asked["input"], str(out), "-m", asked["model"], "--piece-rows", "500", "--ray", cluster.address]
+    command = [sys.executable, "-m", "bertie", "bulk", *line, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: parts(out) > 0 or process.poll() is not None, "a part")
+    kill_a_node(cluster)
+    add_node(cluster)
+    said, warned = process.communicate(timeout=300)
+    assert process.returncode == 0, warned[-3000:]
+    assert json.loads(said)["rows"] == 16 * 500
 
 
 @pytest.mark.slow

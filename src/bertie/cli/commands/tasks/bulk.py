@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +196,9 @@ def _run(task: str, chosen: Chosen, values: dict[str, Any]) -> int:
     if not as_json:
         _say_begin(prepared)
     device = None if how["ray"] else chosen.settings["device"]
-    report = run(prepared, **how, device=device, progress=not as_json, stopped=_say_stopped)
+    # Ray writes about machines that died to standard output, which is for the report.
+    with redirect_stdout(sys.stderr) if how["ray"] else nullcontext():
+        report = run(prepared, **how, device=device, progress=not as_json, stopped=_say_stopped)
     if as_json:
         click.echo(json.dumps(asdict(report)))
     else:
