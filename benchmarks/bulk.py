@@ -5,7 +5,8 @@
 
 1. A job in this process (parquet in, parquet out) beside `Embedder` on the same texts in a list, in turn; both with the
    model loaded and warm. Expected: at least 0.95 on a CPU, where a text takes milliseconds; 0.85 on a GPU, where it is
-   five microseconds, and every column that is read and written counts.
+   five microseconds, and every column that is read and written counts. What the disk alone takes (the bytes of a part,
+   written and synced) is measured beside them: where that is slower than the model, a job is as fast as the disk.
 2. Two Ray actors of one core each beside one. Expected: 1.8 or more; there is nothing that they share but the disk.
 3. Two of our actors beside two of a plain `ray.data` job with sentence-transformers on the same cluster. Expected: 3 or
    more in float32, as without Ray (benchmarks.cpu).
@@ -21,6 +22,7 @@ import lzma
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -34,6 +36,7 @@ import pyarrow.parquet as pq
 from benchmarks.machine import describe, save_result
 from benchmarks.texts import data_folder, paragraphs
 from bertie.bulk import prepare, run
+from bertie.bulk.manifest import part_name
 from bertie.defaults import default_embedding_model
 from bertie.tasks import Embedder
 
@@ -82,6 +85,7 @@ def in_process(
     embedder.embed(texts[:_WARM])
     ours: list[float] = []
     theirs: list[float] = []
+    disk: list[float] = []
     work: list[float] = []  # processor time of a job's round to that of Embedder's: what a busy machine does not change
     for number in range(rounds):
         started, worked = time.perf_counter(), time.process_time()
@@ -93,7 +97,9 @@ def in_process(
         report = run(prepared, device=device)  # the model is the one that the embedder has
         ours.append(report.rows / (time.perf_counter() - started))
         work.append(own_work / (time.process_time() - worked))
-        print(f"  round {number + 1}: Embedder {theirs[-1]:,.0f} rows/s, job {ours[-1]:,.0f} rows/s", flush=True)
+        disk.append(disk_rate(folder / f"out{number}" / part_name(0)))
+        rates = f"Embedder {theirs[-1]:,.0f} rows/s, job {ours[-1]:,.0f} rows/s, disk alone {disk[-1]:,.0f} rows/s"
+        print(f"  round {number + 1}: {rates}", flush=True)
         shutil.rmtree(folder / f"out{number}")
     ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
     return {
@@ -102,7 +108,19 @@ def in_process(
         "ratio_of_processor_time": statistics.median(work),
         "job_rows_per_second": statistics.median(ours),
         "embedder_rows_per_second": statistics.median(theirs),
+        "disk_rows_per_second": statistics.median(disk),
     }
+
+
+def disk_rate(part: Path) -> float:
+    """Rows a second that the disk takes when nothing else is done."""
+    rows, content = pq.read_metadata(part).num_rows, part.read_bytes()
+    started = time.perf_counter()
+    with part.with_suffix(".copy").open("wb") as copy:
+        copy.write(content)
+        copy.flush()
+        os.fsync(copy.fileno())
+    return rows / (time.perf_counter() - started)
 
 
 def steady(arrivals: Sequence[tuple[float, int]], workers: int) -> float:
@@ -149,7 +167,8 @@ class _Theirs:
 def their_rate(source: Path, workers: int, piece_rows: int, rows: int) -> float:
     import ray
 
-    data = ray.data.read_parquet(str(source), override_num_blocks=max(1, rows // piece_rows))
+    # Ray Data joins small files to one block, which is one worker's; ours have pieces of as many rows.
+    data = ray.data.read_parquet(str(source)).repartition(rows // piece_rows)
     done = data.map_batches(
         _Theirs, batch_size=piece_rows, num_cpus=1, compute=ray.data.ActorPoolStrategy(size=workers)
     )
@@ -205,25 +224,30 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="write results/bulk-DATE.json")
     arguments = parser.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    print(describe(PACKAGES))
+    print(describe(PACKAGES), flush=True)
     on_gpu = (arguments.device or "cpu").startswith("cuda")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = arguments.model or default_embedding_model()
-        rows = []
+        rows: list[dict[str, Any]] = []
+
+        def found(*more: dict[str, Any]) -> None:
+            """What is known so far is saved: the rest takes minutes."""
+            rows.extend(more)
+            if arguments.save:
+                name = "bulk-gpu" if on_gpu else "bulk"
+                print(save_result(name, f"python -m benchmarks.bulk {' '.join(sys.argv[1:])}", rows), flush=True)
+
         if arguments.rows:
             texts = all_paragraphs(arguments.rows)
-            print(f"{len(texts):,} paragraphs, {len(set(texts)):,} of them different")
-            rows.append(in_process(folder, texts, arguments.rounds, model, arguments.device, arguments.dtype))
+            print(f"{len(texts):,} paragraphs, {len(set(texts)):,} of them different", flush=True)
+            found(in_process(folder, texts, arguments.rounds, model, arguments.device, arguments.dtype))
         if on_gpu:
             two = in_processes(folder, folder / "texts", model, arguments.device, arguments.dtype)
             own = rows[0]["embedder_rows_per_second"]
-            rows.append({"what": "job in two processes / Embedder", "ratio": two / own, "job_rows_per_second": two})
+            found({"what": "job in two processes / Embedder", "ratio": two / own, "job_rows_per_second": two})
         elif not arguments.no_ray:
-            rows += on_ray(folder, arguments.rounds, arguments.piece_rows)
-    if arguments.save:
-        command = f"python -m benchmarks.bulk --rows {arguments.rows} --rounds {arguments.rounds}"
-        print(save_result("bulk-gpu" if on_gpu else "bulk", command, rows))
+            found(*on_ray(folder, arguments.rounds, arguments.piece_rows))
     for row in rows:
         work = f" (of processor time: {row['ratio_of_processor_time']:.2f})" if "ratio_of_processor_time" in row else ""
         print(f"{row['what']}: {row['ratio']:.2f}{work}")

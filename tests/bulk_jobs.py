@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from bertie.bulk import work
 from tiny_models import SENTENCES
 
 
@@ -43,3 +45,24 @@ def answers(output: Path) -> pa.Table:
 
 def vectors(table: pa.Table, column: str = "embedding") -> Any:
     return np.stack(table[column].to_pylist()).astype(np.float32)
+
+
+def check_whole(output: Path, wanted: Any) -> None:
+    table = answers(output)
+    assert table["id"].to_pylist() == list(range(len(wanted)))
+    np.testing.assert_array_equal(vectors(table), wanted)
+    assert table["error"].null_count == len(wanted)
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, pieces: int, error: BaseException) -> None:
+    """Let a worker do so many pieces, and then raise."""
+    actual, left = work.Worker.start, pieces
+
+    def start(self: work.Worker, *arguments: Any, **more: Any) -> Any:
+        nonlocal left
+        if not left:
+            raise error
+        left -= 1
+        return actual(self, *arguments, **more)
+
+    monkeypatch.setattr(work.Worker, "start", start)

@@ -143,6 +143,9 @@ def test_the_command_plans_runs_goes_on_and_says_how_it_ended(
     assert (code, "Nothing is left to do" in said) == (0, True)
     (tmp_path / "out" / "part-000001.parquet").unlink()
     assert "The job continues: 2 of 3 pieces are done." in run(*line)[2]
+    code, _, said = run("embed", asked["input"])
+    assert code == 2
+    assert "is the only name: the input comes first, the output last" in said
     code, _, said = run(*line, "--truncate-dim", "8")
     assert code == 2
     assert "holds another job: truncate_dim was the default, and now it is 8" in said

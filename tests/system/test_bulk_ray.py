@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -71,9 +74,9 @@ def alive(process: int) -> bool:
     return True
 
 
-def kill_a_worker(cluster: Any, seen: int) -> None:
-    """The process that began a piece last, as far as it still lives."""
-    for _, process in reversed(begun(*logs(cluster))[seen:]):
+def kill_a_worker(cluster: Any, before: list[tuple[int, int]]) -> None:
+    """A process that began a piece since and still lives. (New logs may be listed before old ones.)"""
+    for _, process in set(begun(*logs(cluster))) - set(before):
         if alive(process):
             os.kill(process, signal.SIGKILL)
             return
@@ -87,14 +90,14 @@ def kill_a_node(cluster: Any) -> None:
 def run_and_kill(cluster: Any, folder: Path, what: list[str], *, pieces: int, piece_rows: int) -> None:
     """A job during which these are killed, one after the other, at random moments; after a driver, the job goes on."""
     asked = prepared(folder, pieces, piece_rows, cluster.address)
-    out, chance, seen = folder / "out", random.Random(len(what)), len(begun(*logs(cluster)))
+    out, chance, before = folder / "out", random.Random(len(what)), begun(*logs(cluster))
     driver = Driver(asked, folder / "log")
     done = lost = 0
     for victim in what:
         wait_for(lambda done=done: parts(out) > done, "a part", driver)  # type: ignore[misc]
         time.sleep(chance.uniform(0, 0.2))
         if victim == "worker":
-            kill_a_worker(cluster, seen)
+            kill_a_worker(cluster, before)
             lost += 1
         elif victim == "node":
             kill_a_node(cluster)
@@ -109,7 +112,7 @@ def run_and_kill(cluster: Any, folder: Path, what: list[str], *, pieces: int, pi
     assert report["rows"] == pieces * piece_rows
     assert not report["set_aside"]
     assert answers(out).equals(answers(folder / "whole"))  # every row once, in order, bit for bit
-    twice = len(begun(*logs(cluster))) - seen - pieces
+    twice = len(begun(*logs(cluster))) - len(before) - pieces
     assert 0 <= twice <= lost, f"{twice} pieces were begun twice after {what}"
     del asked["ray"]  # where a job runs is not what it is
     assert bertie.bulk("embed", **asked).computed == 0
@@ -126,7 +129,7 @@ def test_a_driver_a_worker_and_a_node_are_killed_and_nothing_is_lost(cluster: An
 
     def kill_both() -> None:
         wait_for(lambda: parts(out) > done, "another part")
-        kill_a_worker(cluster, 0)
+        kill_a_worker(cluster, [])
         kill_a_node(cluster)
 
     try:
@@ -151,14 +154,28 @@ def test_twenty_runs_with_random_kills(cluster: Any, tmp_path: Path, number: int
 
 
 @pytest.mark.slow
+def test_the_command_s_report_stands_alone_on_its_output_when_a_node_dies(cluster: Any, tmp_path: Path) -> None:
+    asked, out = prepared(tmp_path, 16, 500, cluster.address), tmp_path / "out"
+    line = ["embed", asked["input"], str(out), "-m", asked["model"], "--piece-rows", "500", "--ray", cluster.address]
+    command = [sys.executable, "-m", "bertie", "bulk", *line, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: parts(out) > 0 or process.poll() is not None, "a part")
+    kill_a_node(cluster)
+    add_node(cluster)
+    said, warned = process.communicate(timeout=300)
+    assert process.returncode == 0, warned[-3000:]
+    assert json.loads(said)["rows"] == 16 * 500
+
+
+@pytest.mark.slow
 def test_a_piece_that_kills_three_workers_is_set_aside(cluster: Any, tmp_path: Path) -> None:
     """Whoever begins the first piece of all is killed, three times."""
-    asked = prepared(tmp_path, 4, 3000, cluster.address)
-    seen = len(begun(*logs(cluster)))
+    asked = prepared(tmp_path, 4, 8000, cluster.address)
+    before = set(begun(*logs(cluster)))
     driver = Driver(asked, tmp_path / "log")
 
     def killed() -> bool:
-        for piece, process in begun(*logs(cluster))[seen:]:
+        for piece, process in set(begun(*logs(cluster))) - before:
             if piece == 0 and alive(process) and not (tmp_path / "out" / "part-000000.parquet").exists():
                 os.kill(process, signal.SIGKILL)
         return driver.process.poll() is not None

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from bertie.bulk.stores import Found, files_below, full_name, look_up, open_file
 from bertie.data import BadRows
-from bertie.data.rows import known_format, rows_of
+from bertie.data.rows import header_of, known_format, rows_of
 from bertie.data.source import COMPRESSIONS, from_stream, reason_of
 from bertie.errors import DataError
 
@@ -72,8 +72,7 @@ class Look:
     schema: pa.Schema
     rows: int
     row_bytes: float
-    begin: int = 0  # after a header
-    cuts: Sequence[int] | None = None  # where rows begin, and where the last ends; None: at every row, or every line
+    cuts: Sequence[int] | None = None  # where rows end, after 0; None: at every row, or every line
     whole: bool = False  # it cannot be cut
 
 
@@ -88,9 +87,19 @@ def find_files(given: Sequence[str], *, format: str | None = None) -> list[Input
     """
     found: dict[str, InputFile] = {}
     for name in map(full_name, given):
-        for file in _matching(name) if _GLOB.search(name) else _named(name):
+        for file in _matching(name) if is_pattern(name) else _named(name):
             found.setdefault(file.name, _as_input(file, format))
     return [file for file in found.values() if file.size]
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for several; a file may be called `texts [1].csv`."""
+    return _GLOB.search(name) is not None and look_up(name)[0] is None
+
+
+def finds(name: str, file: str) -> bool:
+    """Whether a name of the input, a folder or a pattern, stands for this file."""
+    return bool(_regular(name).fullmatch(file)) if is_pattern(name) else file.startswith(f"{name}/")
 
 
 def _named(name: str) -> list[Found]:
@@ -212,6 +221,7 @@ def common_schema(files: Sequence[InputFile], looks: Sequence[Look]) -> pa.Schem
                 "Run a job for each kind of file, or give all files the same columns.",
             )
         for one in look.schema:
+            one = one.with_type(_plain_type(one.type))
             known = fields.get(one.name, one)
             try:
                 fields[one.name] = known if known.type == one.type else _wider(known, one)
@@ -220,7 +230,9 @@ def common_schema(files: Sequence[InputFile], looks: Sequence[Look]) -> pa.Schem
                     f"{file.name}: the column {one.name!r} is {one.type}, and in files before it {known.type}.",
                     "Run a job for each kind of file, or write them with one schema.",
                 ) from None
-    return pa.schema([one.with_type(_written_as(one.type)).with_nullable(True) for one in fields.values()])
+    # Columns of nothing but None become text, the likeliest to come.
+    written = [one.with_type(pa.string()) if pa.types.is_null(one.type) else one for one in fields.values()]
+    return pa.schema([one.with_nullable(True) for one in written])
 
 
 def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
@@ -230,13 +242,15 @@ def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
     return pa.unify_schemas([pa.schema([one]), pa.schema([other])], promote_options="permissive").field(0)
 
 
-def _written_as(kind: pa.DataType) -> pa.DataType:
-    """Columns of nothing but None become text, the likeliest to come; dictionaries what they stand for."""
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """What a column is written as: a dictionary as what it stands for, a view as what it looks at."""
     import pyarrow as pa
 
-    if pa.types.is_null(kind):
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
         return pa.string()
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.binary() if pa.types.is_binary_view(kind) else kind
 
 
 def cut(files: Sequence[InputFile], looks: Sequence[Look], piece_rows: int) -> list[Piece]:
@@ -270,8 +284,7 @@ def _parts(file: InputFile, look: Look, size: int, first: int) -> Iterator[tuple
         total, scale = look.rows, 1.0
     else:
         total, scale = file.size, look.row_bytes
-    start = look.begin
-    stop = min(total, start + max(1, int(first * scale)))
+    start, stop = 0, min(total, max(1, int(first * scale)))
     while start < total:
         yield start, stop, max(1, round((stop - start) / scale))
         start, stop = stop, min(total, stop + max(1, int(size * scale)))
@@ -342,10 +355,10 @@ def _look_text(file: InputFile, reading: Reading) -> Look:
             source, BadRows(skip=True), format=file.format, encoding=reading.encoding, delimiter=reading.delimiter
         )
         sample = list(islice(rows, _SAMPLE_ROWS))
-    names = list(dict.fromkeys(name for row in sample for name in row.values))
     if file.format in ("csv", "tsv"):
-        schema = pa.schema([(name, pa.string()) for name in names])
+        schema = pa.schema([(name, pa.string()) for name in header(file, reading)])
     else:
+        names = list(dict.fromkeys(name for row in sample for name in row.values))
         schema = _inferred(names, [row.values for row in sample])
     lines = max(1, sample[-1].line if sample else 1)
     row_bytes = max(1.0, min(len(head), _sampled(head, lines)) / lines)
@@ -354,8 +367,14 @@ def _look_text(file: InputFile, reading: Reading) -> Look:
     if file.format == "csv":
         cuts = _csv_rows(file, reading)
         return Look(schema, len(cuts) - 1, (cuts[-1] - cuts[0]) / max(1, len(cuts) - 1), cuts=cuts)
-    begin = head.find(b"\n") + 1 if file.format == "tsv" else 0
-    return Look(schema, max(1, round(file.size / row_bytes)), row_bytes, begin)
+    return Look(schema, max(1, round(file.size / row_bytes)), row_bytes)
+
+
+def header(file: InputFile, reading: Reading) -> list[str]:
+    """The columns of a csv or tsv file; files of one job may have them in different orders."""
+    with open_file(file.name) as raw:
+        source = from_stream(raw, file.name)
+        return header_of(source, format=file.format, encoding=reading.encoding, delimiter=reading.delimiter)
 
 
 def _sampled(head: bytes, lines: int) -> int:
@@ -385,7 +404,7 @@ def _inferred(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> pa.
 
 
 def _csv_rows(file: InputFile, reading: Reading) -> Sequence[int]:
-    """Where the rows of a csv file begin, after its header, and where the last one ends: as the reader reads them."""
+    """Where the rows of a csv file end, as the reader reads them, after 0: the first is cut off with the header."""
     csv.field_size_limit(max(1 << 26, csv.field_size_limit()))
     at = 0
 
@@ -409,7 +428,7 @@ def _csv_rows(file: InputFile, reading: Reading) -> Sequence[int]:
             except csv.Error:
                 pass
             found.append(at)
-    return found or [0]
+    return array("Q", [0]) + found[1:]
 
 
 _LOOKS: dict[str, Callable[[InputFile, Reading], Look]] = {

@@ -21,7 +21,7 @@ from bertie import __version__
 from bertie.arguments import number as checked_number
 from bertie.arguments import whole_number
 from bertie.bulk import local
-from bertie.bulk.inputs import InputFile, Look, Reading, common_schema, cut, find_files, look_at, schema_text
+from bertie.bulk.inputs import InputFile, Look, Reading, common_schema, cut, find_files, finds, look_at, schema_text
 from bertie.bulk.manifest import (
     FOLDER,
     Job,
@@ -31,8 +31,10 @@ from bertie.bulk.manifest import (
     check_same,
     is_free,
     model_hash,
+    part_name,
     read_job,
     read_state,
+    remove_job,
     write_job,
     write_state,
 )
@@ -41,7 +43,7 @@ from bertie.bulk.questions import TASKS, chosen_columns, own_settings
 from bertie.bulk.stores import full_name, is_address, joined, look_up, make_folder
 from bertie.bulk.work import ERROR, ROW_GROUP, JobStopped, Report, named_model
 from bertie.checkpoint.open_checkpoint import open_checkpoint
-from bertie.errors import DataError, InputError
+from bertie.errors import BertieError, DataError, InputError
 from bertie.files import Busy, Lock
 
 PART_BYTES = 128 << 20
@@ -157,6 +159,8 @@ def prepare(
     row_bytes = _row_bytes(task, files, looks, given, named)
     size = piece_rows or _fitting_rows(row_bytes)
     pieces = cut(files, looks, size)
+    if not pieces:
+        raise DataError(f"{source}: there are no rows.", "There is nothing to do.")
     job = Job(**same, model=named, columns=chosen, schema=schema_text(schema), piece_rows=size, pieces=tuple(pieces))
     return Prepared(job, place, State(), True, row_bytes * min(size, job.rows))
 
@@ -258,8 +262,11 @@ def run(
                 if computed % _SAVED_EVERY == 0:
                     write_state(output, job, state)
         except JobStopped as error:
-            _stopped_at(prepared, meter)
+            _stopped_at(prepared, meter, may_go=ray is None)  # on a cluster, others are at work for a moment more
             raise error.error from None
+        except BertieError:
+            _stopped_at(prepared, meter, may_go=True)
+            raise
         except BaseException:
             _stopped_at(prepared, meter)
             stopped(_report(prepared, aside, computed, meter))
@@ -294,10 +301,14 @@ def _reports(
     return local.run_processes(prepared.output, left, devices[: len(left)], strict, meter.tick)
 
 
-def _stopped_at(prepared: Prepared, meter: Progress) -> None:
+def _stopped_at(prepared: Prepared, meter: Progress, *, may_go: bool = False) -> None:
+    """Write how far the job is. One that an error ended before it had an answer goes: nobody has to continue it."""
     meter.close()
     with suppress(DataError):  # a full disk, where the parts themselves say that they are done
-        write_state(prepared.output, prepared.job, prepared.state)
+        if may_go and prepared.is_new and is_free(prepared.output):
+            remove_job(prepared.output)
+        else:
+            write_state(prepared.output, prepared.job, prepared.state)
 
 
 def _report(prepared: Prepared, aside: Mapping[int, str], computed: int, meter: Progress) -> BulkReport:
@@ -357,7 +368,7 @@ def _json_value(value: object) -> object:
 
 def _check_apart(names: Sequence[str], output: str) -> None:
     for name in map(full_name, names):
-        if output == name or output.startswith(f"{name}/"):
+        if finds(name, joined(output, part_name(0))):
             raise DataError(
                 f"The answers would go to {output}, which is inside the input {name}.",
                 "Name another {output}: its files would be the next run's input.",

@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 
 from bertie import __version__
 from bertie.bulk.inputs import InputFile, Piece, Reading, Span
-from bertie.bulk.stores import Found, files_below, joined, make_folder, open_file, read_small, write_small
+from bertie.bulk.stores import Found, files_below, joined, make_folder, open_file, read_small, remove, write_small
 from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.errors import DataError
 from bertie.files import sha256
@@ -152,6 +152,10 @@ def write_job(output: str, job: Job) -> None:
     write_small(joined(output, f"{FOLDER}/job.json"), json.dumps(about | _as_json(job)))
 
 
+def remove_job(output: str) -> None:
+    remove(joined(output, f"{FOLDER}/job.json"))
+
+
 def _as_json(job: Job) -> dict[str, object]:
     values = {name: value for name, value in vars(job).items() if name not in ("files", "pieces", "reading")}
     values |= {"settings": dict(job.settings), "columns": list(job.columns), "reading": asdict(job.reading)}
@@ -196,6 +200,8 @@ def _differs(name: str, there: Job, wanted: Wanted) -> str:
     words = {
         "model_hash": "the files of its model are not those of the model named now",
         "version": f"it was begun by Bertie {there.version}, and this is {wanted['version']}",
+        "reading": f"it reads {_as_read(there.reading)}, and now it should read {_as_read(wanted['reading'])}",
+        "piece_rows": f"its pieces have {there.piece_rows:,} rows, and now they should have {wanted['piece_rows']:,}",
         "columns": f"it reads {', '.join(there.columns)}, and now it should read {', '.join(wanted['columns'])}",
     }
     was_now = f"is {getattr(there, name)!r}, now it is {dict(wanted)[name]!r}"
@@ -204,6 +210,11 @@ def _differs(name: str, there: Job, wanted: Wanted) -> str:
 
 def _setting(name: str, settings: Settings) -> str:
     return repr(settings[name]) if name in settings else "the default"
+
+
+def _as_read(reading: Reading) -> str:
+    delimiter = "" if reading.delimiter is None else f" with the delimiter {reading.delimiter!r}"
+    return f"{reading.encoding}{delimiter}"
 
 
 def _files_differ(old: Sequence[InputFile], new: Sequence[InputFile]) -> str:

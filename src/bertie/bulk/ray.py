@@ -36,8 +36,25 @@ def run_on_ray(
     strict: bool,
     meter: Progress,
 ) -> Iterator[Report]:
-    """Reports of pieces as they are done, in any order."""
-    ray = _connected(address)
+    """Reports of pieces as they are done, in any order. A connection that was made for the job ends with it."""
+    ray, ours = _connected(address)
+    try:
+        yield from _reports(ray, output, pieces, gpus, cpus, workers, strict, meter)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _reports(
+    ray: ModuleType,
+    output: str,
+    pieces: Sequence[int],
+    gpus: float | None,
+    cpus: float | None,
+    workers: int | None,
+    strict: bool,
+    meter: Progress,
+) -> Iterator[Report]:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # ours says more
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -130,7 +147,8 @@ class _RayWorker:
         return {"report": [json.dumps(asdict(report))]}
 
 
-def _connected(address: str) -> ModuleType:
+def _connected(address: str) -> tuple[ModuleType, bool]:
+    """Ray, connected to a cluster, and whether that was done here."""
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of this process, on the terminal; Ray's own logs stay
@@ -139,17 +157,18 @@ def _connected(address: str) -> ModuleType:
     except ImportError:
         raise MissingExtra("ray", "ray", "A job on a cluster") from None
     if ray.is_initialized():
-        return ray
+        return ray, False
     try:
         _check_open(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        # Ray's second sentence is about options of its own command.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0].rstrip(".")
         raise DataError(
-            f"{socket.gethostname()} finds no Ray cluster at {address!r}: {reason}",
+            f"{socket.gethostname()} finds no Ray cluster at {address!r}: {reason}.",
             "Start one (ray start --head), run this on one of its machines with {ray=auto}, or name its address.",
         ) from error
-    return ray
+    return ray, True
 
 
 def _check_open(address: str) -> None:

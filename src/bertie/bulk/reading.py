@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import IO, TYPE_CHECKING
 
-from bertie.bulk.inputs import InputFile, Piece, Reading, Span, arrow_batches, unreadable
+from bertie.bulk.inputs import InputFile, Piece, Reading, Span, arrow_batches, header, unreadable
 from bertie.bulk.stores import open_file
 from bertie.data import BadRows, Row
 from bertie.data.rows import rows_of
@@ -41,7 +41,7 @@ class Batch:
     errors: Mapping[int, str]
     file: InputFile
     first: int  # the first row's number: in the file, from 0, or among the lines after `byte`
-    byte: int | None = None
+    byte: int = 0
 
     def where(self, number: int) -> str:
         if self.byte:
@@ -188,15 +188,15 @@ def _lines(file: InputFile, span: Span, schema: pa.Schema, reading: Reading, ask
         part = _Part(raw, span.start, span.stop, exact=file.format == "csv")
         source = from_stream(raw if whole else io.BufferedReader(part, 1 << 16), file.name)
         bad = _Noted()
-        header = schema.names if file.format in ("csv", "tsv") and not whole else None
+        # The header is in the first span.
+        columns = header(file, reading) if file.format in ("csv", "tsv") and span.start else None
         rows = rows_of(
-            source, bad, format=file.format, encoding=reading.encoding, columns=header, delimiter=reading.delimiter
+            source, bad, format=file.format, encoding=reading.encoding, columns=columns, delimiter=reading.delimiter
         )
         numbered = enumerate(_with_bad(rows, bad))
-        byte = None if whole else span.start
         while some := list(islice(numbered, BATCH_ROWS)):
             batch, errors = _batch([row for _, row in some], schema, file, asked)
-            yield Batch(batch, errors, file, some[0][0], byte)
+            yield Batch(batch, errors, file, some[0][0], span.start)
 
 
 def _with_bad(rows: Iterable[Row], bad: _Noted) -> Iterator[tuple[Values, DataError | None]]:

@@ -111,6 +111,14 @@ def write_small(name: str, text: str) -> None:
         raise unwritable(name, error) from error
 
 
+def remove(name: str) -> None:
+    system, path = _opened(name)
+    try:
+        system.delete_file(path)
+    except OSError as error:
+        raise unwritable(name, error) from error
+
+
 def make_folder(name: str) -> None:
     try:
         if not is_address(name):

@@ -105,7 +105,9 @@ class Worker:
             )
         self.question: AnyQuestion = TASKS[job.task].make({"model": model, "device": device, **job.settings})
         self.fields = [one.with_name(job.prefix + one.name) for one in self.question.fields()]
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="bertie-bulk")
+        # One thread makes parquet of the next part while the other waits for the disk.
+        self._writer = ThreadPoolExecutor(1, "bertie-bulk-write")
+        self._publisher = ThreadPoolExecutor(1, "bertie-bulk-publish")
         on_gpu = (device or "").startswith("cuda")
         self._queued = _QUEUED_BY_GPU if on_gpu else _QUEUED
         self._switch_seconds = sys.getswitchinterval()
@@ -130,11 +132,13 @@ class Worker:
         return lambda: Report(number, None, reason)
 
     def close(self) -> None:
-        self._writer.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._writer, self._publisher):
+            threads.shutdown(wait=True, cancel_futures=True)
         sys.setswitchinterval(self._switch_seconds)
 
     def _start(self, number: int, tick: Tick) -> Callable[[], Report]:
-        part = _Part(joined(self.output, part_name(number)), self._written_schema(), self._writer, self._queued)
+        threads = self._writer, self._publisher
+        part = _Part(joined(self.output, part_name(number)), self._written_schema(), *threads, self._queued)
         try:
             counts = self._answer(number, part, tick)
         except BaseException:
@@ -283,35 +287,47 @@ class _Held:
 
 
 class _Part:
-    """A parquet file that is written in another thread, a row group at a time, and there once it is kept."""
+    """A parquet file that is written in other threads, a row group at a time, and there once it is kept."""
 
-    def __init__(self, name: str, schema: pa.Schema, writer: ThreadPoolExecutor, queued: int) -> None:
+    def __init__(
+        self, name: str, schema: pa.Schema, writer: ThreadPoolExecutor, publisher: ThreadPoolExecutor, queued: int
+    ) -> None:
         import pyarrow.parquet as pq
 
-        self._name, self._pool, self._queued = name, writer, queued
+        self._name, self._writer, self._publisher, self._queued = name, writer, publisher, queued
+        self._failure: BaseException | None = None
         self._pending: deque[Future[None]] = deque()
         self._held: list[pa.RecordBatch] = []
         self._rows = self._held_rows = self._held_bytes = 0
         self._new = self._guarded(lambda: new_file(name))
         leaves = {path: is_vector for one in schema for path, is_vector in _leaves(one.type, one.name)}
-        self._sink = _sink(self._new.stream)
-        # Vectors are noise to a compressor.
-        self._parquet = pq.ParquetWriter(
-            self._sink,
-            schema,
-            compression={path: "NONE" if is_vector else "ZSTD" for path, is_vector in leaves.items()},
-            use_dictionary=[path for path, is_vector in leaves.items() if not is_vector],
-        )
+        try:
+            self._sink = self._guarded(lambda: _sink(self._new.stream))
+            # Vectors are noise to a compressor, and nobody asks for the least of their numbers.
+            plain = [path for path, is_vector in leaves.items() if not is_vector]
+            self._parquet = self._guarded(
+                lambda: pq.ParquetWriter(  # which writes four bytes at once
+                    self._sink,
+                    schema,
+                    compression={path: "NONE" if is_vector else "ZSTD" for path, is_vector in leaves.items()},
+                    use_dictionary=plain,
+                    write_statistics=plain,
+                )
+            )
+        except BaseException:
+            self._new.discard()
+            raise
 
     def write(self, make: Callable[[], pa.RecordBatch]) -> None:
         """Have the other thread make a batch and write it; waits if that is behind."""
-        self._pending.append(self._pool.submit(self._put, make))
+        self._pending.append(self._writer.submit(self._put, make))
         while len(self._pending) > self._queued or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
 
     def keep(self, about: str) -> Callable[[], tuple[int, int]]:
-        """Publish it, also in the other thread; the call that is given waits for that, and tells rows and bytes."""
-        published = self._pool.submit(self._publish, about)
+        """Publish it, also in other threads; the call that is given waits for that, and tells rows and bytes."""
+        closed = self._writer.submit(self._close, about)
+        published = self._publisher.submit(self._publish, closed)
 
         def wait() -> tuple[int, int]:
             while self._pending:
@@ -323,15 +339,21 @@ class _Part:
     def discard(self) -> None:
         for future in self._pending:
             future.cancel()
-        self._pool.submit(self._drop).result()
+        self._writer.submit(self._drop).result()
 
     def _put(self, make: Callable[[], pa.RecordBatch]) -> None:
-        batch = make()
-        self._held.append(batch)
-        self._held_rows += batch.num_rows
-        self._held_bytes += batch.nbytes
-        if self._held_rows + BATCH_ROWS > ROW_GROUP or self._held_bytes >= _GROUP_BYTES:
-            self._flush()
+        if self._failure is not None:
+            return
+        try:
+            batch = make()
+            self._held.append(batch)
+            self._held_rows += batch.num_rows
+            self._held_bytes += batch.nbytes
+            if self._held_rows + BATCH_ROWS > ROW_GROUP or self._held_bytes >= _GROUP_BYTES:
+                self._flush()
+        except BaseException as error:
+            self._failure = error  # whoever asked may hear of it only after the part was to be kept
+            raise
 
     def _flush(self) -> None:
         import pyarrow as pa
@@ -342,13 +364,20 @@ class _Part:
             self._held, self._held_rows, self._held_bytes = [], 0, 0
             self._guarded(lambda: self._parquet.write_table(table, row_group_size=ROW_GROUP))
 
-    def _publish(self, about: str) -> tuple[int, int]:
+    def _close(self, about: str) -> int:
+        """All rows and the footer, on their way to the disk; gives the bytes."""
+        if self._failure is not None:
+            raise self._failure
+        self._flush()
+        self._parquet.add_key_value_metadata({FOOTER: about})
+        self._guarded(self._parquet.close)
+        size: int = self._sink.tell()
+        self._guarded(self._sink.close)
+        return size
+
+    def _publish(self, closed: Future[int]) -> tuple[int, int]:
         try:
-            self._flush()
-            self._parquet.add_key_value_metadata({FOOTER: about})
-            self._guarded(self._parquet.close)
-            size: int = self._sink.tell()
-            self._guarded(self._sink.close)
+            size = closed.result()
             self._guarded(self._new.keep)
         except BaseException:
             self._drop()

@@ -145,6 +145,12 @@ def rows_of(
         yield from _TEXT_FORMATS[found](source, _Options(encoding, columns, delimiter), bad)
 
 
+def header_of(source: Opened, *, format: str, encoding: str = "utf-8", delimiter: str | None = None) -> list[str]:  # noqa: A002
+    """The columns of an open csv or tsv source, as its header names them."""
+    options, bad = _Options(encoding, None, delimiter), BadRows(skip=True)
+    return _header(_RECORDS[format](source, options, bad), source.name, options, bad)
+
+
 def known_format(path: PathLike, given: str | None) -> str | None:
     """The format given, or told by the extension; None for pipes, which are to be looked at."""
     if given is not None:
@@ -257,7 +263,7 @@ def parse_json(text: str, where: str, *, one_line: bool = False) -> object:
         raise bad_row(f"{where}: not JSON that can be read: {error}.") from None
 
 
-def _csv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
+def _csv_records(source: Opened, options: _Options, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
     # A process-wide setting of the csv module, 128 KB at first: too little for a document. It is only ever raised.
     csv.field_size_limit(max(MAX_LINE_BYTES, csv.field_size_limit()))
     if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '"\r\n'):
@@ -268,35 +274,31 @@ def _csv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
         )
     lines = _Counted(text_lines(source, bad, encoding=options.encoding, keep_ends=True))
     reader = csv.reader(lines, delimiter=options.delimiter or ",", strict=True)
-
-    def records() -> Iterator[tuple[int, list[str]]]:
-        while True:
-            begin = lines.number + 1
-            try:
-                yield begin, next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                cause = str(error).partition(" - do you need")[0]
-                spanned = f" to {lines.number}" if lines.number > begin else ""
-                bad.report(
-                    DataError(
-                        f"{source.name}, line {begin}{spanned}: not csv: {cause}.",
-                        "Double each quote inside a quoted field and close the field, "
-                        "or read it as tsv if quotes mean nothing in it.",
-                    )
+    while True:
+        begin = lines.number + 1
+        try:
+            yield begin, next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            cause = str(error).partition(" - do you need")[0]
+            spanned = f" to {lines.number}" if lines.number > begin else ""
+            bad.report(
+                DataError(
+                    f"{source.name}, line {begin}{spanned}: not csv: {cause}.",
+                    "Double each quote inside a quoted field and close the field, "
+                    "or read it as tsv if quotes mean nothing in it.",
                 )
-
-    yield from _table(records(), source.name, options, bad)
-
-
-def _tsv(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
-    lines = text_lines(source, bad, encoding=options.encoding)
-    records = ((number, line.split(options.delimiter or "\t") if line else []) for number, line in lines)
-    yield from _table(records, source.name, options, bad)
+            )
 
 
-def _table(records: Iterator[tuple[int, list[str]]], name: str, options: _Options, bad: BadRows) -> Iterator[Row]:
+def _tsv_records(source: Opened, options: _Options, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
+    for number, line in text_lines(source, bad, encoding=options.encoding):
+        yield number, line.split(options.delimiter or "\t") if line else []
+
+
+def _table(kind: str, source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
+    name, records = source.name, _RECORDS[kind](source, options, bad)
     header = list(options.columns) if options.columns is not None else _header(records, name, options, bad)
     width = len(header)
     for number, cells in records:
@@ -345,10 +347,14 @@ class _Counted(Iterator[str]):
         return line
 
 
+_RECORDS: dict[str, Callable[[Opened, _Options, BadRows], Iterator[tuple[int, list[str]]]]] = {
+    "csv": _csv_records,
+    "tsv": _tsv_records,
+}
 _TEXT_FORMATS: dict[str, Callable[[Opened, _Options, BadRows], Iterator[Row]]] = {
     "txt": _txt,
     "jsonl": _jsonl,
     "json": _json,
-    "csv": _csv,
-    "tsv": _tsv,
+    "csv": partial(_table, "csv"),
+    "tsv": partial(_table, "tsv"),
 }

@@ -132,6 +132,13 @@ def test_folders_patterns_and_files_are_found_each_once(tmp_path: Path) -> None:
     assert names("[2-9].parquet", "?.parquet", "x.jsonl") == ["2.parquet", "1.parquet", "x.jsonl"]
 
 
+def test_a_file_named_like_a_pattern_is_that_file(tmp_path: Path) -> None:
+    for name in ("rows [1].txt", "rows 1.txt"):
+        (tmp_path / name).write_text("text\n")
+    assert [Path(file.name).name for file in find_files([str(tmp_path / "rows [1].txt")])] == ["rows [1].txt"]
+    assert [Path(file.name).name for file in find_files([str(tmp_path / "rows [12].txt")])] == ["rows 1.txt"]
+
+
 def test_a_file_that_cannot_be_read_is_named_before_any_work(tmp_path: Path) -> None:
     folder = parquet_files(tmp_path / "in", some_texts(30), files=8)
     (folder / "5.parquet").write_bytes(b"PAR1 and nothing")
@@ -155,6 +162,35 @@ def test_columns_and_types_that_differ_between_files_are_named(tmp_path: Path) -
         read([places["a"], places["c"]], 10)
     with pytest.raises(DataError, match=r"a.parquet has a column 'n', and .*d.parquet has none"):
         read([places["a"], places["d"]], 10)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+@pytest.mark.parametrize("piece_rows", [1, 3, 10**6])
+def test_columns_are_those_of_their_own_header_whatever_their_order(tmp_path: Path, kind: str, piece_rows: int) -> None:
+    mark = "," if kind == "csv" else "\t"
+    tables = {"0": ["id text", "1 a", "2 b"], "1": ["text id", "c 3", "d 4"], "2": ["id text"], "3": ["id text", "5 e"]}
+    for name, lines in tables.items():
+        (tmp_path / f"{name}.{kind}").write_text("".join(line.replace(" ", mark) + "\n" for line in lines))
+    pieces = read([tmp_path], piece_rows)
+    assert rows_of(pieces) == [{"id": str(n + 1), "text": "abcde"[n]} for n in range(5)]
+    assert not any(batch.errors for piece in pieces for batch in piece)
+
+
+def test_rows_of_a_csv_file_are_numbered_from_the_first_after_its_header(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"id,text\n1,a\n2,caf\xe9\n3,b\n")
+    for piece_rows in (2, 100):
+        pieces = read([tmp_path / "rows.csv"], piece_rows)
+        (where,) = [batch.where(place) for piece in pieces for batch in piece for place in batch.errors]
+        assert where == f"{tmp_path}/rows.csv, row 2"
+
+
+def test_views_are_read_as_what_they_look_at(tmp_path: Path) -> None:
+    views = {"text": pa.array(["a", None], pa.string_view()), "raw": pa.array([b"x", b"y"], pa.binary_view())}
+    pq.write_table(pa.table(views), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"text": ["b"], "raw": [b"z"]}), tmp_path / "1.parquet")
+    (piece,) = read([tmp_path], 100)
+    assert [field.type for field in piece[0].rows.schema] == [pa.string(), pa.binary()]
+    assert [row["text"] for row in rows_of([piece])] == ["a", None, "b"]
 
 
 def test_dictionary_columns_are_read_as_what_they_stand_for(tmp_path: Path) -> None:

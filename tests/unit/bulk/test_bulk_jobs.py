@@ -7,64 +7,23 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 import bertie
 from bertie.bulk import BulkReport, prepare, run, work
 from bertie.bulk.progress import Progress
 from bertie.bulk.ray import _report, _said
-from bertie.bulk.stores import NewObject
 from bertie.errors import BertieError, DataError, InputError, MissingExtra
-from bulk_jobs import answers, jsonl_file, parquet_files, some_texts, vectors
+from bulk_jobs import answers, check_whole, jsonl_file, some_texts, stop_after
 from sentence_models import tiny_sentence_model
-
-TEXTS = some_texts(400)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny_sentence_model(tmp_path_factory.mktemp("bulk") / "model")
-
-
-@pytest.fixture(scope="module")
-def wanted(model: str) -> Any:
-    return bertie.embed(TEXTS, model=model)
-
-
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    return parquet_files(tmp_path / "texts", TEXTS)
-
-
-def check_whole(output: Path, wanted: Any) -> None:
-    table = answers(output)
-    assert table["id"].to_pylist() == list(range(len(wanted)))
-    np.testing.assert_array_equal(vectors(table), wanted)
-    assert table["error"].null_count == len(wanted)
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, pieces: int, error: BaseException) -> None:
-    """Let a worker do so many pieces, and then raise."""
-    actual, left = work.Worker.start, pieces
-
-    def start(self: work.Worker, *arguments: Any, **more: Any) -> Any:
-        nonlocal left
-        if not left:
-            raise error
-        left -= 1
-        return actual(self, *arguments, **more)
-
-    monkeypatch.setattr(work.Worker, "start", start)
 
 
 def test_every_row_once_in_order_with_all_columns(model: str, texts: Path, tmp_path: Path, wanted: Any) -> None:
@@ -73,7 +32,7 @@ def test_every_row_once_in_order_with_all_columns(model: str, texts: Path, tmp_p
     check_whole(tmp_path / "out", wanted)
     table = answers(tmp_path / "out")
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), 32)
-    assert table["text"].to_pylist() == TEXTS
+    assert table["text"].to_pylist() == some_texts(400)
     assert report.tokens_per_second > report.rows_per_second > 0
 
 
@@ -140,6 +99,10 @@ def test_another_job_in_the_folder_is_refused_by_what_differs(
         bertie.bulk("rerank", texts, out, model)
     with pytest.raises(DataError, match="it reads text, and now it should read id"):
         bertie.bulk("embed", texts, out, model, column="id")
+    with pytest.raises(DataError, match="its pieces have 262,144 rows, and now they should have 90"):
+        bertie.bulk("embed", texts, out, model, piece_rows=90)
+    with pytest.raises(DataError, match="it reads utf-8, and now it should read cp1252 with the delimiter ';'"):
+        bertie.bulk("embed", texts, out, model, encoding="cp1252", delimiter=";")
     with monkeypatch.context() as patched:
         patched.setattr("bertie.bulk.job.__version__", "9.9")
         with pytest.raises(DataError, match=r"begun by Bertie .*, and this is 9.9"):
@@ -147,6 +110,19 @@ def test_another_job_in_the_folder_is_refused_by_what_differs(
     (texts / "2.parquet").rename(texts / "3.parquet")
     with pytest.raises(DataError, match=r"1 file was removed .*2.parquet\); 1 file was added .*3.parquet"):
         bertie.bulk("embed", texts, out, model)
+
+
+@pytest.mark.parametrize("bad", [{"truncate_dim": 999}, {"strict": True}, {"ray": "localhost:1"}])
+def test_a_job_that_an_error_ends_before_its_first_answer_leaves_its_folder_to_others(
+    model: str, tmp_path: Path, bad: dict[str, Any]
+) -> None:
+    if "ray" in bad:
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'bertie[ray]'")
+    file = jsonl_file(tmp_path / "rows.jsonl", [{"text": "one"}, {"text": None}])
+    with pytest.raises(BertieError):
+        bertie.bulk("embed", file, tmp_path / "out", model, **bad)
+    jsonl_file(file, [{"text": "one"}, {"text": "two"}, {"text": "three"}])
+    assert bertie.bulk("embed", file, tmp_path / "out", model, truncate_dim=8).rows == 3
 
 
 def test_two_at_once_in_one_folder_are_refused(model: str, texts: Path, tmp_path: Path) -> None:
@@ -243,7 +219,7 @@ def test_a_piece_that_always_fails_is_set_aside_and_the_others_done(
     check_whole(tmp_path / "out", wanted)
 
 
-@pytest.mark.parametrize("place", ["write_table", "close"])
+@pytest.mark.parametrize("place", ["__init__", "write_table", "close"])
 def test_a_full_disk_stops_the_job_and_loses_nothing(
     model: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Any, place: str
 ) -> None:
@@ -305,6 +281,27 @@ def test_answers_that_cannot_be_written_set_their_piece_aside(
     check_whole(tmp_path / "out", wanted)
 
 
+def test_a_piece_whose_last_rows_cannot_be_written_is_not_published_without_them(
+    model: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Any
+) -> None:
+    """Its error comes when the whole piece has been computed, and the file is about to be kept."""
+    actual = work.Worker._written
+
+    def fails(self: work.Worker, asked: Any, answers: Any) -> pa.RecordBatch:
+        if asked.batch.file.name.endswith("2.parquet"):
+            time.sleep(0.2)  # the main thread is at the end of the piece, and has asked for the file
+            raise pa.ArrowInvalid("out of range")
+        return actual(self, asked, answers)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(work.Worker, "_written", fails)
+        report = bertie.bulk("embed", texts, tmp_path / "out", model)
+    assert list(report.set_aside.values()) == ["ArrowInvalid: out of range"]
+    assert not list((tmp_path / "out").glob("*.parquet"))
+    assert bertie.bulk("embed", texts, tmp_path / "out", model).rows == 400
+    check_whole(tmp_path / "out", wanted)
+
+
 def test_a_file_damaged_since_the_job_began_sets_its_pieces_aside(model: str, texts: Path, tmp_path: Path) -> None:
     prepared = prepare("embed", texts, tmp_path / "out", model, piece_rows=90)
     damaged = texts / "2.parquet"
@@ -313,70 +310,6 @@ def test_a_file_damaged_since_the_job_began_sets_its_pieces_aside(model: str, te
     assert report.pieces_done
     assert report.pieces_done + len(report.set_aside) == report.pieces
     assert all("2.parquet: cannot be read as parquet" in reason for reason in report.set_aside.values())
-
-
-class NoRename(MemoryFileSystem):
-    """A store that puts and lists, and can rename nothing."""
-
-    protocol = "norename"
-    store: dict[str, Any] = {}  # noqa: RUF012  # fsspec's own way
-    pseudo_dirs = [""]  # noqa: RUF012
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        stripped: str = super()._strip_protocol(path.replace("norename://", "memory://"))
-        return stripped
-
-    def mv(self, *arguments: Any, **more: Any) -> None:
-        raise NotImplementedError("this store has no rename")
-
-    mv_file = move = rename = mv
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryFileSystem]:
-    fsspec.register_implementation("norename", NoRename, clobber=True)
-    yield fsspec.filesystem("norename")
-    NoRename.store.clear()
-
-
-def test_a_store_without_rename_gets_every_part_in_one_put(
-    model: str, texts: Path, store: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch, wanted: Any, tmp_path: Path
-) -> None:
-    for file in texts.iterdir():
-        store.pipe(f"/in/{file.name}", file.read_bytes())
-    with monkeypatch.context() as patched:
-        stop_after(patched, 2, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            bertie.bulk("embed", "norename://in/*.parquet", "norename://out", model, piece_rows=90)
-    report = bertie.bulk("embed", "norename://in/*.parquet", "norename://out", model, piece_rows=90)
-    assert (report.computed, report.rows) == (3, 400)
-    store.get("/out/", str(tmp_path / "out") + "/", recursive=True)
-    check_whole(tmp_path / "out", wanted)
-
-
-def test_a_put_that_is_cut_short_is_put_again(
-    model: str, texts: Path, store: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wanted: Any
-) -> None:
-    actual, puts = NewObject.keep, 0
-
-    def keep(self: NewObject) -> None:
-        nonlocal puts
-        puts += 1
-        if puts == 3:  # a store that lies: half of the object is there
-            self.stream.seek(0, os.SEEK_END)
-            self.stream.truncate(self.stream.tell() // 2)
-            actual(self)
-            raise OSError(errno.EIO, "connection reset")
-        actual(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(NewObject, "keep", keep)
-        with pytest.raises(DataError, match="connection reset"):
-            bertie.bulk("embed", texts, "norename://out", model, piece_rows=90)
-    bertie.bulk("embed", texts, "norename://out", model, piece_rows=90)
-    store.get("/out/", str(tmp_path / "out") + "/", recursive=True)
-    check_whole(tmp_path / "out", wanted)
 
 
 def test_the_plan_says_what_would_be_done_and_writes_nothing(model: str, texts: Path, tmp_path: Path) -> None:
@@ -397,10 +330,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no such input": ({"input": "nowhere.jsonl"}, "there is no such file or folder"),
     "a pattern that matches nothing": ({"input": "*.arrow"}, "no file matches"),
     "a format that cannot be cut": ({"input": "rows.json"}, "json cannot be read in pieces"),
+    "files without rows": ({"input": "none.csv"}, "none.csv: there are no rows"),
     "no such column": ({"column": "txet"}, "there is no column 'txet'"),
     "two columns for one text": ({"columns": ("id", "text")}, "embed reads one column"),
     "a column of numbers": ({"column": "id"}, "'id' should be text, and is int64"),
     "the output inside the input": ({"output": "texts/out"}, "which is inside the input"),
+    "the output where a pattern finds it": ({"input": "texts/**/*.parquet", "output": "texts/out"}, "inside the input"),
     "a file as the output": ({"output": "rows.json"}, "rows.json is a file"),
     "an output that cannot be made": ({"output": "rows.json/out"}, "rows.json/out/_job: cannot be written: Not a dir"),
     "Ray's settings without Ray": ({"gpus_per_worker": 1}, "gpus_per_worker=1 is for Ray's workers"),
@@ -415,6 +350,7 @@ def test_mistakes_are_refused_with_cause_and_remedy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.json").write_text("[]")
+    (tmp_path / "none.csv").write_text("id,text\n")
     asked = {"task": "embed", "input": "texts", "output": "out", "model": model} | changes
     with pytest.raises(BertieError) as caught:
         bertie.bulk(**asked)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +51,7 @@ def command() -> None:
 def _job_options(function: Callable[..., object]) -> Callable[..., object]:
     return with_options(
         function,
-        click.argument("input", nargs=-1, required=True, metavar="INPUT..."),
+        click.argument("input", nargs=-1, metavar="INPUT..."),
         click.argument("output"),
         click.option("--column", metavar="NAME", help="Column that holds the text. [default: found by its name]"),
         columns_option,
@@ -75,12 +77,17 @@ def _job_options(function: Callable[..., object]) -> Callable[..., object]:
         click.option(
             "--ray", metavar="ADDRESS", help="Use a Ray cluster: auto on one of its machines, or its address."
         ),
-        click.option("--gpus-per-worker", type=click.FloatRange(min=0, min_open=True), metavar="N", help="With --ray."),
+        click.option(
+            "--gpus-per-worker",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="N",
+            help="GPUs of a worker, with --ray; at 0.5, two share one. [default: none]",
+        ),
         click.option(
             "--cpus-per-worker",
             type=click.FloatRange(min=0, min_open=True),
             metavar="N",
-            help="With --ray. [default: 1]",
+            help="Cores of a worker, with --ray. [default: 1]",
         ),
         click.option(
             "--price",
@@ -167,6 +174,8 @@ _task(
 
 
 def _run(task: str, chosen: Chosen, values: dict[str, Any]) -> int:
+    if not values["input"]:
+        raise click.UsageError(f"{values['output']!r} is the only name: the input comes first, the output last.")
     from bertie.bulk import prepare, run  # with torch, which help does without
 
     plan, as_json = values.pop("plan"), values.pop("as_json")
@@ -187,7 +196,9 @@ def _run(task: str, chosen: Chosen, values: dict[str, Any]) -> int:
     if not as_json:
         _say_begin(prepared)
     device = None if how["ray"] else chosen.settings["device"]
-    report = run(prepared, **how, device=device, progress=not as_json, stopped=_say_stopped)
+    # Ray writes about machines that died to standard output, which is for the report.
+    with redirect_stdout(sys.stderr) if how["ray"] else nullcontext():
+        report = run(prepared, **how, device=device, progress=not as_json, stopped=_say_stopped)
     if as_json:
         click.echo(json.dumps(asdict(report)))
     else:
