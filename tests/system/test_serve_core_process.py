@@ -13,6 +13,7 @@ import pytest
 
 from scripts.serve_drain import run as run_drains
 from scripts.serve_overload import measure
+from system.serve_process import FORM_NAMES, FORMS
 
 
 def check_drains(rounds: int) -> None:
@@ -29,8 +30,8 @@ def test_sigterm_under_load_loses_nothing_twenty_times() -> None:
     check_drains(20)
 
 
-def check_overload(seconds: float, p99: float) -> None:
-    found = measure(seconds)
+def check_overload(seconds: float, p99: float, options: tuple[str, ...] = ()) -> None:
+    found = measure(seconds, options)
     assert found.factor > 4, found
     assert found.others == 0, found
     assert found.refused > 0, found
@@ -41,13 +42,15 @@ def check_overload(seconds: float, p99: float) -> None:
     assert found.recovered_after <= 5, found
 
 
-def test_an_overload_is_refused_at_once_and_passes() -> None:
-    check_overload(3, p99=0.5)  # other tests run beside this one
+@pytest.mark.parametrize("options", FORMS, ids=FORM_NAMES)
+def test_an_overload_is_refused_at_once_and_passes(options: tuple[str, ...]) -> None:
+    check_overload(3, p99=0.5, options=options)  # other tests run beside this one
 
 
 @pytest.mark.slow
-def test_a_long_overload_is_refused_at_once_and_passes() -> None:
-    check_overload(20, p99=0.1)
+@pytest.mark.parametrize("options", FORMS, ids=FORM_NAMES)
+def test_a_long_overload_is_refused_at_once_and_passes(options: tuple[str, ...]) -> None:
+    check_overload(20, p99=0.1, options=options)
 
 
 def test_mistakes_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

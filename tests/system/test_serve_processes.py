@@ -180,22 +180,6 @@ def test_sigterm_under_load_loses_nothing_twenty_times_with_several_processes() 
         assert one.good, one
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_processes_end_when_their_parent_is_killed(models: dict[str, str], tmp_path: Path) -> None:
-    options = ("-m", f"m={models['embed']}", "--task", "embed", "--workers", "2", "--log-level", "error")
-    with serving(tmp_path, *options) as server:
-        all_of_them = children(server.process.pid)
-        assert len(all_of_them) == 3
-        server.process.kill()
-        until(lambda: not any(map(is_running, all_of_them)), seconds=30)
-
-
 def test_a_model_that_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bertie", "serve", "--port", "0", "--workers", "2", "-m", str(tmp_path / "none")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
