@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -15,13 +17,23 @@ from hypothesis import strategies as st
 
 from bertie.errors import InputError
 from bertie.serve import settings as module
-from bertie.serve.embedding import EmbedRows
+from bertie.serve.embedding import EmbedRows, EmbedTexts
 from bertie.serve.failures import EngineDown, InferenceFailed, overloaded
 from bertie.serve.http.sockets import beside, bind
 from bertie.serve.models import Place, chosen_tasks, open_runners
 from bertie.serve.processes.engine_host import EngineHost, FrontRows, WorkLink
 from bertie.serve.processes.front import EngineLink, Engines, FrontModels, address_of
-from bertie.serve.processes.messages import AnyMessage, Done, Leave, Refused, States, Unpacker, Work, packed
+from bertie.serve.processes.messages import (
+    AnyMessage,
+    Done,
+    Leave,
+    ModelState,
+    Refused,
+    States,
+    Unpacker,
+    Work,
+    packed,
+)
 from bertie.serve.processes.shared import Blocks, Layout, SharedMemory
 from bertie.serve.queues import Lane
 from bertie.serve.service import Service
@@ -44,6 +56,8 @@ def test_engines_share_the_cores_without_overlap(count: int, monkeypatch: pytest
 def test_devices_that_were_named_get_an_engine_each() -> None:
     assert chosen_devices("cuda:1") == ["cuda:1"]
     assert chosen_devices("cpu, cpu") == ["cpu", "cpu"]
+    with pytest.raises(InputError, match="names no device"):
+        chosen_devices(",")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +206,41 @@ def test_a_front_hears_of_a_job_once(tmp_path: Path) -> None:
         host.close()
 
     asyncio.run(run())
+
+
+@dataclass
+class OneLink:
+    """What a front knows of an engine."""
+
+    states: dict[str, ModelState]
+    connected: bool = True
+
+
+def test_a_front_is_not_ready_without_an_engine_though_its_tokenizer_is(tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        host = Host(tmp_path)
+        folder = saved(tmp_path / "model", "BertModel")
+        await host.service.models.load(ModelChoice("m", folder, ("embed",)))
+        states = {one.name: one for one in host.host._states().models}
+        host.close()
+        models = FrontModels(Settings(()), {}, host.service.metrics)
+        link = OneLink(states)
+        links = cast(list[EngineLink], [link])
+        models.update(links, ())
+        seen = [models.get("m").state]
+        link.states, link.connected = {}, False  # it ends while the tokenizer is read
+        models.update(links, ())
+        ends = time.monotonic() + 20
+        while models.get("m").get("embed", EmbedTexts) is None and time.monotonic() < ends:
+            await asyncio.sleep(0.01)
+        seen.append("ready" if models.ready else "not ready")
+        link.states, link.connected = states, True
+        models.update(links, ())
+        seen.append(models.get("m").state)
+        models.close()
+        return seen
+
+    assert asyncio.run(run()) == ["loading", "not ready", "ready"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux's /proc")

@@ -62,8 +62,11 @@ def address_of(folder: Path, engine: int) -> str:
 class FrontModels(Models):
     """The models that the engines say they have."""
 
+    _links: Sequence[EngineLink] = ()
+
     def update(self, links: Sequence[EngineLink], choices: Sequence[ModelChoice]) -> None:
         """A model is ready if one engine has it ready, and its tokenizer is here."""
+        self._links = links
         found: dict[str, list[ModelState]] = {}
         for link in links:
             for state in link.states.values():
@@ -85,15 +88,15 @@ class FrontModels(Models):
             elif best.embeds is not None and self._outdated(model, best.embeds):
                 model.state = "loading"
                 future = asyncio.get_running_loop().run_in_executor(self._loader, _open_texts, best.embeds)
-                future.add_done_callback(partial(self._opened, model, best))
+                future.add_done_callback(partial(self._opened, model))
             else:
-                self._set_ready(model, best, model.get("embed", EmbedTexts))
+                self._set_ready(model, best)
 
     def _outdated(self, model: ServedModel, settings: EmbedSettings) -> bool:
         texts = model.get("embed", EmbedTexts)
         return texts is None or texts.settings != settings
 
-    def _opened(self, model: ServedModel, state: ModelState, future: asyncio.Future[EmbedTexts]) -> None:
+    def _opened(self, model: ServedModel, future: asyncio.Future[EmbedTexts]) -> None:
         if future.cancelled():  # the front is ending
             return
         try:
@@ -102,14 +105,13 @@ class FrontModels(Models):
             model.state, model.reason = "failed", str(error)
             logger.exception("a tokenizer could not be loaded", extra={"model": model.name})
         else:
-            if self._served.get(model.name) is model:
-                self._set_ready(model, state, texts)
+            if self._outdated(model, texts.settings):  # or two engines have said the same
+                model.runners = {**model.runners, "embed": texts}
+            self.update(self._links, self.settings.models)  # engines may have come or gone meanwhile
 
-    def _set_ready(self, model: ServedModel, state: ModelState, texts: EmbedTexts | None) -> None:
-        runners: dict[str, object] = dict.fromkeys(state.tasks, state)
-        if texts is not None:
-            runners["embed"] = texts
-        model.runners = runners
+    def _set_ready(self, model: ServedModel, state: ModelState) -> None:
+        texts = model.get("embed", EmbedTexts)
+        model.runners = {**dict.fromkeys(state.tasks, state), **({} if texts is None else {"embed": texts})}
         model.state, model.reason = "ready", ""
         self.on_change()
 
@@ -416,12 +418,6 @@ class Engines:
         """Whoever still waits is told that the server ends."""
         for link in self.links:
             link.refuse_all(unhealthy("The server is shutting down and did not get to the end of this request."))
-
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 def _is_ready(link: EngineLink, model: str) -> bool:
