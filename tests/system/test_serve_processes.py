@@ -161,6 +161,10 @@ def test_what_a_killed_process_held_is_told_and_nothing_else_is_lost(models: dic
 def test_a_hundred_kills_leave_nothing_behind(models: dict[str, str]) -> None:
     found = run_kills(models["embed"], device="cpu,cpu", fronts=4, kills=100, seed=6, longest=BUSY_SECONDS)
     assert found.good, found
+    print(
+        f"100 kills (seed 6, {dict(found.kills)}): back after {max(found.recoveries):.2f} s at most, {found.most_lost} "
+        f"of {found.clients} clients' requests lost at most, none stray; before and after: {found.left}"
+    )
 
 
 def test_the_only_engine_comes_back_and_requests_wait_for_it(models: dict[str, str]) -> None:

@@ -257,7 +257,7 @@ def test_every_front_asks_for_keys_and_logs_none(tmp_path: Path, model: str) -> 
 
 def test_a_key_has_its_share_however_many_connections_another_one_has(tmp_path: Path) -> None:
     slow = saved(tmp_path / "slow", "BertModel", hidden_size=128, num_hidden_layers=6, intermediate_size=512)
-    options = ("-m", f"m={slow}", "--task", "embed", "--workers", "2", "--device", "cpu", *QUIET)
+    options = ("-m", f"m={slow}", "--workers", "2", "--device", "cpu", "--queue-tokens", "1000000", *QUIET)
     body = {"inputs": ["the dog and the fox " * 6] * 128, "truncate": True}
     seconds: dict[str, list[float]] = {"many": [], "one": []}
     stop = threading.Event()
