@@ -5,8 +5,6 @@ The long forms are scripts: tests/scripts/serve_drain.py and serve_overload.py.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -66,11 +64,3 @@ def test_mistakes_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[st
         written = capsys.readouterr().err
         assert said in written
         assert len(written.strip().splitlines()) == 2
-
-
-def test_a_model_that_is_not_there_is_explained(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bertie", "serve", "--port", "0", "-m", str(tmp_path / "none")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    assert "error:" in ended.stderr
-    assert "Traceback" not in ended.stderr

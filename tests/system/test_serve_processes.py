@@ -184,9 +184,13 @@ def test_sigterm_under_load_loses_nothing_twenty_times_with_several_processes() 
         assert one.good, one
 
 
-def test_a_model_that_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bertie", "serve", "--port", "0", "--workers", "2", "-m", str(tmp_path / "none")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_model_that_cannot_be_loaded_is_explained(tmp_path: Path, workers: str) -> None:
+    options = ("--host", "127.0.0.2", "--port", "0", "--workers", workers, "-m", str(tmp_path / "none"))
+    ended = subprocess.run(
+        [sys.executable, "-m", "bertie", "serve", *options], capture_output=True, text=True, timeout=180
+    )
     assert ended.returncode == 2
     assert "error:" in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert "open to the network without API keys" in ended.stderr  # another address than the one of the default

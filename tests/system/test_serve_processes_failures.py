@@ -230,6 +230,35 @@ def test_nothing_is_left_when_the_first_process_is_killed(tmp_path: Path, model:
         assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), seconds=30)
 
 
+def test_a_server_goes_on_when_nobody_reads_what_it_says(model: str) -> None:
+    command = [sys.executable, "-m", "bertie", "serve", "-m", f"m={model}", "--port", "0", *SEVERAL]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        url = re.findall(r"http://\S+", process.stdout.readline())[0]
+        process.stdout.close()  # as `bertie serve | head -1` does
+
+        def is_ready() -> bool:
+            with suppress(httpx.HTTPError):
+                return httpx.get(f"{url}/ready").status_code == 200
+            return False
+
+        assert until(is_ready, seconds=60)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        before = children.read_text().split()
+        os.kill(int(before[-1]), signal.SIGTERM)  # a front that drains, and then has nobody to say so
+        assert until(lambda: before[-1] not in children.read_text().split(), seconds=30)
+        assert until(lambda: len(children.read_text().split()) == len(before), seconds=30)
+        assert set(before[:-1]) <= set(children.read_text().split())
+        assert until(is_ready, seconds=30)
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 # -- nobody gets in, nobody gets more ---------------------------------------------------------------------------------
 
 

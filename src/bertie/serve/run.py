@@ -242,6 +242,11 @@ def serve_front(
     return 0
 
 
+def warn_if_open(settings: Settings) -> None:
+    if settings.host not in LOOPBACK and not settings.keys:
+        logger.warning("open to the network without API keys", extra={"host": settings.host})
+
+
 def _begin(settings: Settings) -> JsonLines:
     sys.setswitchinterval(SWITCH_SECONDS)
     # Texts come one by one: handing each to Rust's threads would cost more than it takes.
@@ -262,8 +267,7 @@ def serve(
     handler = _begin(settings)
     settings = replace(settings, limits=replace(settings.limits, connections=allowed_connections(settings)))
     kept = os.dup(sock.fileno())
-    if settings.host not in LOOPBACK and not settings.keys:
-        logger.warning("open to the network without API keys", extra={"host": settings.host})
+    warn_if_open(settings)
     server = make_server(settings)
     url = address(sock)
     server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")

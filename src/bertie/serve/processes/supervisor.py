@@ -34,7 +34,7 @@ from bertie.serve.http.sockets import address, beside
 from bertie.serve.logs import JsonLinesAtOnce, use_handler
 from bertie.serve.metrics import MULTIPROCESS, forget_process, name_process
 from bertie.serve.processes.engine_host import run_engine
-from bertie.serve.run import serve_front
+from bertie.serve.run import serve_front, warn_if_open
 from bertie.serve.settings import Settings, core_shares
 
 logger = logging.getLogger("bertie.serve")
@@ -94,10 +94,11 @@ class _Processes:
 
     def run(self) -> int:
         use_handler(JsonLinesAtOnce(), self._settings.log_level)
+        warn_if_open(self._settings)
         for number in _STOPS:
             signal.signal(number, self._stop)
         counts = f"{_counted(self._fronts, 'front')} and {_counted(self._engines, 'engine')}"
-        self._say(f"Bertie listens on {self._url} with {counts}, and loads its models …")
+        self._announce(f"Bertie listens on {self._url} with {counts}, and loads its models …")
         gc.collect()
         gc.freeze()  # so that children do not write into pages that they could share
         said = False
@@ -112,7 +113,7 @@ class _Processes:
                 self._listen()
                 if not said and len(self._ready) == len(self._children):
                     said = True
-                    self._say(f"Ready: {self._url}")
+                    self._announce(f"Ready: {self._url}")
             return self._end()
         finally:
             for child in self._children:
@@ -121,6 +122,10 @@ class _Processes:
                 one.close()
             os.close(self._heard)
             os.close(self._tell)
+
+    def _announce(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads it; the server is not ended by that
+            self._say(text)
 
     def _stop(self, *_: object) -> None:
         """Noted here, and passed on in `_end`: a child that is being forked at this moment has no number yet."""
@@ -253,7 +258,8 @@ class _Child:
             logger.warning("a process is started again", extra={"child": self.name, "exit_code": self.code})
         self._since = time.monotonic()
         self.starts += 1
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # in the child until this process's handlers are gone there
         pid = os.fork()
         if pid:
@@ -269,10 +275,12 @@ class _Child:
         except BaseException:
             traceback.print_exc()
         finally:
-            logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            try:
+                logging.shutdown()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:  # nobody may read them any more; and the supervisor's own end is not for its children
+                os._exit(code)
 
     def send(self, number: signal.Signals) -> None:
         if self._pid:
