@@ -162,7 +162,7 @@ class _Processes:
         while any(not child.has_ended() for child in self._engines) and time.monotonic() < ends:
             time.sleep(_LOOK_SECONDS)
         # One that was still starting had accepted nothing.
-        good = (0, -signal.SIGTERM, -signal.SIGINT, None)
+        good = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGUSR1, None)
         return 0 if all(child.code in good for child in self._fronts) else 1
 
     # -- in the children --------------------------------------------------------------------------------------------
