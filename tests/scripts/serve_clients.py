@@ -20,12 +20,13 @@ from tiny_models import saved
 class Server:
     """`bertie serve` with these options; ready when entered, ended when left."""
 
-    def __init__(self, *options: str, threads: int = 1) -> None:
+    def __init__(self, *options: str, threads: int = 1, own_group: bool = False) -> None:
         command = [sys.executable, "-m", "bertie", "serve", "--port", "0", "--threads", str(threads), *options]
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-        )
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+            start_new_session=own_group,
+        )  # fmt: skip
         self.port = 0
 
     def __enter__(self) -> Server:
@@ -49,13 +50,26 @@ class Server:
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
+    def press_ctrl_c(self) -> None:
+        """As a terminal does: all processes of the group, which is this server's own, are told at once."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
     @property
     def memory(self) -> int:
-        """Resident bytes."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        raise RuntimeError("no memory figure")
+        """Resident bytes of all its processes."""
+        return sum(map(resident_bytes, processes_of(self.process.pid)))
+
+
+def processes_of(pid: int) -> list[int]:
+    """A server's first process, and those that it has forked."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no memory figure")
 
 
 @dataclass

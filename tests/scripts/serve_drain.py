@@ -1,8 +1,9 @@
 """SIGTERM under load: no accepted request lost, readiness 503 at once, exit 0 within 30 s.
 
-    python tests/scripts/serve_drain.py --rounds 20 [--options "--workers 4 --device cpu,cpu"]
+    python tests/scripts/serve_drain.py --rounds 20 [--options "--workers 4 --device cpu,cpu"] [--ctrl-c]
 
-Eight clients ask without a pause; at a random moment the server is told to stop. Every request that was sent must be
+Eight clients ask without a pause; at a random moment the server is told to stop, by SIGTERM or (--ctrl-c) as a terminal
+does it, which sends SIGINT to all processes. Every request that was sent must be
 answered: 200, or 503 once the server drains. The last line is the figure.
 """
 
@@ -41,9 +42,9 @@ class Round:
         return self.lost == 0 and self.answered > 0 and ready and self.exit_code == 0 and self.exit_after <= 30
 
 
-async def one_round(model: str, chance: random.Random, options: tuple[str, ...]) -> Round:
+async def one_round(model: str, chance: random.Random, options: tuple[str, ...], ctrl_c: bool) -> Round:
     result = Round()
-    with Server("-m", f"m={model}", "--task", "embed", *options) as server:
+    with Server("-m", f"m={model}", "--task", "embed", *options, own_group=ctrl_c) as server:
         stopped = asyncio.Event()
 
         async def client() -> None:
@@ -77,7 +78,10 @@ async def one_round(model: str, chance: random.Random, options: tuple[str, ...])
         tasks = [asyncio.create_task(client()) for _ in range(CLIENTS)] + [asyncio.create_task(probe())]
         await asyncio.sleep(0.2 + chance.random() * 0.5)
         sent = time.perf_counter()
-        server.terminate()
+        if ctrl_c:
+            server.press_ctrl_c()
+        else:
+            server.terminate()
         stopped.set()
         await asyncio.wait_for(asyncio.gather(*tasks), 35)
         await asyncio.sleep(0.05)  # for connections to end
@@ -86,11 +90,11 @@ async def one_round(model: str, chance: random.Random, options: tuple[str, ...])
     return result
 
 
-def run(rounds: int, seed: int = 0, options: tuple[str, ...] = ()) -> list[Round]:
+def run(rounds: int, seed: int = 0, options: tuple[str, ...] = (), *, ctrl_c: bool = False) -> list[Round]:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         model = small_model(Path(folder))
-        return [asyncio.run(one_round(model, chance, options)) for _ in range(rounds)]
+        return [asyncio.run(one_round(model, chance, options, ctrl_c)) for _ in range(rounds)]
 
 
 def main() -> int:
@@ -98,8 +102,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--options", default="", help="of the server")
+    parser.add_argument("--ctrl-c", action="store_true", help="SIGINT to all processes instead of SIGTERM to the first")
     given = parser.parse_args()
-    results = run(given.rounds, given.seed, tuple(given.options.split()))
+    results = run(given.rounds, given.seed, tuple(given.options.split()), ctrl_c=given.ctrl_c)
     for number, one in enumerate(results):
         print(number, one, flush=True)
     good = sum(one.good for one in results)

@@ -4,8 +4,9 @@
 
 Clients send texts without pause, each on a connection of its own that it opens anew when it breaks. Of every request
 it is known what became of it: the right vector, an answer with a status, or a broken connection. A broken connection is
-what a killed front held; 503 is what a killed engine held. At the end the processes, descriptors and shared memory of
-the server are compared with those at the beginning, and the metrics must reconcile.
+what a killed front held, at most one for each client; 503 is what a killed engine held; a broken connection after an
+engine was killed, or a 503 after a front was, is a stray one, and there must be none. At the end the processes,
+descriptors and shared memory of the server are compared with those at the beginning, and the metrics must reconcile.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Kills:
     answers: collections.Counter[str] = field(default_factory=collections.Counter)
     recoveries: list[float] = field(default_factory=list)
     wrong: int = 0
+    clients: int = 0
     most_lost: int = 0  # by one kill of a front: broken connections; of an engine: 503
+    strays: int = 0
     left: dict[str, tuple[int, int]] = field(default_factory=dict)  # before and after
     unreconciled: float = 0.0
     exit_code: int | None = None
@@ -74,6 +77,7 @@ class Kills:
         others = set(self.answers) - {"200", "503", "broken"}
         return (
             not self.wrong and not leaks and not others and not self.unreconciled and self.exit_code == 0
+            and not self.strays and self.most_lost <= self.clients
             and max(self.recoveries, default=0.0) <= self.longest and self.answers["200"] > 0
         )  # fmt: skip
 
@@ -82,7 +86,7 @@ def run(
     model: str, *, device: str, fronts: int, kills: int, clients: int = 8, seed: int = 0, cuda_error: bool = False,
     pause: float = 0.4, longest: float = RECOVERY_SECONDS,
 ) -> Kills:  # fmt: skip
-    chance, found = random.Random(seed), Kills(longest)
+    chance, found = random.Random(seed), Kills(longest, clients=clients)
     with tempfile.TemporaryDirectory() as place:
         log = Path(place) / "log"
         flag = Path(place) / "fail"
@@ -122,8 +126,8 @@ def _kill(pid: int, load: _Load, found: Kills, chance: random.Random, flag: Path
     others = [child for child in children if child not in engines]
     kind = "engine" if flag is not None or chance.random() < 0.5 else "front"
     child = chance.choice(engines if kind == "engine" else others)
-    what = "503" if kind == "engine" else "broken"
-    lost, began = load.answers[what], time.monotonic()
+    what, stray = ("503", "broken") if kind == "engine" else ("broken", "503")
+    lost, strays, began = load.answers[what], load.answers[stray], time.monotonic()
     if flag is None:
         os.kill(child, signal.SIGKILL)
     else:
@@ -139,6 +143,7 @@ def _kill(pid: int, load: _Load, found: Kills, chance: random.Random, flag: Path
     _until(lambda: load.answers["200"] > answered + 5, 60)
     found.recoveries.append(time.monotonic() - began)
     found.most_lost = max(found.most_lost, load.answers[what] - lost)
+    found.strays += load.answers[stray] - strays
 
 
 class _Load:
@@ -261,7 +266,8 @@ def main() -> None:
         cuda_error=given.cuda_error,
     )  # fmt: skip
     print(f"kills {dict(found.kills)}; answers {dict(found.answers)}; wrong {found.wrong}")
-    print(f"recovery: {', '.join(f'{one:.2f}' for one in found.recoveries)} s; most lost by one kill {found.most_lost}")
+    print(f"recovery: {', '.join(f'{one:.2f}' for one in found.recoveries)} s, {max(found.recoveries):.2f} at most")
+    print(f"most lost by one kill {found.most_lost} of {found.clients} clients; stray {found.strays}")
     print(f"before and after: {found.left}; not reconciled {found.unreconciled:g}; exit {found.exit_code}")
     print("good" if found.good else "NOT GOOD")
     sys.exit(not found.good)

@@ -1,6 +1,6 @@
 """Ten times what a server can do: refusals at once, with Retry-After, memory flat, and normal again within 5 s.
 
-    python tests/scripts/serve_overload.py --seconds 20
+    python tests/scripts/serve_overload.py --seconds 20 [--options "--workers 4 --device cpu,cpu"]
 
 First the server's own rate is measured with as many clients as it serves without refusing. Then requests are sent at
 ten times that rate, each on time whatever became of the others. The last line is the figure.
@@ -74,8 +74,8 @@ async def flood(port: int, rate: float, seconds: float) -> list[Answer]:
     return answers
 
 
-async def run(model: str, seconds: float, factor: float = 10) -> Overload:
-    with Server("-m", f"m={model}", "--task", "embed", "--queue-requests", str(QUEUE)) as server:
+async def run(model: str, seconds: float, options: tuple[str, ...] = (), factor: float = 10) -> Overload:
+    with Server("-m", f"m={model}", "--task", "embed", "--queue-requests", str(QUEUE), *options) as server:
         rate, _ = await drive(server.port, max(2.0, seconds / 5))
         await flood(server.port, factor * rate, 1.0)  # what the first flood costs once: connections, buffers
         before = server.memory
@@ -104,15 +104,17 @@ async def run(model: str, seconds: float, factor: float = 10) -> Overload:
         )
 
 
-def measure(seconds: float) -> Overload:
+def measure(seconds: float, options: tuple[str, ...] = ()) -> Overload:
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(run(small_model(Path(folder)), seconds))
+        return asyncio.run(run(small_model(Path(folder)), seconds, options))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20)
-    found = measure(parser.parse_args().seconds)
+    parser.add_argument("--options", default="", help="of the server")
+    given = parser.parse_args()
+    found = measure(given.seconds, tuple(given.options.split()))
     print(found)
     good = not found.others and not found.without_retry_after and found.refusal_p99 <= 0.1
     good = good and found.memory_growth <= 0.05 and found.recovered_after <= 5

@@ -16,12 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scripts.serve_clients import processes_of
+
 if TYPE_CHECKING:
     import httpx
 else:
     httpx = pytest.importorskip("httpx", reason="the client needs the extra: serve")
     pytest.importorskip("fastapi", reason="the server needs the extra: serve")
 
+# Options of the two forms that a server has, and how tests are named for them.
+FORMS = (("--workers", "1"), ("--workers", "4", "--device", "cpu,cpu"))
+FORM_NAMES = ("one process", "4 fronts, 2 engines")
 START_SECONDS = 120
 STOP_SECONDS = 30
 
@@ -50,8 +55,8 @@ class Server:
         return self.request("POST", path, json=body, **options)
 
     def descriptors(self) -> int:
-        """Files and sockets the server holds open."""
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        """Files and sockets the server holds open, in all its processes."""
+        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in processes_of(self.process.pid))
 
     def metric(self, pattern: str) -> float:
         """The sum of the metrics whose name and labels match the pattern."""

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import bertie
-from system.serve_process import Server, serving
+from system.serve_process import FORM_NAMES, FORMS, Server, serving
 from tiny_models import SENTENCES, saved
 
 INFERENCE = {0: "contradiction", 1: "neutral", 2: "entailment"}
@@ -30,9 +30,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
-    with serving(folder, "--model", str(folder / "bert"), "--model", str(folder / "nli")) as started:
+@pytest.fixture(scope="module", params=FORMS, ids=FORM_NAMES)
+def server(request: pytest.FixtureRequest, folder: Path) -> Iterator[Server]:
+    models = ("--model", str(folder / "bert"), "--model", str(folder / "nli"))
+    with serving(folder, *models, *request.param) as started:
         yield started
 
 

@@ -5,14 +5,13 @@ The long forms are scripts: tests/scripts/serve_drain.py and serve_overload.py.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from scripts.serve_drain import run as run_drains
 from scripts.serve_overload import measure
+from system.serve_process import FORM_NAMES, FORMS
 
 
 def check_drains(rounds: int) -> None:
@@ -29,8 +28,8 @@ def test_sigterm_under_load_loses_nothing_twenty_times() -> None:
     check_drains(20)
 
 
-def check_overload(seconds: float, p99: float) -> None:
-    found = measure(seconds)
+def check_overload(seconds: float, p99: float, options: tuple[str, ...] = ()) -> None:
+    found = measure(seconds, options)
     assert found.factor > 4, found
     assert found.others == 0, found
     assert found.refused > 0, found
@@ -41,13 +40,15 @@ def check_overload(seconds: float, p99: float) -> None:
     assert found.recovered_after <= 5, found
 
 
-def test_an_overload_is_refused_at_once_and_passes() -> None:
-    check_overload(3, p99=0.5)  # other tests run beside this one
+@pytest.mark.parametrize("options", FORMS, ids=FORM_NAMES)
+def test_an_overload_is_refused_at_once_and_passes(options: tuple[str, ...]) -> None:
+    check_overload(3, p99=0.5, options=options)  # other tests run beside this one
 
 
 @pytest.mark.slow
-def test_a_long_overload_is_refused_at_once_and_passes() -> None:
-    check_overload(20, p99=0.1)
+@pytest.mark.parametrize("options", FORMS, ids=FORM_NAMES)
+def test_a_long_overload_is_refused_at_once_and_passes(options: tuple[str, ...]) -> None:
+    check_overload(20, p99=0.1, options=options)
 
 
 def test_mistakes_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,11 +64,3 @@ def test_mistakes_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[st
         written = capsys.readouterr().err
         assert said in written
         assert len(written.strip().splitlines()) == 2
-
-
-def test_a_model_that_is_not_there_is_explained(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bertie", "serve", "--port", "0", "-m", str(tmp_path / "none")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    assert "error:" in ended.stderr
-    assert "Traceback" not in ended.stderr

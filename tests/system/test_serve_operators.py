@@ -12,8 +12,11 @@ import httpx
 import pytest
 from serving import client, folders, settings
 
+from bertie.cli.commands.serving.serve import command
 from bertie.serve.metrics import Metrics
+from bertie.serve.processes.supervisor import _SPARE_SECONDS
 from bertie.serve.run import Running
+from bertie.serve.settings import ADMIN_VARIABLE, KEYS_VARIABLE
 from bertie.serve.traces import ENDPOINT, Traces
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -84,15 +87,20 @@ def test_traces_are_off_unless_a_collector_is_named(server: Running, monkeypatch
     assert server.service.traces is None
 
 
-def test_the_dashboard_shows_metrics_that_there_are() -> None:
-    known = {metric.name for metric in Metrics().registry.collect()}
+def test_the_dashboard_shows_metrics_that_there_are_by_their_labels() -> None:
+    collectors = Metrics().registry._collector_to_names
+    known = {one._name: one._labelnames for one in collectors}
     panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
-    named = {
-        name for panel in panels for target in panel["targets"] for name in re.findall(r"bertie_\w+", target["expr"])
-    }
-    assert named
-    for name in named:
-        assert re.sub(r"_(total|bucket|sum|count)$", "", name) in known, name
+    shown = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert shown
+    for expression in shown:
+        names = [re.sub(r"_(total|bucket|sum|count)$", "", one) for one in re.findall(r"bertie_\w+", expression)]
+        assert names
+        labels = {label.strip() for one in re.findall(r"by \(([^)]*)\)", expression) for label in one.split(",")}
+        labels |= set(re.findall(r"[{,](\w+)=", expression))
+        for name in names:
+            assert name in known, name
+            assert labels <= {*known[name], "le"}, expression
 
 
 def test_manifests_probe_what_the_server_answers(http: httpx.Client) -> None:
@@ -105,5 +113,46 @@ def test_manifests_probe_what_the_server_answers(http: httpx.Client) -> None:
     (scaled,) = next(part for part in parts if part["kind"] == "HorizontalPodAutoscaler")["spec"]["metrics"]
     assert scaled["pods"]["metric"]["name"] in http.get("/metrics").text
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    targets = re.findall(r"^FROM \S+ AS (\w+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    targets = re.findall(r"^FROM \S+ AS (\w+)", dockerfile, re.MULTILINE)
     assert {one["build"]["target"] for one in services.values()} <= set(targets)
+    assert http.get(re.findall(r"http://127\.0\.0\.1:\d+(/\w+)", dockerfile)[0]).status_code == 200
+    if container["securityContext"]["runAsNonRoot"]:
+        assert set(re.findall(r"^USER (\S+)$", dockerfile, re.MULTILINE)) == {"10001"}  # not a name
+
+
+def test_manifests_start_the_server_with_options_that_there_are() -> None:
+    yaml = pytest.importorskip("yaml")
+    dockerfile, unit = (DEPLOY / "Dockerfile").read_text(), (DEPLOY / "bertie.service").read_text()
+    entry = json.loads(re.findall(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE)[0])
+    assert entry[:2] == ["bertie", "serve"]
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    deployment = next(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    starts = [[*entry[2:], *container["args"]]]
+    for one in services.values():
+        assert set(one["environment"]) == {KEYS_VARIABLE, ADMIN_VARIABLE}
+        starts.append([*entry[2:], *(re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in one["command"])])
+    starts.append(re.findall(r"^ExecStart=\S+ serve (.*)$", unit, re.MULTILINE)[0].split())
+    for words in starts:
+        chosen = command.make_context("serve", list(words)).params
+        assert chosen["models"]
+        # It listens on the port that probes, mappings and services lead to.
+        assert chosen["port"] == container["ports"][0]["containerPort"] == 8000
+    assert "EXPOSE 8000" in dockerfile
+    assert {one["ports"][0].rpartition(":")[2] for one in services.values()} == {"8000"}
+    assert {KEYS_VARIABLE, "bertie-keys"} <= set(re.findall(r"[\w-]+", (DEPLOY / "kubernetes.yaml").read_text()))
+
+
+def test_whoever_stops_the_server_waits_until_it_has_drained() -> None:
+    yaml = pytest.importorskip("yaml")
+    drains = command.make_context("serve", []).params["drain_seconds"] + _SPARE_SECONDS
+    deployment = next(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    pod = deployment["spec"]["template"]["spec"]
+    before = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] - before > drains
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert all(int(one["stop_grace_period"].removesuffix("s")) > drains for one in services.values())
+    unit = (DEPLOY / "bertie.service").read_text()
+    assert int(re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[0]) > drains
+    assert "KillMode=mixed" in unit  # SIGTERM is for the first process alone

@@ -161,6 +161,10 @@ def test_what_a_killed_process_held_is_told_and_nothing_else_is_lost(models: dic
 def test_a_hundred_kills_leave_nothing_behind(models: dict[str, str]) -> None:
     found = run_kills(models["embed"], device="cpu,cpu", fronts=4, kills=100, seed=6, longest=BUSY_SECONDS)
     assert found.good, found
+    print(
+        f"100 kills (seed 6, {dict(found.kills)}): back after {max(found.recoveries):.2f} s at most, {found.most_lost} "
+        f"of {found.clients} clients' requests lost at most, none stray; before and after: {found.left}"
+    )
 
 
 def test_the_only_engine_comes_back_and_requests_wait_for_it(models: dict[str, str]) -> None:
@@ -180,25 +184,13 @@ def test_sigterm_under_load_loses_nothing_twenty_times_with_several_processes() 
         assert one.good, one
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_processes_end_when_their_parent_is_killed(models: dict[str, str], tmp_path: Path) -> None:
-    options = ("-m", f"m={models['embed']}", "--task", "embed", "--workers", "2", "--log-level", "error")
-    with serving(tmp_path, *options) as server:
-        all_of_them = children(server.process.pid)
-        assert len(all_of_them) == 3
-        server.process.kill()
-        until(lambda: not any(map(is_running, all_of_them)), seconds=30)
-
-
-def test_a_model_that_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bertie", "serve", "--port", "0", "--workers", "2", "-m", str(tmp_path / "none")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_model_that_cannot_be_loaded_is_explained(tmp_path: Path, workers: str) -> None:
+    options = ("--host", "127.0.0.2", "--port", "0", "--workers", workers, "-m", str(tmp_path / "none"))
+    ended = subprocess.run(
+        [sys.executable, "-m", "bertie", "serve", *options], capture_output=True, text=True, timeout=180
+    )
     assert ended.returncode == 2
     assert "error:" in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert "open to the network without API keys" in ended.stderr  # another address than the one of the default

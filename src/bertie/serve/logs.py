@@ -8,6 +8,7 @@ appears as the beginning of its digest.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -52,7 +53,7 @@ class JsonLines(logging.Handler):
         ends = False
         while not ends:
             ends = self._closing.wait(_EVERY_SECONDS)
-            lines = b"".join(self._line(self._records.popleft()) for _ in range(len(self._records)))
+            lines = b"".join(json_line(self._records.popleft()) for _ in range(len(self._records)))
             if self._dropped:
                 lines += msgspec.json.encode({"level": "warning", "event": "log lines lost", "count": self._dropped})
                 lines, self._dropped = lines + b"\n", 0
@@ -63,22 +64,36 @@ class JsonLines(logging.Handler):
                 except (OSError, ValueError):  # nobody to write to any more
                     return
 
-    @staticmethod
-    def _line(record: logging.LogRecord) -> bytes:
-        fields: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-        }
-        fields.update((name, value) for name, value in vars(record).items() if name not in _OWN_FIELDS)
-        if record.exc_info:
-            fields["error"] = logging.Formatter().formatException(record.exc_info)
-        return msgspec.json.encode(fields, enc_hook=str) + b"\n"
+
+class JsonLinesAtOnce(logging.Handler):
+    """The same without a thread, for a process that forks and says little."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(json_line(record).decode())
+            sys.stderr.flush()
+
+
+def json_line(record: logging.LogRecord) -> bytes:
+    fields: dict[str, object] = {
+        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+        "level": record.levelname.lower(),
+        "event": record.getMessage(),
+    }
+    fields.update((name, value) for name, value in vars(record).items() if name not in _OWN_FIELDS)
+    if record.exc_info:
+        fields["error"] = logging.Formatter().formatException(record.exc_info)
+    return msgspec.json.encode(fields, enc_hook=str) + b"\n"
 
 
 def start_logging(level: str) -> JsonLines:
     """All of the server's log, uvicorn's too, as JSON lines on standard error."""
     handler = JsonLines()
+    use_handler(handler, level)
+    return handler
+
+
+def use_handler(handler: logging.Handler, level: str) -> None:
     # uvicorn warns of every request that is not HTTP; those are counted instead (bertie_connections_refused).
     levels = {"bertie": "WARNING", "bertie.serve": level.upper(), "uvicorn": "ERROR", "uvicorn.error": "ERROR"}
     for name, its_level in levels.items():
@@ -87,4 +102,3 @@ def start_logging(level: str) -> JsonLines:
         logger.propagate = "." in name
         logger.setLevel(its_level)
     logging.getLogger("uvicorn.access").disabled = True
-    return handler

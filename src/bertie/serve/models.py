@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -101,6 +102,7 @@ class ServedModel:
     remote: Queue | None = None
     restarts: int = 0
     since: int = field(default_factory=lambda: int(time.time()))
+    load: int = field(default_factory=count(1).__next__)  # no other model of this process has it, also of that name
 
     @property
     def name(self) -> str:
@@ -289,10 +291,11 @@ class Models:
         model.state, model.reason = "broken", f"{type(error).__name__}: {error}"[:200]
         model.restarts += 1
         self.on_change()
-        self._metrics.restarts.inc()
         if _lost(error, model.device):
             self.on_lost()
-        elif not self._closed.is_set():
+            return
+        self._metrics.restarts.inc()
+        if not self._closed.is_set():
             self._loader.submit(self._reload, model, loop)
 
     def _reload(self, model: ServedModel, loop: asyncio.AbstractEventLoop) -> None:

@@ -69,12 +69,16 @@ class DrainingServer(uvicorn.Server):
             yield
             return
         loop = asyncio.get_running_loop()
-        for number in _STOPS:
-            loop.add_signal_handler(number, self.drain)
+        handlers: dict[signal.Signals, Callable[[], None]] = dict.fromkeys(_STOPS, self.drain)
+        if self.parent is not None:
+            # A terminal sends ctrl-C to all processes, and the parent passes it on: the two of them mean one drain.
+            handlers = {signal.SIGUSR1: self.end_now, **dict.fromkeys(_STOPS, self.drain_once)}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
             yield
         finally:
-            for number in _STOPS:
+            for number in handlers:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)  # the process is ending already
 
@@ -97,21 +101,29 @@ class DrainingServer(uvicorn.Server):
     def drain(self) -> None:
         """Stop when what was accepted is answered; called again, stop now."""
         if self._drain is not None:
-            self.should_exit = self.force_exit = True
-            self.service.lost_device = False
-            return
-        self.service.draining = True
-        logger.info("draining", extra={"in_flight": self.service.in_flight})
-        self._drain = asyncio.get_running_loop().create_task(self._finish())
+            self.end_now()
+        else:
+            self.drain_once()
+
+    def drain_once(self) -> None:
+        """The same, however often it is called."""
+        if self._drain is None:
+            self.service.draining = True
+            logger.info("draining", extra={"in_flight": self.service.in_flight})
+            self._drain = asyncio.get_running_loop().create_task(self._finish())
+
+    def end_now(self) -> None:
+        self.should_exit = self.force_exit = True
+        self.service.lost_device = False
 
     async def _watch_parent(self, parent: int) -> None:
         """A worker whose parent was killed would go on for ever, and nobody would know."""
         while os.getppid() == parent:
             await asyncio.sleep(0.5)
-        self.drain()
+        self.drain_once()
 
     def drain_soon(self) -> None:
-        """The same, from any thread."""
+        """`drain`, from any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.drain)
 
@@ -230,6 +242,11 @@ def serve_front(
     return 0
 
 
+def warn_if_open(settings: Settings) -> None:
+    if settings.host not in LOOPBACK and not settings.keys:
+        logger.warning("open to the network without API keys", extra={"host": settings.host})
+
+
 def _begin(settings: Settings) -> JsonLines:
     sys.setswitchinterval(SWITCH_SECONDS)
     # Texts come one by one: handing each to Rust's threads would cost more than it takes.
@@ -250,8 +267,7 @@ def serve(
     handler = _begin(settings)
     settings = replace(settings, limits=replace(settings.limits, connections=allowed_connections(settings)))
     kept = os.dup(sock.fileno())
-    if settings.host not in LOOPBACK and not settings.keys:
-        logger.warning("open to the network without API keys", extra={"host": settings.host})
+    warn_if_open(settings)
     server = make_server(settings)
     url = address(sock)
     server.on_listening = lambda: say(f"Bertie listens on {url} and loads its models …")

@@ -76,8 +76,11 @@ class Settings:
 
 def chosen_devices(given: str | None) -> list[str]:
     """The devices that engines run on, one each: those named, or all GPUs, or the CPU."""
-    if given not in (None, "cuda"):
-        return [name.strip() for name in str(given).split(",") if name.strip()]
+    if given is not None and given != "cuda":
+        named = [name.strip() for name in given.split(",") if name.strip()]
+        if not named:
+            raise InputError(f"--device {given!r} names no device.", "Write cpu, cuda, cuda:1 or several, with commas.")
+        return named
     if not os.path.exists("/dev/nvidiactl"):  # torch is slow to import, and it is needed only here
         return ["cpu" if given is None else given]
     # So that the GPU is not used in this process, which is about to fork.

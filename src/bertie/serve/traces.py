@@ -38,7 +38,7 @@ class Traces:
 
                 exporter = OTLPSpanExporter()
         except ImportError as error:
-            raise MissingExtra(error.name or "opentelemetry", "otel", "traces") from None
+            raise MissingExtra(error.name or "opentelemetry", "otel", "tracing") from None
         self._provider = TracerProvider(resource=Resource.create({"service.name": "bertie"}))
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("bertie.serve")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,11 +17,26 @@ from hypothesis import strategies as st
 
 from bertie.errors import InputError
 from bertie.serve import settings as module
-from bertie.serve.failures import EngineDown, overloaded
+from bertie.serve.embedding import EmbedRows, EmbedTexts
+from bertie.serve.failures import EngineDown, InferenceFailed, overloaded
 from bertie.serve.http.sockets import beside, bind
 from bertie.serve.models import Place, chosen_tasks, open_runners
-from bertie.serve.processes.messages import Done, Leave, Refused, Unpacker, Work, packed
+from bertie.serve.processes.engine_host import EngineHost, FrontRows, WorkLink
+from bertie.serve.processes.front import EngineLink, Engines, FrontModels, address_of
+from bertie.serve.processes.messages import (
+    AnyMessage,
+    Done,
+    Leave,
+    ModelState,
+    Refused,
+    States,
+    Unpacker,
+    Work,
+    packed,
+)
 from bertie.serve.processes.shared import Blocks, Layout, SharedMemory
+from bertie.serve.queues import Lane
+from bertie.serve.service import Service
 from bertie.serve.settings import ModelChoice, Settings, chosen_devices, core_shares, default_fronts
 from bertie.serve.tasks import TASKS
 from tiny_models import saved
@@ -37,6 +56,8 @@ def test_engines_share_the_cores_without_overlap(count: int, monkeypatch: pytest
 def test_devices_that_were_named_get_an_engine_each() -> None:
     assert chosen_devices("cuda:1") == ["cuda:1"]
     assert chosen_devices("cpu, cpu") == ["cpu", "cpu"]
+    with pytest.raises(InputError, match="names no device"):
+        chosen_devices(",")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +115,7 @@ def test_both_ends_see_the_same_memory() -> None:
 @given(st.lists(st.integers(1, 40), max_size=20), st.integers(0, 5))
 def test_messages_arrive_whole_however_the_stream_is_cut(cuts: list[int], number: int) -> None:
     sent = [
-        [Work(1, "m", "a", 1, 20, 64, 60.0), Leave(1)],
+        [Work(1, "m", "a", 1, 20, 64, 60.0, 1), Leave(1)],
         [Refused.of(2, EngineDown()), Refused.of(3, overloaded("Too much.", 2.0))],
         [Done(n, 0.1, 0.2) for n in range(number)],
     ]
@@ -106,6 +127,143 @@ def test_messages_arrive_whole_however_the_stream_is_cut(cuts: list[int], number
     assert found == [message for messages in sent for message in messages]
     assert found[2].down
     assert str(found[3].as_error()) == "Too much."
+
+
+class Host:
+    """An engine's end of a link to a front, in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.service = Service(Settings((), threads=1), TASKS)
+        self.host = EngineHost(self.service, folder / "models.json")
+        ours, theirs = socket.socketpair()
+        fd = SharedMemory.create(1 << 16)
+        self.link = WorkLink(theirs, SharedMemory(fd), self.host)
+        self.host.links.add(self.link)
+        self._front, self._unpacker = ours, Unpacker()
+        ours.setblocking(False)
+
+    async def heard(self) -> list[AnyMessage]:
+        async with asyncio.timeout(30):
+            data = await asyncio.get_running_loop().sock_recv(self._front, 1 << 16)
+        return list(self._unpacker.feed(data))
+
+    async def answer(self) -> AnyMessage:
+        """The next message about a job."""
+        while not (found := [one for one in await self.heard() if not isinstance(one, States)]):
+            pass
+        (answer,) = found
+        return answer
+
+    def close(self) -> None:
+        self.link.close()
+        self._front.close()
+        self.service.close()
+
+
+def test_rows_made_for_another_model_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    """Its vectors may be longer than the room that was left for them: another request lies behind it."""
+
+    async def run() -> None:
+        host = Host(tmp_path)
+        wide = saved(tmp_path / "wide", "BertModel", hidden_size=64)
+        narrow = saved(tmp_path / "narrow", "BertModel", hidden_size=32)
+        first = await host.service.models.load(ModelChoice("m", narrow, ("embed",)))
+        ids, lengths = host.link.memory.rows(0, Layout(1, 4, 32))
+        ids[:], lengths[:] = [2, 5, 6, 3], [4]
+        host.host.take_rows(host.link, [Work(1, "m", "a", 1, 4, 0, 60.0, first.load)])
+        assert isinstance(await host.answer(), Done)
+        vector = host.link.memory.vectors(0, Layout(1, 4, 32)).copy()
+        assert np.abs(vector).sum() > 0
+        await host.service.models.unload("m")
+        second = await host.service.models.load(ModelChoice("m", wide, ("embed",)))
+        assert second.load != first.load
+        host.host.take_rows(host.link, [Work(2, "m", "a", 1, 4, 0, 60.0, first.load)])
+        refused = await host.answer()
+        assert isinstance(refused, Refused)
+        assert refused.down  # so another engine, or the client, tries again
+        assert (host.link.memory.vectors(0, Layout(1, 4, 32)) == vector).all()
+        host.close()
+
+    asyncio.run(run())
+
+
+def test_a_front_hears_of_a_job_once(tmp_path: Path) -> None:
+    """A breakdown names all jobs of its batch, also those that had failed by themselves before it."""
+
+    async def run() -> None:
+        host = Host(tmp_path)
+        rows = EmbedRows(np.array([2, 3]), np.array([2]))
+        room = np.zeros((1, 8), np.float32)
+        job = FrontRows(Lane("embed", list), rows, [2], 60.0, link=host.link, number=7, room=room)
+        host.link.jobs[7] = job
+        host.host._deliver([(job, InferenceFailed("it does"))])
+        host.host._deliver([(job, EngineDown())])
+        host.link.send([States(0, [])])
+        heard = await host.heard()
+        while not isinstance(heard[-1], States):
+            heard += await host.heard()
+        assert [(one.number, type(one)) for one in heard] == [(7, Refused), (0, States)]
+        host.close()
+
+    asyncio.run(run())
+
+
+@dataclass
+class OneLink:
+    """What a front knows of an engine."""
+
+    states: dict[str, ModelState]
+    connected: bool = True
+
+
+def test_a_front_is_not_ready_without_an_engine_though_its_tokenizer_is(tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        host = Host(tmp_path)
+        folder = saved(tmp_path / "model", "BertModel")
+        await host.service.models.load(ModelChoice("m", folder, ("embed",)))
+        states = {one.name: one for one in host.host._states().models}
+        host.close()
+        models = FrontModels(Settings(()), {}, host.service.metrics)
+        link = OneLink(states)
+        links = cast(list[EngineLink], [link])
+        models.update(links, ())
+        seen = [models.get("m").state]
+        link.states, link.connected = {}, False  # it ends while the tokenizer is read
+        models.update(links, ())
+        ends = time.monotonic() + 20
+        while models.get("m").get("embed", EmbedTexts) is None and time.monotonic() < ends:
+            await asyncio.sleep(0.01)
+        seen.append("ready" if models.ready else "not ready")
+        link.states, link.connected = states, True
+        models.update(links, ())
+        seen.append(models.get("m").state)
+        models.close()
+        return seen
+
+    assert asyncio.run(run()) == ["loading", "not ready", "ready"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux's /proc")
+def test_an_engine_that_ends_while_a_front_connects_costs_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise BrokenPipeError
+
+    async def run() -> int:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address_of(tmp_path, 0))
+            listener.listen(64)
+            service = Service(Settings(()), {}, models=FrontModels)
+            link = EngineLink(0, address_of(tmp_path, 0), cast(Engines, service))
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(10):
+                with pytest.raises(BrokenPipeError):
+                    await link._connect()
+            return len(os.listdir("/proc/self/fd")) - before
+
+    monkeypatch.setattr(socket, "send_fds", broken)
+    assert asyncio.run(run()) == 0
 
 
 def test_tasks_of_one_head_share_its_weights(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ _AT_ONCE = 1 << 16  # bytes of messages
 _HELLO_SECONDS = 5.0
 _ADMIN = "/admin/models"
 _FOLDERS = ("/v1/models/", _ADMIN + "/")
-_PARENT_SECONDS = 0.5  # between two looks at whether anybody is left
+_LOOK_SECONDS = 0.5  # between two looks at what waits, and at whether anybody is left
 _LOST_SECONDS = 0.2
 MODELS_FILE = "models-{}.json"  # what an engine has after models were loaded or unloaded, for when it starts again
 
@@ -184,7 +184,6 @@ class RequestLink(Link):
     def _gone(self) -> None:
         for call, _ in self._calls.values():
             call.leave()
-        self._host.requests.discard(self)
 
 
 class EngineHost:
@@ -193,7 +192,6 @@ class EngineHost:
     def __init__(self, service: Service, models_file: Path) -> None:
         self.service, self._models_file = service, models_file
         self.links: set[WorkLink] = set()
-        self.requests: set[RequestLink] = set()
         self._loop = asyncio.get_running_loop()
         self._routes = {(route.method, route.path): route for route in ROUTES}
         self._accepting: set[asyncio.Task[None]] = set()
@@ -229,8 +227,7 @@ class EngineHost:
                 link.send([self._states()])
             else:
                 sock.setblocking(False)
-                _, requests = await self._loop.create_unix_connection(lambda: RequestLink(self), sock=sock)
-                self.requests.add(requests)
+                await self._loop.create_unix_connection(lambda: RequestLink(self), sock=sock)
         except OSError:
             sock.close()
 
@@ -259,9 +256,10 @@ class EngineHost:
         for message in messages:
             match message:
                 case Work():
-                    runner = (
-                        models.get(message.model).get("embed", EmbedRunner) if models.knows(message.model) else None
-                    )
+                    # A model of the same name may have taken its place: its ids and its vectors would be others.
+                    model = models.get(message.model) if models.knows(message.model) else None
+                    known = model is not None and model.load == message.load
+                    runner = model.get("embed", EmbedRunner) if known and model is not None else None
                     if runner is None:
                         refused.append(Refused.of(message.number, EngineDown()))
                         continue
@@ -308,8 +306,8 @@ class EngineHost:
         for job, error in outcomes:
             match job:
                 case FrontRows():
-                    job.link.jobs.pop(job.number, None)
-                    by_link.setdefault(job.link, []).append(job.reply(error))
+                    if job.link.jobs.pop(job.number, None) is not None:  # a breakdown names those that failed before it
+                        by_link.setdefault(job.link, []).append(job.reply(error))
                 case _:
                     here.append((job, error))
         for link, messages in by_link.items():
@@ -342,17 +340,20 @@ class EngineHost:
 def _state_of(model: ServedModel) -> ModelState:
     embeds = model.get("embed", EmbedRunner)
     settings = None if embeds is None else embeds.settings
-    return ModelState(model.name, model.state, model.device, model.dtype, sorted(model.runners), model.since, settings)
+    tasks = sorted(model.runners)
+    return ModelState(model.name, model.state, model.device, model.dtype, tasks, model.since, model.load, settings)
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
 
 
 def run_engine(
-    settings: Settings, number: int, folder: Path, *, parent: int, report: Callable[[BertieError | None], None]
-) -> int:
+    settings: Settings, number: int, folder: Path, *, parent: int, again: bool,
+    report: Callable[[BertieError | None], None],
+) -> int:  # fmt: skip
     """Serve fronts until SIGUSR1, or until nobody is left; the exit code. `report` is told of success or failure.
 
+    `again`: another process of this number was ready before.
     SIGTERM and SIGINT are for fronts: a terminal or a service manager sends them to all processes, and what the fronts
     have accepted still has to be computed.
     """
@@ -363,17 +364,20 @@ def run_engine(
     handler = start_logging(settings.log_level)
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(_run(settings, number, folder, parent, report))
+            return runner.run(_run(settings, number, folder, parent, again, report))
     finally:
         handler.close()
 
 
 async def _run(
-    settings: Settings, number: int, folder: Path, parent: int, report: Callable[[BertieError | None], None]
-) -> int:
+    settings: Settings, number: int, folder: Path, parent: int, again: bool,
+    report: Callable[[BertieError | None], None],
+) -> int:  # fmt: skip
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGUSR1, ended.set)
     service = Service(settings, TASKS)
+    if again:
+        service.metrics.restarts.inc()
     host = EngineHost(service, folder / MODELS_FILE.format(number))
 
     def lost() -> None:  # in an engine's thread
@@ -395,7 +399,8 @@ async def _run(
     report(None)
     while not ended.is_set() and (os.getppid() == parent or host.links):
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), _PARENT_SECONDS)
+            await asyncio.wait_for(ended.wait(), _LOOK_SECONDS)
+        service.set_gauges()  # which fronts show
     listening.cancel()
     service.close()
     return 1 if service.lost_device else 0

@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TypeVar, cast
+
+import msgspec
 
 from bertie.serve.embedding import EmbedRows, EmbedSettings, EmbedTexts, Floats
 from bertie.serve.failures import ClientLeft, EngineDown, Refusal, overloaded, unhealthy
@@ -35,7 +38,7 @@ from bertie.serve.processes.messages import (
     Work,
 )
 from bertie.serve.processes.shared import Blocks, Layout, SharedMemory
-from bertie.serve.queues import Job, Lane
+from bertie.serve.queues import AnyLane, Job, Lane
 from bertie.serve.service import Answered, Call, Service
 from bertie.serve.settings import ModelChoice
 from bertie.text import BertTokenizer
@@ -47,7 +50,8 @@ A = TypeVar("A")
 WORK, REQUESTS = b"w", b"r"  # what a connection is for
 _RETRY_SECONDS = 0.02
 _AWAY_SECONDS = 5.0
-_ADMIN, _EXPLORE = "/admin/", "/explore/"
+_ADMIN, _EXPLORE = "/admin/models", "/explore/"
+_CHARACTERS_PER_TOKEN = 4  # about, of a request that is not tokenized here
 _NO_ROOM = Layout(0, 0, 0)
 
 
@@ -58,8 +62,11 @@ def address_of(folder: Path, engine: int) -> str:
 class FrontModels(Models):
     """The models that the engines say they have."""
 
+    _links: Sequence[EngineLink] = ()
+
     def update(self, links: Sequence[EngineLink], choices: Sequence[ModelChoice]) -> None:
         """A model is ready if one engine has it ready, and its tokenizer is here."""
+        self._links = links
         found: dict[str, list[ModelState]] = {}
         for link in links:
             for state in link.states.values():
@@ -81,15 +88,15 @@ class FrontModels(Models):
             elif best.embeds is not None and self._outdated(model, best.embeds):
                 model.state = "loading"
                 future = asyncio.get_running_loop().run_in_executor(self._loader, _open_texts, best.embeds)
-                future.add_done_callback(partial(self._opened, model, best))
+                future.add_done_callback(partial(self._opened, model))
             else:
-                self._set_ready(model, best, model.get("embed", EmbedTexts))
+                self._set_ready(model, best)
 
     def _outdated(self, model: ServedModel, settings: EmbedSettings) -> bool:
         texts = model.get("embed", EmbedTexts)
         return texts is None or texts.settings != settings
 
-    def _opened(self, model: ServedModel, state: ModelState, future: asyncio.Future[EmbedTexts]) -> None:
+    def _opened(self, model: ServedModel, future: asyncio.Future[EmbedTexts]) -> None:
         if future.cancelled():  # the front is ending
             return
         try:
@@ -98,14 +105,13 @@ class FrontModels(Models):
             model.state, model.reason = "failed", str(error)
             logger.exception("a tokenizer could not be loaded", extra={"model": model.name})
         else:
-            if self._served.get(model.name) is model:
-                self._set_ready(model, state, texts)
+            if self._outdated(model, texts.settings):  # or two engines have said the same
+                model.runners = {**model.runners, "embed": texts}
+            self.update(self._links, self.settings.models)  # engines may have come or gone meanwhile
 
-    def _set_ready(self, model: ServedModel, state: ModelState, texts: EmbedTexts | None) -> None:
-        runners: dict[str, object] = dict.fromkeys(state.tasks, state)
-        if texts is not None:
-            runners["embed"] = texts
-        model.runners = runners
+    def _set_ready(self, model: ServedModel, state: ModelState) -> None:
+        texts = model.get("embed", EmbedTexts)
+        model.runners = {**dict.fromkeys(state.tasks, state), **({} if texts is None else {"embed": texts})}
         model.state, model.reason = "ready", ""
         self.on_change()
 
@@ -144,6 +150,7 @@ class EngineLink:
         self.index, self._address, self._engines = index, address, engines
         self.states: dict[str, ModelState] = {}
         self.tokens = 0  # on their way there or back
+        self.last = 0  # when it was last given something, among all engines
         self._numbers = count(1)
         self._jobs: dict[int, FrontJob] = {}
         self._calls: dict[int, asyncio.Future[Answer]] = {}
@@ -181,8 +188,11 @@ class EngineLink:
                 sock.connect(self._address)
                 if kind == WORK:
                     fd = SharedMemory.create()
-                    socket.send_fds(sock, [kind], [fd])
-                    self._memory = SharedMemory(fd)
+                    try:
+                        socket.send_fds(sock, [kind], [fd])
+                        self._memory = SharedMemory(os.dup(fd))
+                    finally:
+                        os.close(fd)
                     self._blocks = Blocks(self._memory.size)
                 else:
                     sock.sendall(kind)
@@ -216,10 +226,10 @@ class EngineLink:
             link.send(message)
 
     def start(self, job: FrontJob) -> None:
-        settings = self.states[job.model].embeds
-        assert settings is not None
+        state = self.states[job.model]
+        assert state.embeds is not None
         rows = cast(EmbedRows, job.items)
-        layout = Layout(len(rows), len(rows.ids), settings.dimension)
+        layout = Layout(len(rows), len(rows.ids), state.embeds.dimension)
         at = self._blocks.take(layout.size)
         if at is None:
             raise overloaded("Too much is on its way to the engine.", retry_after=1)
@@ -230,8 +240,9 @@ class EngineLink:
         self._jobs[job.number] = job
         self.tokens += layout.tokens
         work = Work(
-            job.number, job.model, job.client, layout.rows, layout.tokens, at, job.seconds, rows.skipped, rows.raw
-        )
+            job.number, job.model, job.client, layout.rows, layout.tokens, at, job.seconds, state.load,
+            rows.skipped, rows.raw,
+        )  # fmt: skip
         self.send(work)
 
     async def ask(self, call: Call) -> Answered:
@@ -239,6 +250,8 @@ class EngineLink:
         number = next(self._numbers)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._calls[number] = future
+        tokens = 1 + len(call.body) // _CHARACTERS_PER_TOKEN
+        self.tokens += tokens
 
         def leave() -> None:
             self.send(Leave(number), REQUESTS)
@@ -251,7 +264,8 @@ class EngineLink:
         try:
             found = await future
         finally:
-            self._calls.pop(number, None)
+            if self._calls.pop(number, None) is not None:  # or the engine is gone, and all that it had
+                self.tokens -= tokens
             call.on_leave.remove(leave)
         call.tokens = found.tokens
         return found.status, found.headers, found.body
@@ -302,6 +316,7 @@ class Engines:
         self._service, self._models = service, models
         self._loop = asyncio.get_running_loop()
         self.links = [EngineLink(index, address_of(folder, index), self) for index in range(number)]
+        self._turns = count(1)
         self._tasks = [self._loop.create_task(link.keep_connected()) for link in self.links]
         self.changed()
 
@@ -313,7 +328,18 @@ class Engines:
     def choose(self, model: str, but: EngineLink | None = None) -> EngineLink | None:
         """The engine with the least to do of those where the model is ready."""
         able = [one for one in self.links if one is not but and _is_ready(one, model)]
-        return min(able, key=lambda link: link.tokens) if able else None
+        return self._least(able) if able else None
+
+    def _least(self, links: Sequence[EngineLink]) -> EngineLink:
+        """The one with the least to do; among equals, the one that has been left in peace longest."""
+        found = min(links, key=lambda link: (link.tokens, link.last))
+        found.last = next(self._turns)
+        return found
+
+    def makes(self, model: str, lane: AnyLane) -> bool:
+        """Whether the rows of this lane are still those that the model takes: another may have its name by now."""
+        texts = self._models.get(model).get("embed", EmbedTexts) if self._models.knows(model) else None
+        return texts is not None and texts.vectors is lane
 
     def again(self, job: FrontJob) -> None:
         """An engine ended with this job in hand: it is given to another one, once."""
@@ -351,10 +377,7 @@ class Engines:
             return unhealthy("The engine is not there; it is being restarted.").answer(call.path)
         try:
             if call.path.startswith(_ADMIN):
-                if not all(link.connected and not link.is_loading for link in self.links):
-                    raise EngineDown
-                answers = await asyncio.gather(*(link.ask(call) for link in links))
-                return max(answers, key=lambda answer: answer[0])
+                return await self._change_models(call)
             if call.path.startswith(_EXPLORE):  # whose sessions and long computations are in one engine
                 return await links[0].ask(call)
             return await self._ask_any(call, links)
@@ -362,25 +385,39 @@ class Engines:
             return unhealthy("The engine broke down and is being restarted; try again.").answer(call.path)
 
     async def _ask_any(self, call: Call, links: list[EngineLink]) -> Answered:
-        first, *others = sorted(links, key=lambda link: link.tokens)
+        first = self._least(links)
         try:
             return await first.ask(call)
         except EngineDown:
-            alive = [link for link in others if link.connected]
+            alive = [link for link in links if link is not first and link.connected]
             if not alive:
                 raise
-            return await alive[0].ask(call)
+            return await self._least(alive).ask(call)
+
+    async def _change_models(self, call: Call) -> Answered:
+        """In every engine, or in none: where one of them could not load a model, the others unload it again."""
+        if not all(link.connected and not link.is_loading for link in self.links):
+            raise EngineDown
+        found = await asyncio.gather(*(link.ask(call) for link in self.links), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException) and not isinstance(one, EngineDown):  # the client has left; engines go on
+                raise one
+        answers = {link: one for link, one in zip(self.links, found, strict=True) if not isinstance(one, BaseException)}
+        done = [link for link, one in answers.items() if one[0] == 200]
+        if call.method == "POST" and 0 < len(done) < len(found):
+            path = f"{_ADMIN}/{msgspec.json.decode(call.body)['name']}"
+            undo = replace(call, method="DELETE", path=path, body=b"", on_leave=[])
+            await asyncio.gather(*(link.ask(undo) for link in done), return_exceptions=True)
+        if len(answers) < len(found):
+            raise EngineDown
+        if call.method == "DELETE" and done:  # also where only one of them still had it
+            return answers[done[0]]
+        return max(answers.values(), key=lambda answer: answer[0])
 
     def stop(self) -> None:
         """Whoever still waits is told that the server ends."""
         for link in self.links:
             link.refuse_all(unhealthy("The server is shutting down and did not get to the end of this request."))
-
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 def _is_ready(link: EngineLink, model: str) -> bool:
@@ -402,7 +439,7 @@ class RemoteQueue:
         work: int | None = None,
     ) -> Job[I, A]:  # fmt: skip
         link = self._engines.choose(self._model)
-        if link is None:
+        if link is None or not self._engines.makes(self._model, lane):
             raise EngineDown
         future: asyncio.Future[Sequence[Floats]] = asyncio.get_running_loop().create_future()
         rows = cast(EmbedRows, items)  # nothing else is computed for a front

@@ -40,6 +40,7 @@ class Work(Message, frozen=True, tag=1):
     tokens: int
     at: int
     seconds: float
+    load: int  # of the model that the rows were made for
     skipped: int = 0
     raw: bool = False
 
@@ -109,6 +110,7 @@ class ModelState(msgspec.Struct, frozen=True):
     dtype: str
     tasks: list[str]
     since: int
+    load: int
     embeds: EmbedSettings | None = None
 
 

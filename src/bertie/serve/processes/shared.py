@@ -38,8 +38,10 @@ class SharedMemory:
     """The memory, as arrays. It is unmapped when nobody refers to an array of it any more."""
 
     def __init__(self, fd: int) -> None:
-        mapped = mmap.mmap(fd, os.fstat(fd).st_size)
-        os.close(fd)
+        try:
+            mapped = mmap.mmap(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
         self._words: NDArray[np.int64] = np.frombuffer(mapped, np.int64)
         self._floats: NDArray[np.float32] = np.frombuffer(mapped, np.float32)
         self.size = len(mapped)

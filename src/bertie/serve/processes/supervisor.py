@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,16 +31,20 @@ import torch
 from bertie.errors import BertieError, InputError
 from bertie.serve.http.rates import shared_buckets
 from bertie.serve.http.sockets import address, beside
+from bertie.serve.logs import JsonLinesAtOnce, use_handler
 from bertie.serve.metrics import MULTIPROCESS, forget_process, name_process
 from bertie.serve.processes.engine_host import run_engine
-from bertie.serve.run import serve_front
+from bertie.serve.run import serve_front, warn_if_open
 from bertie.serve.settings import Settings, core_shares
+
+logger = logging.getLogger("bertie.serve")
 
 _LONGEST_PAUSE = 2.0  # with its start, less than the five seconds in which a server has to recover
 _QUICK_SECONDS = 5.0  # a child that lives no longer than this is not started again at once
 _SPARE_SECONDS = 5.0  # beyond a front's own drain
 _LOOK_SECONDS = 0.05
 _MOST_STARTS = 4
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Report(msgspec.Struct):
@@ -71,6 +75,7 @@ class _Processes:
         say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._settings, self._folder, self._say = settings, folder, say
+        self._pid = os.getpid()
         self._url = address(sock)
         self._sockets = [sock, *(beside(sock) for _ in range(fronts - 1))]
         for one in self._sockets:
@@ -81,16 +86,19 @@ class _Processes:
         self._stops = 0
         cores = core_shares(len(devices))
         self._engines = [
-            _Child(f"engine-{number}", partial(self._run_engine, number, device, cores[number]))
+            self._child(f"engine-{number}", partial(self._run_engine, number, device, cores[number]))
             for number, device in enumerate(devices)
         ]
-        self._fronts = [_Child(f"front-{number}", partial(self._run_front, number)) for number in range(fronts)]
+        self._fronts = [self._child(f"front-{number}", partial(self._run_front, number)) for number in range(fronts)]
         self._children = [*self._engines, *self._fronts]
 
     def run(self) -> int:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        use_handler(JsonLinesAtOnce(), self._settings.log_level)
+        warn_if_open(self._settings)
+        for number in _STOPS:
             signal.signal(number, self._stop)
-        self._say(f"Bertie listens on {self._url} with {len(self._fronts)} fronts and loads its models …")
+        counts = f"{_counted(self._fronts, 'front')} and {_counted(self._engines, 'engine')}"
+        self._announce(f"Bertie listens on {self._url} with {counts}, and loads its models …")
         gc.collect()
         gc.freeze()  # so that children do not write into pages that they could share
         said = False
@@ -101,11 +109,11 @@ class _Processes:
                         forget_process(child.name, self._folder)
                         if child.name not in self._ready and child.starts >= _MOST_STARTS:
                             return 1  # it never was ready, and has said why
-                    child.keep_alive()
+                        child.start_when_due()
                 self._listen()
                 if not said and len(self._ready) == len(self._children):
                     said = True
-                    self._say(f"Ready: {self._url}")
+                    self._announce(f"Ready: {self._url}")
             return self._end()
         finally:
             for child in self._children:
@@ -115,18 +123,21 @@ class _Processes:
             os.close(self._heard)
             os.close(self._tell)
 
+    def _announce(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads it; the server is not ended by that
+            self._say(text)
+
     def _stop(self, *_: object) -> None:
-        """Pass a signal on to the fronts: the first drains them, the second ends them."""
+        """Noted here, and passed on in `_end`: a child that is being forked at this moment has no number yet."""
         self._stops += 1
-        if self._stops <= 2:
-            for child in self._fronts:
-                child.send(signal.SIGTERM)
+        with contextlib.suppress(OSError):  # so that it is seen at once
+            os.write(self._tell, b"\n")
 
     def _listen(self) -> None:
         """What children say, for a moment at most."""
         if not select.select([self._heard], [], [], _LOOK_SECONDS)[0]:
             return
-        for line in os.read(self._heard, 1 << 16).splitlines():
+        for line in filter(None, os.read(self._heard, 1 << 16).splitlines()):
             report = msgspec.json.decode(line, type=Report)
             if report.cause is None:
                 self._ready.add(report.child)
@@ -134,30 +145,49 @@ class _Processes:
                 raise InputError(report.cause, report.remedy or "")
 
     def _end(self) -> int:
-        """Fronts first: they still need the engines."""
+        """Fronts first, they still need the engines: the first signal drains them, a second one ends them."""
+        for child in self._fronts:
+            child.send(signal.SIGTERM)
         for one in self._sockets:  # or whoever connects after a front has ended would wait for it
             one.close()
         ends = time.monotonic() + self._settings.drain_seconds + _SPARE_SECONDS
         while any(not child.has_ended() for child in self._fronts) and time.monotonic() < ends:
+            if self._stops > 1:
+                for child in self._fronts:
+                    child.send(signal.SIGUSR1)
             time.sleep(_LOOK_SECONDS)
         for child in self._engines:
             child.send(signal.SIGUSR1)
         ends = time.monotonic() + _SPARE_SECONDS
         while any(not child.has_ended() for child in self._engines) and time.monotonic() < ends:
             time.sleep(_LOOK_SECONDS)
-        good = (0, -signal.SIGTERM, None)  # one that was still starting had accepted nothing
+        # One that was still starting had accepted nothing.
+        good = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGUSR1, None)
         return 0 if all(child.code in good for child in self._fronts) else 1
 
     # -- in the children --------------------------------------------------------------------------------------------
 
+    def _child(self, name: str, work: Callable[[], int]) -> _Child:
+        def run() -> int:
+            name_process(name)
+            try:
+                return work()
+            except BertieError as error:
+                self._report(name, error)
+                return 2
+
+        return _Child(name, run)
+
     def _report(self, name: str, error: BertieError | None = None) -> None:
         report = Report(name) if error is None else Report(name, error.cause, error.remedy)
+        if error is not None and name in self._ready:  # the server goes on, so this is no reason to end it
+            fields = {"child": name, "cause": error.cause, "remedy": error.remedy}
+            logger.error("a process cannot be started again", extra=fields)
         with contextlib.suppress(OSError):
             os.write(self._tell, msgspec.json.encode(report) + b"\n")
 
     def _run_engine(self, number: int, device: str, cores: list[int]) -> int:
         name = f"engine-{number}"
-        name_process(name)
         for one in self._sockets:
             one.close()
         settings = replace(self._settings, device=device)
@@ -165,13 +195,16 @@ class _Processes:
             with contextlib.suppress(AttributeError, OSError):
                 os.sched_setaffinity(0, cores)
             settings = replace(settings, threads=settings.threads or len(cores))
-        return run_engine(
-            settings, number, self._folder, parent=os.getppid(), report=lambda error: self._report(name, error)
-        )
+        code = run_engine(
+            settings, number, self._folder, parent=self._pid, again=name in self._ready,
+            report=lambda error: self._report(name, error),
+        )  # fmt: skip
+        if os.getppid() != self._pid:  # whoever would remove it was killed, and the fronts have ended
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return code
 
     def _run_front(self, number: int) -> int:
         name = f"front-{number}"
-        name_process(name)
         for place, one in enumerate(self._sockets):
             if place != number:
                 one.close()
@@ -186,9 +219,13 @@ class _Processes:
         )
         return serve_front(
             replace(self._settings, limits=limits), self._sockets[number], self._folder, len(self._engines),
-            name=name, parent=os.getppid(), again=name in self._ready,
+            name=name, parent=self._pid, again=name in self._ready,
             rate_buckets=self._rates, on_ready=lambda: self._report(name),
         )  # fmt: skip
+
+
+def _counted(children: Sequence[_Child], what: str) -> str:
+    return f"{len(children)} {what}" if len(children) == 1 else f"{len(children)} {what}s"
 
 
 class _Child:
@@ -214,28 +251,36 @@ class _Child:
         self._next = time.monotonic() + self._pause
         return True
 
-    def keep_alive(self) -> None:
-        if self._pid or time.monotonic() < self._next:
+    def start_when_due(self) -> None:
+        if time.monotonic() < self._next:
             return
+        if self.starts:
+            logger.warning("a process is started again", extra={"child": self.name, "exit_code": self.code})
         self._since = time.monotonic()
         self.starts += 1
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # in the child until this process's handlers are gone there
         pid = os.fork()
         if pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
             self._pid = pid
             return
         code = 1
         try:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in _STOPS:
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
             code = self._work()
         except BaseException:
             traceback.print_exc()
         finally:
-            logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            try:
+                logging.shutdown()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:  # nobody may read them any more; and the supervisor's own end is not for its children
+                os._exit(code)
 
     def send(self, number: signal.Signals) -> None:
         if self._pid:

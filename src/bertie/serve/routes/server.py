@@ -220,7 +220,7 @@ ROUTES: list[AnyRoute] = [
     Route("/live", live, "Is the process there?", _SERVER, None, schemas.State, "GET", errors=(),
           at_front=True),
     Route("/metrics", metrics, "Counters for Prometheus.", _SERVER, None, None, "GET",
-          media_type="text/plain; version=0.0.4; charset=utf-8", errors=()),
+          media_type="text/plain; version=0.0.4; charset=utf-8", errors=(), at_front=True),
     Route("/info", info, "What is served, and its limits.", "text-embeddings-inference", None, schemas.Info, "GET",
           errors=(503,)),
     Route("/tokenize", tokenize, "The word pieces of texts.", "text-embeddings-inference", schemas.TokenizeRequest,
