@@ -223,6 +223,7 @@ def test_what_editors_are_shown_is_what_there_is() -> None:
     stars = {
         "bertie.model",
         "bertie.compat.auto",
+        "bertie.text.hub.relatives",
         *(m for m in bertie._WHERE.values() if m.startswith("bertie.family.")),
     }
     assert shown == {name: module for name, module in bertie._WHERE.items() if module not in stars}
