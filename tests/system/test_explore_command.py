@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,12 @@ from bertie.cli.main import main
 from bertie.explore.page import saved
 
 httpx = pytest.importorskip("httpx", reason="the client needs the extra: serve")
+
+
+def index_of(page: str) -> dict[str, Any]:
+    whole = zlib.decompress(bytes_in(page))
+    found: dict[str, Any] = json.loads(whole[4 : 4 + int.from_bytes(whole[:4], "little")])
+    return found
 
 
 def test_the_examples_that_write_a_file_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,8 +59,7 @@ def test_a_file_keeps_patching_and_importance(desk: Path, capsys: pytest.Capture
     Path("texts.txt").write_text("The fox sleeps.\nThe dog jumps.\n", encoding="utf-8")
     given = ["explore", "The [MASK] fox.", "-m", "./my-bert", "--task", "fill", "--importance", "texts.txt"]
     assert main([*given, "--patch", "The [MASK] dog.", "-o", "page.html"]) == 0
-    whole = zlib.decompress(bytes_in(Path("page.html").read_text(encoding="utf-8")))
-    index = json.loads(whole[4 : 4 + int.from_bytes(whole[:4], "little")])
+    index = index_of(Path("page.html").read_text(encoding="utf-8"))
     assert {"patching{}", "importance{}"} <= set(index["entries"])
     assert main(given) == 2
     assert "--importance goes with -o" in capsys.readouterr().err

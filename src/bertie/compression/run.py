@@ -25,7 +25,7 @@ from bertie.compression.layers import Sizes
 from bertie.compression.layers import dense as plain_sizes
 from bertie.compression.learning import Lesson, distilled
 from bertie.compression.report import Point, Report, write_report
-from bertie.compression.targets import TaskTarget, open_target
+from bertie.compression.targets import open_target
 from bertie.compression.work import Work
 from bertie.errors import CheckpointError, InputError
 from bertie.files import new_files
@@ -106,7 +106,7 @@ def compress(
             return "" if not frontier else f"{point.asked:g}x" if size is None else f"size-{point.asked:g}"
 
         report = Report(
-            source=source, task=task, labelled=isinstance(target, TaskTarget), metric=target.metric,
+            source=source, task=task, labelled=target.labelled, metric=target.metric,
             meaning=target.meaning, on=on, engine=work.engine, original=work.full,
             heads=target.model.config.num_attention_heads, neurons=target.model.config.intermediate_size,
             points=tuple(points), chosen=points.index(chosen.point), seconds=time.monotonic() - started,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertie import family, json_values
+from bertie.arguments import is_path
 from bertie.checkpoint.open_checkpoint import open_checkpoint
 from bertie.data.columns import texts as texts_of
 from bertie.data.documents import read_documents
@@ -58,6 +59,7 @@ class Target(Protocol):
 
     model: BertPreTrainedModel  # the original, in eval mode
     tokenizer: BertTokenizer
+    labelled: ClassVar[bool]  # whether its data has labels
     metric: str
     meaning: str  # of the metric, where its name does not say it; else empty
     fit: Sequence[Batch]  # packed, FIT_TOKENS at most
@@ -78,6 +80,8 @@ class Target(Protocol):
 
 class TaskTarget(Target):
     """A task of training/tasks/, from a folder and files."""
+
+    labelled = True
 
     def __init__(
         self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer, options: TaskOptions
@@ -142,6 +146,7 @@ class PlainTexts(Target):
     """Texts without labels, every other one to judge by where there are no others to choose by."""
 
     kind: type[BertPreTrainedModel]
+    labelled = False
 
     def __init__(
         self, task: str, path: str, data: object, train: object | None, tokenizer: BertTokenizer, options: TaskOptions
@@ -289,7 +294,7 @@ def read_texts(given: object, options: TaskOptions | None = None) -> list[str]:
 
 def _files(given: object) -> list[str | os.PathLike[str]] | None:
     """The files that were given: one by its name, several as a list of paths. A list of strings is texts."""
-    if isinstance(given, str | os.PathLike):
+    if is_path(given):
         return [given]
     several = json_values.items(given)
     paths: list[str | os.PathLike[str]] = [one for one in several or () if isinstance(one, os.PathLike)]

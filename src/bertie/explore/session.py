@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bertie.arguments import is_whole, whole_number
+from bertie.checkpoint.shipped import plain_name
 from bertie.config import BertConfig
 from bertie.errors import InputError
 from bertie.explore import ablation, attention, attribution, flow, lens, patching, trace
@@ -137,7 +138,7 @@ class Session:
     @property
     def name(self) -> str:
         """What the model is called."""
-        return self.reading.loaded.name
+        return plain_name(self.reading.loaded.name)
 
     @property
     def model(self) -> BertPreTrainedModel:

@@ -321,8 +321,11 @@ class BertTokenizer(HubInterface):
     @property
     def _has_older_files(self) -> bool:
         """Whether it can be written without tokenizer.json."""
-        byte_level = isinstance(self._backend.model, BPE) and self.word_start == "Ġ"
-        return byte_level or isinstance(self._backend.model, WordPiece)
+        match self._backend.model:
+            case BPE():
+                return self.word_start == "Ġ"
+            case model:
+                return isinstance(model, WordPiece)
 
     def _vocabulary_files(self) -> dict[str, str]:
         if not self._has_older_files:

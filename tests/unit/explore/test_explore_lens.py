@@ -48,6 +48,7 @@ def test_the_lens_of_the_shipped_model() -> None:
     session = open_session("The king sat on his [MASK].")
     found = session.lens()
     assert found.words[-1][found.tokens.index("[MASK]")][0] == session.answer().text
+    assert session.name == "bertie-mini"  # and not where it was installed: a saved page may be given away
 
 
 def test_drift_begins_and_ends_at_itself() -> None:

@@ -399,10 +399,15 @@ class Engines:
         if not all(link.connected and not link.is_loading for link in self.links):
             raise EngineDown
         found = await asyncio.gather(*(link.ask(call) for link in self.links), return_exceptions=True)
-        for one in found:
-            if isinstance(one, BaseException) and not isinstance(one, EngineDown):  # the client has left; engines go on
-                raise one
-        answers = {link: one for link, one in zip(self.links, found, strict=True) if not isinstance(one, BaseException)}
+        answers: dict[EngineLink, Answered] = {}
+        for link, one in zip(self.links, found, strict=True):
+            match one:
+                case EngineDown():
+                    pass
+                case BaseException():  # the client has left; engines go on
+                    raise one
+                case _:
+                    answers[link] = one
         done = [link for link, one in answers.items() if one[0] == 200]
         if call.method == "POST" and 0 < len(done) < len(found):
             path = f"{_ADMIN}/{msgspec.json.decode(call.body)['name']}"

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, cast
 
 from tokenizers import Tokenizer
 
+from bertie.arguments import is_path
 from bertie.errors import TokenizerTypeError
 from bertie.text.building import parts_from_files
 from bertie.text.converting import from_merges
@@ -61,7 +62,7 @@ class _FromFiles(BertTokenizer):
         files = TokenizerFiles(str(source), "", settings=cast(Settings, kind_settings(self.kind)), kind=self.kind)
         if tokenizer_object is not None:
             files = replace(files, source="tokenizer_object", tokenizer_json=tokenizer_object.to_str())
-        elif not isinstance(source, (str, Path)) or not isinstance(merges_file, (str, Path, type(None))):
+        elif not is_path(source) or not (merges_file is None or is_path(merges_file)):
             raise TokenizerTypeError(
                 f"{self.kind} was given {source!r:.60} and {merges_file!r:.60}; wanted the paths of its files.",
                 "For a checkpoint's folder call from_pretrained. Name all other settings: do_lower_case=True.",
