@@ -9,6 +9,7 @@ import asyncio
 import logging
 import mmap
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,13 +30,14 @@ from bertie.serve.failures import (
     Refusal,
     as_refusal,
     empty,
+    overloaded,
     too_large,
     unhealthy,
     unreadable,
 )
 from bertie.serve.metrics import Metrics
 from bertie.serve.models import Models, ServedModel, ServedTask
-from bertie.serve.queues import Lane
+from bertie.serve.queues import Lane, Queue
 from bertie.serve.schemas import SimilarityParameters, TeiRequest, Usage
 from bertie.serve.settings import Limits, Settings, Truncation
 from bertie.serve.traces import Traces
@@ -83,6 +85,7 @@ class Service:
         self.models = models(settings, tasks, self.metrics)
         self.engines: Forwards | None = None  # in other processes, of which this one is a front
         self.rate_buckets: mmap.mmap | None = None  # where fronts count together
+        self.answers = Answers(settings.limits.made_bytes)
         self.traces: Traces | None = None
         self.draining = False
         self.in_flight = 0
@@ -112,11 +115,36 @@ class Service:
 
     def set_gauges(self) -> None:
         for model in self.models.all:
-            if model.engine is not None:
-                jobs, tokens = model.engine.waiting
-                self.metrics.queue_jobs.labels(model.name).set(jobs)
-                self.metrics.queue_tokens.labels(model.name).set(tokens)
-                self.metrics.skipped.labels(model.name).set(model.engine.skipped)
+            if model.engines:
+                jobs, tokens = zip(*(engine.waiting for engine in model.engines), strict=True)
+                self.metrics.queue_jobs.labels(model.name).set(sum(jobs))
+                self.metrics.queue_tokens.labels(model.name).set(sum(tokens))
+                self.metrics.skipped.labels(model.name).set(sum(engine.skipped for engine in model.engines))
+
+
+class Answers:
+    """How large the answers are that are being made, so that all of them together do not fill the memory.
+
+    What counts is reckoned before the work where it can be. A client that has no other large answer under way is never
+    refused for those of others, and small answers are not counted.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[Call, int] = {}
+        self._lock = threading.Lock()  # helper threads count, too
+
+    def hold(self, call: Call) -> None:
+        """Count a call's answer as it is reckoned now."""
+        with self._lock:
+            total = sum(self._held.values()) - self._held.get(call, 0) + call.answer_bytes
+            if total > self._most and any(one.who == call.who for one in self._held if one is not call):
+                raise overloaded("The answers that are being made fill the memory set aside for them.", retry_after=1)
+            self._held[call] = call.answer_bytes
+
+    def forget(self, call: Call) -> None:
+        with self._lock:
+            self._held.pop(call, None)
 
 
 @dataclass(eq=False)
@@ -226,6 +254,8 @@ class Call:
             if isinstance(error, RuntimeError):
                 logger.error("a request failed", exc_info=error, extra={"request_id": self.id, "path": self.path})
             return refusal.answer(self.path)
+        finally:
+            self.service.answers.forget(self)
         kind = self.binary or (route.content_type,)
         headers = [*kind, *self.cut_headers(), *(self.timing_headers() if route.timed else [])]
         return 200, headers, found
@@ -327,9 +357,10 @@ class Call:
         *,
         work: int | None = None,
         tokens: int | None = None,
+        queue: Queue | None = None,
     ) -> Sequence[R]:
         """The lane's answers, one to an item. `work`: tokens of the whole request, if this is only a part of it;
-        `tokens`: how many the client is told, if not the sum of `lengths`."""
+        `tokens`: how many the client is told, if not the sum of `lengths`; `queue`: not the model's own."""
         if self.gone:
             raise ClientLeft
         limits = self.limits
@@ -341,7 +372,7 @@ class Call:
                 f"The request asks for the work of {work} tokens; {limits.request_tokens} are allowed.",
                 "Send fewer texts at once, or shorter ones.",
             )
-        engine = model.running()
+        engine = queue or model.running()
         job = engine.submit(lane, items, lengths, seconds=limits.request_seconds, client=self.who, work=work)
         self.on_leave.append(job.leave)
         self.device = model.device
@@ -358,6 +389,8 @@ class Call:
         limit = self.limits.answer_bytes
         if self.answer_bytes > limit:
             raise too_large(f"The answer would have more than the {limit} bytes that are allowed.", remedy)
+        if self.answer_bytes > INLINE_BYTES:
+            self.service.answers.hold(self)
 
     def truncation(self, *, asked: bool | None, direction: str = "right", default: bool = True) -> Truncation:
         """What happens to a text that is too long, by the server's policy and what the request asks."""
