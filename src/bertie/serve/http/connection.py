@@ -277,7 +277,8 @@ class Connection(HttpToolsProtocol):
     def check(self, now: float) -> int:
         """End what has lasted too long; the bytes that the client has not read."""
         limits = self._all.limits
-        unsent = self.transport.get_write_buffer_size()
+        held = 0 if self._current is None else cast("Cycle", self._current).held
+        unsent = self.transport.get_write_buffer_size() + held
         if not unsent:
             self.read_by = None
         elif self.read_by is None:
