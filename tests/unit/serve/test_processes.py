@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,11 +15,13 @@ from hypothesis import strategies as st
 
 from bertie.errors import InputError
 from bertie.serve import settings as module
-from bertie.serve.failures import EngineDown, overloaded
+from bertie.serve.failures import ClientLeft, EngineDown, overloaded
 from bertie.serve.http.sockets import beside, bind
 from bertie.serve.models import Place, chosen_tasks, open_runners
+from bertie.serve.processes.front import EngineLink, Engines
 from bertie.serve.processes.messages import Done, Leave, Refused, Unpacker, Work, packed
 from bertie.serve.processes.shared import Blocks, Layout, SharedMemory
+from bertie.serve.service import Call, Service
 from bertie.serve.settings import ModelChoice, Settings, chosen_devices, core_shares, default_fronts
 from bertie.serve.tasks import TASKS
 from tiny_models import saved
@@ -74,7 +78,26 @@ def test_blocks_never_overlap_and_come_back_whole(steps: list[tuple[bool, int]])
             blocks.give(*held.pop(number % len(held)))
     for block in held:
         blocks.give(*block)
-    assert blocks.take(64 * 64) == 0
+    assert blocks.take(64 * 56) == 0  # all but what is kept for small ones
+
+
+def test_large_blocks_leave_room_for_small_ones() -> None:
+    blocks = Blocks(1 << 20)
+    while blocks.take(1 << 14) is not None:
+        pass
+    assert blocks.take(1 << 12) is not None
+    while (last := blocks.take(1 << 12)) is not None:
+        assert last + (1 << 12) <= 1 << 20
+
+
+def test_nothing_is_forwarded_for_a_client_that_has_left() -> None:
+    async def scenario() -> None:
+        link = EngineLink(0, "nowhere", cast("Engines", None))
+        call = Call(cast("Service", None), "1", "POST", "/v1/fill", 0.0, gone=True)
+        with pytest.raises(ClientLeft):
+            await asyncio.wait_for(link.ask(call), 5)
+
+    asyncio.run(scenario())
 
 
 def test_both_ends_see_the_same_memory() -> None:
