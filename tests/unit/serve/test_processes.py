@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import InputError
+from bertie.serve import run
 from bertie.serve import settings as module
 from bertie.serve.failures import ClientLeft, EngineDown, overloaded
 from bertie.serve.http.sockets import beside, bind
@@ -79,6 +80,29 @@ def test_blocks_never_overlap_and_come_back_whole(steps: list[tuple[bool, int]])
     for block in held:
         blocks.give(*block)
     assert blocks.take(64 * 56) == 0  # all but what is kept for small ones
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_front_that_was_started_again_accepts_nobody_before_it_has_found_its_engines(
+    again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_ENGINES_SECONDS", 30.0)
+    choices = (ModelChoice("m", str(tmp_path)),)
+    server = run.make_front(Settings(choices, port=0, log_level="error"), tmp_path, 1, again=again)
+
+    async def scenario() -> None:
+        with bind(server.service.settings) as sock:
+            task = asyncio.create_task(server.serve([sock]))
+            await asyncio.sleep(0.3)
+            assert server.started is not again
+            monkeypatch.setattr(type(server.service.models), "ready", property(lambda self: True))  # they are there
+            async with asyncio.timeout(10):
+                while not server.started:
+                    await asyncio.sleep(0.01)
+            server.should_exit = True
+            await task
+
+    asyncio.run(scenario())
 
 
 def test_large_blocks_leave_room_for_small_ones() -> None:
