@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import mmap
 import os
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
@@ -21,6 +18,7 @@ import msgspec
 
 from bertie.errors import BertieError
 from bertie.running.rows import Cuts
+from bertie.serve.aside import Answers, HelperThreads
 from bertie.serve.bodies import INLINE_BYTES, encode, encode_answer, read_body
 from bertie.serve.failures import (
     UNREADABLE,
@@ -30,7 +28,6 @@ from bertie.serve.failures import (
     Refusal,
     as_refusal,
     empty,
-    overloaded,
     too_large,
     unhealthy,
     unreadable,
@@ -94,7 +91,7 @@ class Service:
         self.lost_device = False  # the process has to be replaced
         self.stopped = False
         self.helpers = 1 if (os.cpu_count() or 1) <= 2 else 2  # they compete with the event loop
-        self.helper_threads = ThreadPoolExecutor(self.helpers, thread_name_prefix="tokenize")
+        self.helper_threads = HelperThreads(self.helpers)
 
     @property
     def ready(self) -> bool:
@@ -111,7 +108,7 @@ class Service:
         self.models.close()
         if self.traces is not None:
             self.traces.close()
-        self.helper_threads.shutdown(wait=False, cancel_futures=True)
+        self.helper_threads.close()
 
     def set_gauges(self) -> None:
         for model in self.models.all:
@@ -120,31 +117,6 @@ class Service:
                 self.metrics.queue_jobs.labels(model.name).set(sum(jobs))
                 self.metrics.queue_tokens.labels(model.name).set(sum(tokens))
                 self.metrics.skipped.labels(model.name).set(sum(engine.skipped for engine in model.engines))
-
-
-class Answers:
-    """How large the answers are that are being made, so that all of them together do not fill the memory.
-
-    What counts is reckoned before the work where it can be. A client that has no other large answer under way is never
-    refused for those of others, and small answers are not counted.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held: dict[Call, int] = {}
-        self._lock = threading.Lock()  # helper threads count, too
-
-    def hold(self, call: Call) -> None:
-        """Count a call's answer as it is reckoned now."""
-        with self._lock:
-            total = sum(self._held.values()) - self._held.get(call, 0) + call.answer_bytes
-            if total > self._most and any(one.who == call.who for one in self._held if one is not call):
-                raise overloaded("The answers that are being made fill the memory set aside for them.", retry_after=1)
-            self._held[call] = call.answer_bytes
-
-    def forget(self, call: Call) -> None:
-        with self._lock:
-            self._held.pop(call, None)
 
 
 @dataclass(eq=False)
@@ -328,8 +300,7 @@ class Call:
             raise ClientLeft
         if self.service.stopped:
             raise unhealthy("The server is shutting down.")
-        loop, threads = asyncio.get_running_loop(), self.service.helper_threads
-        return await loop.run_in_executor(threads, partial(work, *args, **kwargs))
+        return await self.service.helper_threads.run(self, partial(work, *args, **kwargs))
 
     async def each(
         self, items: Sequence[T], work: Callable[[int, Sequence[T]], list[R]], *, sizes: Sequence[int]

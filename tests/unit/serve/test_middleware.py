@@ -8,10 +8,11 @@ from typing import cast
 import pytest
 
 from bertie.errors import InputError
+from bertie.serve.aside import Answers
 from bertie.serve.failures import Refusal, invalid
 from bertie.serve.http.middleware import Hosts, _is_known_address
 from bertie.serve.http.rates import Rates, shared_buckets
-from bertie.serve.service import Answers, Call, Service
+from bertie.serve.service import Call, Service
 from bertie.serve.settings import digest, read_keys, read_model_choice
 
 
