@@ -195,6 +195,18 @@ async def unread_answers(port: int, ends: float) -> list[int]:
     return []
 
 
+async def explore_at_length(port: int, ends: float) -> list[int]:
+    """A computation of minutes that has the explored model again and again, and questions that wait for it."""
+    text = "He drank a cup of [MASK]."
+    lines = "\n".join(text_of(12, seed) for seed in range(5000))
+    long = {"text": text, "model": "bertie-mini", "name": "a.txt", "content": lines, "method": "leave_one_out"}
+    question = request("/explore/answer", {"text": text, "model": "bertie-mini"})
+    line = Line(port, ATTACKER)
+    found = [await line.ask(request("/explore/importance", long))]
+    line.close()
+    return found + await repeat(port, question, ends, clients=2)
+
+
 Attack = Callable[[int, float], Awaitable[list[int]]]
 ATTACKS: dict[str, Attack] = {
     "1 fill, 20,000 masks": fill_many_masks,
@@ -207,6 +219,7 @@ ATTACKS: dict[str, Attack] = {
     "5 answers not read": unread_answers,
     "6 batch of 1,024 x 256": large_batch,
     "6 another model's batch": large_batch_of_another_model,
+    "7 a model explored at length": explore_at_length,
 }
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from serving import folders, settings
 
@@ -229,6 +230,17 @@ def test_unread_answers_of_all_clients_have_a_limit(models: dict[str, str]) -> N
         assert works(server)
         for line in lines:
             line.socket.close()
+
+
+def test_answers_that_wait_for_unread_ones_count_too(models: dict[str, str]) -> None:
+    """The second answer of a line is not in its buffer yet: it is made, and waits until the client has read."""
+    with running(models, Limits(write_seconds=600, unsent_bytes=1 << 30), send_buffer=4096) as server:
+        size = len(httpx.get(server.url + "/openapi.json").content)
+        assert until(lambda: not connections(server))
+        with Line(server, receive_buffer=2048) as line:
+            line.send((DOCUMENT + b"\r\n") * 2)
+            assert until(lambda: len(connections(server)) == 1 and connections(server)[0].check(0.0) > 1.5 * size)
+            assert connections(server)[0].transport.get_write_buffer_size() <= size + 1000
 
 
 def test_pipelined_requests_are_not_hoarded(models: dict[str, str]) -> None:

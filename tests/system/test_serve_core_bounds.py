@@ -55,6 +55,7 @@ BOMBS: dict[str, tuple[str, dict[str, Any], int]] = {
     "layers that are not there": ("/v1/features", {"inputs": "a", "layers": [99], "model": "embed"}, 422),
     "a prompt that is not there": ("/embed", {"inputs": "a", "prompt_name": "poem", "model": "embed"}, 422),
     "more numbers than a vector has": ("/embed", {"inputs": "a", "dimensions": 1000, "model": "embed"}, 422),
+    "a choice that is none, and long": ("/embed", {"inputs": "a", "truncation_direction": "x" * 500_000}, 422),
     "a question that fills the model": ("/v1/answer", {"question": LONG, "context": "a"}, 422),
 }
 
@@ -66,6 +67,7 @@ def test_what_is_too_much_is_refused_at_once(http: httpx.Client, name: str) -> N
     answer = http.post(path, json=body)
     assert answer.status_code == status, answer.text
     assert time.monotonic() - began < 5
+    assert len(answer.content) < 10_000  # it does not quote all that was sent
     assert http.get("/ready").status_code == 200
 
 

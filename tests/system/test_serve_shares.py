@@ -238,6 +238,19 @@ def test_every_route_has_a_bound_on_its_answer(bounded: httpx.Client, name: str)
     assert said["remedy"]
 
 
+def test_large_answers_are_not_all_made_at_once(models: dict[str, str]) -> None:
+    limits = Limits(made_bytes=100_000)
+    with Running(settings(models, limits=limits)) as server, client(server) as http:
+        answers = server.service.answers
+        other = service.Call(server.service, "1", "POST", "/embed", 0.0, client="127.0.0.1", answer_bytes=90_000)
+        answers.hold(other)
+        assert http.post("/tokenize", json={"inputs": [TEXT] * 200}).status_code == 429
+        assert http.post("/tokenize", json={"inputs": TEXT}).status_code == 200  # a small one
+        answers.forget(other)
+        assert http.post("/tokenize", json={"inputs": [TEXT] * 200}).status_code == 200
+        assert not answers._held
+
+
 # Of the others all characters are reckoned at six bytes, and labels are short.
 @pytest.mark.parametrize("name", [name for name in LARGE if name not in ("classify", "predict", "next", "rerank")])
 def test_the_bound_is_not_far_above_the_answer(models: dict[str, str], name: str) -> None:

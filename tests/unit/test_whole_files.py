@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,32 @@ def test_a_new_file_has_no_place_until_it_is_kept(
     kept.keep()
     other.keep()
     assert (path.read_text(), os.listdir(tmp_path)) == ("newer", ["a.txt"])
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+if sys.argv[2] == "named" and hasattr(os, "O_TMPFILE"):
+    del os.O_TMPFILE
+from bertie.files import NewFile
+new = NewFile(Path(sys.argv[1]))
+new.stream.write(b"half")
+new.stream.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
+@pytest.mark.parametrize("kind", ["nameless", "named"])
+def test_a_killed_writer_leaves_nothing_that_stays(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path), kind], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+    assert len(os.listdir(tmp_path)) == (1 if kind == "nameless" else 2)
+    NewFile(path).keep()  # the next run removes what the dead one left
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such locks")

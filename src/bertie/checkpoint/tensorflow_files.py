@@ -15,7 +15,7 @@ from bertie.checkpoint.report import listed
 from bertie.errors import CheckpointError, CheckpointNotFound
 
 _BUNDLE_FILE = re.compile(r"\.(index|meta|data-\d{5,}-of-\d{5,})$")
-_STATE_LINE = re.compile(r'^\s*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_STATE_LINE = re.compile(r'^[ \t]*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _STATE_BYTES = 1 << 16  # the line wanted is the first; the rest lists older bundles
 
 

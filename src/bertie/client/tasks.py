@@ -461,7 +461,7 @@ def texts_of(given: Any, what: str = "texts") -> list[Any]:
 
 def paired(first: Any, second: Any, what: str) -> Any:
     """(first, second) of two texts; a list of such pairs for two lists of one length, an iterator for iterators."""
-    alone = isinstance(first, str), isinstance(second, str)
+    alone = [isinstance(one, str) for one in (first, second)]
     if second is None:
         if alone[0]:
             raise InputError(f"Only one text was given for {what}.", "Pass two texts, two lists, or a list of pairs.")

@@ -129,20 +129,21 @@ def attribute(
     chosen = session.target(target)
     if method == "rollout":
         return _by_rollout(session, chosen)
-    with session.running():
-        if method == "occlusion":
-            return _by_occlusion(session, chosen, progress)
-        if method == "gradient_x_input":
+    # The model is held for one part of the work at a time: whoever waits for it comes in between.
+    if method == "occlusion":
+        return _by_occlusion(session, chosen, progress)
+    if method == "gradient_x_input":
+        with session.running():
             scores, score = _gradient_times(session, chosen)
-            return Attribution(method, chosen, _names(session), scores, score)
-        if steps is not None:
-            return _integrated(session, chosen, baseline, steps, progress)
-        steps = _STEPS
-        while True:
-            found = _integrated(session, chosen, baseline, steps, progress)
-            if found.error is None or found.error < _ERROR or 2 * steps > _MOST_STEPS:
-                return found
-            steps *= 2
+        return Attribution(method, chosen, _names(session), scores, score)
+    if steps is not None:
+        return _integrated(session, chosen, baseline, steps, progress)
+    steps = _STEPS
+    while True:
+        found = _integrated(session, chosen, baseline, steps, progress)
+        if found.error is None or found.error < _ERROR or 2 * steps > _MOST_STEPS:
+            return found
+        steps *= 2
 
 
 def _names(session: Session) -> tuple[tuple[str, ...], ...]:
@@ -163,10 +164,13 @@ def _integrated(session: Session, target: Target, baseline: Baseline, steps: int
         share = torch.tensor((points[part] + 1) / 2, dtype=ends[0].dtype, device=session.device)[:, None, None]
         weight = torch.tensor(weights[part] / 2, dtype=torch.float32, device=session.device)[:, None, None]
         ways = [start + share * (end - start) for start, end in zip(starts, ends, strict=True)]
-        for total, gradient in zip(sums, _gradients(session, ways, target), strict=True):
+        with session.running():
+            gradients = _gradients(session, ways, target)
+        for total, gradient in zip(sums, gradients, strict=True):
             total += (weight * gradient.float()).sum(0)
     scores = [((end - start).float() * total).sum(-1) for start, end, total in zip(starts, ends, sums, strict=True)]
-    score, before = (_score(session, rows, target) for rows in (ends, starts))
+    with session.running():
+        score, before = (_score(session, rows, target) for rows in (ends, starts))
     added = float(sum(float(x.sum()) for x in scores))
     error = abs(added - (score - before)) / max(abs(score - before), 1e-12)
     found = tuple(x.cpu().numpy() for x in scores)
@@ -238,7 +242,8 @@ def _by_occlusion(session: Session, target: Target, progress: Progress) -> Attri
     if id_ is None:
         raise InputError("Occlusion puts a mask token in place of each token, and this tokenizer has none.")
     hidden = session.word_vector(id_)
-    whole = [reading.readout(row, reading.embeds(row)[None]) for row in range(len(session.rows))]
+    with session.running():
+        whole = [reading.readout(row, reading.embeds(row)[None]) for row in range(len(session.rows))]
     score = float(reading.score(whole, target, "logit")[0])
     found = []
     parts = [
@@ -251,7 +256,9 @@ def _by_occlusion(session: Session, target: Target, progress: Progress) -> Attri
         places = torch.arange(part.start, part.stop, device=session.device)
         variants = reading.embeds(row).repeat(len(places), 1, 1)
         variants[torch.arange(len(places), device=session.device), places] = hidden
-        readouts = [reading.readout(row, variants) if other == row else x for other, x in enumerate(whole)]
+        with session.running():
+            readout = reading.readout(row, variants)
+        readouts = [readout if other == row else x for other, x in enumerate(whole)]
         lost[row].append(score - reading.score(readouts, target, "logit").float())
     for row, parts_lost in lost.items():
         scores = torch.cat(parts_lost).cpu().numpy()

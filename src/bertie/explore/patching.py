@@ -114,15 +114,18 @@ def patch(
     scores = np.zeros((len(walked), len(here)), np.float32)
     with session.running():
         others = [reading.readout(other, reading.embeds(other)[None]) for other in range(len(session.rows))]
-        size = max(1, reading.loaded.budget // len(session.rows[row]))
-        cells = [(number, start) for number in range(len(walked)) for start in range(0, len(here), size)]
-        for number, start in counted(cells, "patching", progress):
-            layer, some = walked[number], here[start : start + size]
-            replaced = _replacing(session, part, layer, given[layer], [[place] for place in some])
-            with replaced, from_layer(session.bert, lambda: states, max(0, layer - 1)):
-                readout = reading.readout(row, reading.embeds(row).expand(len(some), -1, -1))
-            variants = [readout if other == row else x for other, x in enumerate(others)]
-            scores[number, start : start + len(some)] = reading.score(variants, chosen, measure).float().cpu().numpy()
+    size = max(1, reading.loaded.budget // len(session.rows[row]))
+    cells = [(number, start) for number in range(len(walked)) for start in range(0, len(here), size)]
+    for number, start in counted(cells, "patching", progress):
+        layer, some = walked[number], here[start : start + size]
+        with (  # one cell at a time: whoever waits for the model comes in between
+            session.running(),
+            _replacing(session, part, layer, given[layer], [[place] for place in some]),
+            from_layer(session.bert, lambda: states, max(0, layer - 1)),
+        ):
+            readout = reading.readout(row, reading.embeds(row).expand(len(some), -1, -1))
+        variants = [readout if other == row else x for other, x in enumerate(others)]
+        scores[number, start : start + len(some)] = reading.score(variants, chosen, measure).float().cpu().numpy()
     before, after = session.score(chosen, measure), clean.score(chosen, measure)
     gap = after - before
     effect = (scores - before) / gap if gap else np.full_like(scores, np.nan)

@@ -13,7 +13,7 @@ is taken here. A row is what the model reads at once: a text, a pair, a window, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -323,20 +323,28 @@ class _Work:
         return values
 
     def by_leaving_out(self, metric: str, progress: Progress) -> Importance:
-        whole = self.evaluated(metric)
+        done = 0
+
+        def look_up() -> None:
+            """After every batch: an evaluation of a large file takes long, and may have to stop."""
+            if callable(progress):
+                progress(done, len(places))
+
         values = self._left(np.zeros(self.shape, np.float32))
         places = [tuple(map(int, place)) for place in np.argwhere(~np.isnan(values))]
         # Of a loss more is worse, of every other figure less is.
         sign = 1 if metric in ("loss", "mse", "mlm_loss", "perplexity") else -1
+        whole = self.evaluated(metric, EVERYTHING_ON, look_up)
         for place in counted(places, "importance", progress):
             off = Switches.from_json({self.of: [place if len(place) > 1 else place[0]]})
-            values[place] = sign * (self.evaluated(metric, off) - whole)
+            values[place] = sign * (self.evaluated(metric, off, look_up) - whole)
+            done += 1
         return self.result("leave_one_out", metric, values, whole)
 
-    def evaluated(self, metric: str, off: Switches = EVERYTHING_ON) -> float:
+    def evaluated(self, metric: str, off: Switches, look_up: Callable[[], None]) -> float:
         """A figure of the task's own evaluation, or the mean loss, without some parts.
 
-        The model is held for one evaluation at a time: whoever waits for it comes in between.
+        The model is held for one evaluation at a time, or one batch of a loss: whoever waits for it comes in between.
         """
         if metric != "loss":
             with switched(self.model, off):
@@ -351,9 +359,10 @@ class _Work:
                 )
             return figures[metric]
         total = units = 0.0
-        with switched(self.model, off), evaluating(self.model):
-            batches = batches_of(self.objective, self.examples, token_budget=self.budget, device=self.device)
-            for _, batch in batches:
+        batches = batches_of(self.objective, self.examples, token_budget=self.budget, device=self.device)
+        for _, batch in batches:
+            with switched(self.model, off), evaluating(self.model):
                 total += float(self.objective.loss(self.model, batch)[0])
-                units += batch.units
+            units += batch.units
+            look_up()
         return total / max(units, 1e-12)

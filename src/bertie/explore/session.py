@@ -112,7 +112,7 @@ class Session:
         self.off, self.means = off, means
         self._shared = states or States(reading)  # of all sessions that differ in what is off
         self._states: dict[int, Tensor] = {}
-        self._thumbnails: dict[tuple[int, int], Bytes] = {}
+        self._thumbnails: dict[int, tuple[int, Bytes]] = {}  # of each row: the last size that was asked for
         self._statistics: dict[int, HeadStatistics] = {}
         self._answer: Answer | None = None
         self._scores: dict[tuple[Target, str], float] = {}
@@ -282,9 +282,9 @@ class Session:
         """
         whole_number("size", size)
         self.check_row(row)
-        if (row, size) not in self._thumbnails:
-            self._thumbnails[row, size] = attention.thumbnails(self, row, size)
-        return self._thumbnails[row, size]
+        if self._thumbnails.get(row, (0,))[0] != size:
+            self._thumbnails[row] = size, attention.thumbnails(self, row, size)
+        return self._thumbnails[row][1]
 
     def head_statistics(self, row: int = 0) -> HeadStatistics:
         """Where each head looks, in numbers to sort by."""

@@ -140,12 +140,15 @@ def shape(body: bytes | msgspec.Raw) -> tuple[int, int, int, int]:
 
 
 def encode_answer(found: object) -> bytes:
-    """A handler's answer as JSON; lists, and the lists in a struct or dataclass, a few elements at a time."""
+    """A handler's answer as JSON; lists, and the lists in a dict, struct or dataclass, a few elements at a time."""
     names: Iterable[str]
     match found:
         case list():
             parts = (encode(found[start : start + _AT_ONCE])[1:-1] for start in range(0, len(found), _AT_ONCE))
             return encode_parts(parts)
+        case dict() if all(isinstance(name, str) for name in found):
+            fields = (b"%b:%b" % (encode(name), encode_answer(one)) for name, one in found.items())
+            return b"{%b}" % b",".join(fields)
         case msgspec.Struct():
             names = found.__struct_fields__
         case _ if is_dataclass(found):

@@ -1,7 +1,8 @@
 """What runs the page's questions: sessions over one checkpoint, those used last kept, and what takes long beside them.
 
-A question goes through the model's queue as every other request does, so that a server explores and answers fairly.
-One thread computes them all, however long their texts: the helpers of several would be in each other's way (forks.py).
+Questions have a queue of their own, in which clients take turns: one may take seconds, or wait for a job that has the
+model, and no other request waits for that. One thread computes them all, however long their texts: the helpers of
+several would be in each other's way (forks.py).
 What takes long (attribution, patching, importance) is a job (jobs.py) that is asked how far it is.
 """
 

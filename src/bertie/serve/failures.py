@@ -14,12 +14,17 @@ from bertie.errors import BertieError
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
+_LONGEST_MESSAGE = 1000  # characters: some quote what was sent, which may be megabytes
+
+
 class Refusal(Exception):
     """An answer that is an error. `retry_after` is in seconds."""
 
     def __init__(
         self, status: int, kind: str, message: str, *, remedy: str | None = None, retry_after: float | None = None
     ) -> None:
+        if len(message) > _LONGEST_MESSAGE:
+            message = message[:_LONGEST_MESSAGE] + "…"
         super().__init__(message)
         self.status, self.kind, self.message = status, kind, message
         self.remedy, self.retry_after = remedy, retry_after

@@ -1,5 +1,8 @@
 """Long work beside a server's requests: started by one request, asked about by others, ended when nobody asks.
 
+One job runs at a time. Clients take turns: of those that wait, the one whose client had its turn longest ago is next,
+the last place is kept for a client that has none, and a job that has had its minutes ends when others wait for it.
+
 A job runs in a thread of the process that started it. Where several workers share a port, the next request may reach
 another one, so its state is also a file in the folder that the workers share: any of them can say how far it is, and
 stop it. Whoever asks leaves the time on a file beside it, so that the job knows that it is wanted.
@@ -29,10 +32,13 @@ from bertie.serve.metrics import MULTIPROCESS
 
 logger = logging.getLogger("bertie.serve")
 
-_MOST_JOBS = 4
+_MOST_JOBS = 5  # under way; a client has all but one
+_MOST_KEPT = 16  # those that are over, too
+_TURN_SECONDS = 120.0
 # A job that nobody has asked about for so long is nobody's.
 _FORGOTTEN_SECONDS = 20.0
 _PUBLISHED_SECONDS = 0.1
+_GIVE_WAY_SECONDS = 0.001  # between two parts of the work: for the questions that wait for the model
 _NAME = re.compile(r"[0-9a-f]{16}")
 
 
@@ -52,6 +58,8 @@ class Job:
     error: Exception | None = None
     stopped: bool = False
     asked: float = field(default_factory=time.monotonic)
+    client: str = ""
+    work: Callable[[Report], object] | None = None  # until it begins; a stopped job keeps nothing of its request
 
     @property
     def is_over(self) -> bool:
@@ -59,28 +67,35 @@ class Job:
 
 
 class Jobs:
-    """The long work of a model, one after the other."""
+    """The long work of a model, one after the other. `start`, `find` and `stop` are for the event loop."""
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="explore")
+        self._turns: dict[str, float] = {}  # of the clients that waited when the last one began: when theirs was
         shared = os.environ.get(MULTIPROCESS)
         self._folder = None if shared is None else _Folder(Path(shared))
 
-    def start(self, work: Callable[[Report], object]) -> Job:
-        under_way = sum(not job.is_over for job in self._jobs.values())
-        if under_way >= _MOST_JOBS:
-            raise overloaded(f"{under_way} long computations are under way.", retry_after=5)
-        job = Job(secrets.token_hex(8))
+    def start(self, work: Callable[[Report], object], client: str = "") -> Job:
+        under_way = [job for job in self._jobs.values() if not job.is_over]
+        has_one = any(job.client == client for job in under_way)
+        if len(under_way) >= _MOST_JOBS - has_one:
+            raise overloaded(f"{len(under_way)} long computations are under way.", retry_after=5)
+        job = Job(secrets.token_hex(8), client=client, work=work)
+        self._forget_old()
         self._jobs[job.name] = job
         if self._folder is not None:
             self._folder.publish(job)
-        while len(self._jobs) > 4 * _MOST_JOBS:
-            old, _ = self._jobs.popitem(last=False)
-            if self._folder is not None:
-                self._folder.remove(old)
-        self._thread.submit(self._run, job, work)
+        self._thread.submit(self._run_next)
         return job
+
+    def _forget_old(self) -> None:
+        """Of the jobs that are over: first those that nobody wants, then the oldest."""
+        over = sorted((job for job in self._jobs.values() if job.is_over), key=lambda job: not job.stopped)
+        for job in over[: len(self._jobs) + 1 - _MOST_KEPT]:
+            del self._jobs[job.name]
+            if self._folder is not None:
+                self._folder.remove(job.name)
 
     def find(self, name: str) -> Job | None:
         """The job of that name; it is wanted for a while longer."""
@@ -92,16 +107,36 @@ class Jobs:
         return job
 
     def stop(self, job: Job) -> None:
-        job.stopped = True
+        job.stopped, job.work = True, None
         if self._folder is not None and job.name not in self._jobs:
             self._folder.stop(job.name)
 
+    # -- in the thread ----------------------------------------------------------------------------------------------
+
+    def _waiting(self) -> list[Job]:
+        return [job for job in list(self._jobs.values()) if job.work is not None]
+
+    def _run_next(self) -> None:
+        """Once for every job that was started; nothing where one was stopped."""
+        waiting = self._waiting()
+        job = min(waiting, key=lambda job: self._turns.get(job.client, 0.0), default=None)
+        if job is None:
+            return
+        work, job.work = job.work, None
+        self._turns = {one.client: self._turns.get(one.client, 0.0) for one in waiting} | {job.client: time.monotonic()}
+        if work is not None:
+            self._run(job, work)
+
     def _run(self, job: Job, work: Callable[[Report], object]) -> None:
-        published = 0.0
+        published, began = 0.0, time.monotonic()
 
         def report(done: int, total: int, partial: object = None) -> None:
             nonlocal published
+            time.sleep(_GIVE_WAY_SECONDS)
             now = time.monotonic()
+            if now - began > _TURN_SECONDS and any(one.client != job.client for one in self._waiting()):
+                why = f"The computation was ended after {_TURN_SECONDS:g} s: others wait for theirs."
+                raise overloaded(why, retry_after=_TURN_SECONDS)
             if self._folder is not None and now - published > _PUBLISHED_SECONDS:
                 self._folder.look(job)
                 self._folder.publish(job)

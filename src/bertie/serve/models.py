@@ -87,7 +87,8 @@ class ServedTask:
 class ServedModel:
     """A model under its name, with all it can do. `runners` are filled in when it is ready.
 
-    Its `engine` is in this process, or its `remote` queue leads to engines in others.
+    Its `engine` is in this process, or its `remote` queue leads to engines in others. What is asked about its inside
+    has a queue of its own, the `explorer`: a question may take seconds, and nothing else waits for it.
     """
 
     choice: ModelChoice
@@ -99,6 +100,7 @@ class ServedModel:
     runners: Mapping[str, object] = field(default_factory=dict)
     opened: OpenModel | None = None
     engine: Engine | None = None
+    explorer: Engine | None = None
     remote: Queue | None = None
     restarts: int = 0
     since: int = field(default_factory=lambda: int(time.time()))
@@ -107,6 +109,10 @@ class ServedModel:
     @property
     def name(self) -> str:
         return self.choice.name
+
+    @property
+    def engines(self) -> list[Engine]:
+        return [engine for engine in (self.engine, self.explorer) if engine is not None]
 
     @property
     def loaded(self) -> OpenModel:
@@ -208,11 +214,11 @@ class Models:
         model = self.get(name)
         del self._served[name]
         model.state = "unloaded"
-        engine, model.engine = model.engine, None
+        engines, model.engine, model.explorer = model.engines, None, None
         model.empty()
         self.on_change()
         loop = asyncio.get_running_loop()
-        if engine is not None:
+        for engine in engines:
             await loop.run_in_executor(None, engine.close)
         await loop.run_in_executor(None, forget_loaded)
 
@@ -224,16 +230,16 @@ class Models:
     def stop(self) -> None:
         """Nothing more is computed; who still waits is told so."""
         for model in self._served.values():
-            if model.engine is not None:
-                model.engine.stop(wait=0.0)
+            for engine in model.engines:
+                engine.stop(wait=0.0)
 
     def close(self) -> None:
         self._closed.set()
         self._loader.shutdown(wait=False, cancel_futures=True)
         self.stop()
         for model in self._served.values():
-            if model.engine is not None:
-                model.engine.stop()
+            for engine in model.engines:
+                engine.stop()
 
     # -- in the loader's thread -----------------------------------------------------------------------------------
 
@@ -258,27 +264,57 @@ class Models:
         model.device, model.dtype = str(loaded.model.device), loaded.dtype
         on_cpu = loaded.model.device.type == "cpu"
         budget = settings.batch_tokens or (min(loaded.budget, _CPU_BUDGET) if on_cpu else loaded.budget)
-        limits = settings.limits
         if model.state == "unloaded":  # meanwhile
             return
-        model.engine = Engine(
+        model.engine = self._make_engine(
+            model,
+            loop,
+            budget,
+            device=_devices.setdefault(model.device, Device(side_by_side=on_cpu)),
+            on_crash=lambda error: self._crashed(model, loop, error),
+            launching=None if on_cpu else self.launching,
+            at_once=not on_cpu,
+        )
+        if any(task.late for task in tasks):
+            if model.explorer is not None:  # of the engine that broke down
+                model.explorer.stop(wait=0.0)
+            model.explorer = self._make_explorer(model, loop, budget)
+        model.runners, model.opened = runners, loaded
+        model.state, model.reason = "ready", ""
+        seconds = round(time.perf_counter() - begin, 2)
+        logger.info("model ready", extra={"model": model.name, "seconds": seconds, "tasks": sorted(runners)})
+
+    def _make_engine(
+        self, model: ServedModel, loop: asyncio.AbstractEventLoop, budget: int, *, device: Device,
+        on_crash: Callable[[BaseException], None], launching: AbstractContextManager[object] | None = None,
+        at_once: bool = False,
+    ) -> Engine:  # fmt: skip
+        limits = self.settings.limits
+        return Engine(
             model.name,
             budget=budget,
             queue_tokens=limits.queue_tokens or 16 * budget,
             queue_requests=limits.queue_requests,
             loop=loop,
-            device=_devices.setdefault(model.device, Device(side_by_side=on_cpu)),
-            on_crash=lambda error: self._crashed(model, loop, error),
+            device=device,
+            on_crash=on_crash,
             on_batch=partial(self._count_batch, model.name),
             start=self._set_threads,
-            launching=None if on_cpu else self.launching,
+            launching=launching,
             deliver=self.deliver,
-            at_once=not on_cpu,
+            at_once=at_once,
         )
-        model.runners, model.opened = runners, loaded
-        model.state, model.reason = "ready", ""
-        seconds = round(time.perf_counter() - begin, 2)
-        logger.info("model ready", extra={"model": model.name, "seconds": seconds, "tasks": sorted(runners)})
+
+    def _make_explorer(self, model: ServedModel, loop: asyncio.AbstractEventLoop, budget: int) -> Engine:
+        """A queue before nothing but itself: whatever its questions wait for, no other request does."""
+
+        def crashed(error: BaseException) -> None:
+            if _lost(error, model.device):
+                self._crashed(model, loop, error)
+            elif model.explorer is not None:  # the model has not been unloaded meanwhile
+                model.explorer = self._make_explorer(model, loop, budget)
+
+        return self._make_engine(model, loop, budget, device=Device(), on_crash=crashed)
 
     def _count_batch(self, model: str, lane: str, rows: int, tokens: int, seconds: float) -> None:
         metrics = self._metrics

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import mmap
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
@@ -20,6 +18,7 @@ import msgspec
 
 from bertie.errors import BertieError
 from bertie.running.rows import Cuts
+from bertie.serve.aside import Answers, HelperThreads
 from bertie.serve.bodies import INLINE_BYTES, encode, encode_answer, read_body
 from bertie.serve.failures import (
     UNREADABLE,
@@ -35,7 +34,7 @@ from bertie.serve.failures import (
 )
 from bertie.serve.metrics import Metrics
 from bertie.serve.models import Models, ServedModel, ServedTask
-from bertie.serve.queues import Lane
+from bertie.serve.queues import Lane, Queue
 from bertie.serve.schemas import SimilarityParameters, TeiRequest, Usage
 from bertie.serve.settings import Limits, Settings, Truncation
 from bertie.serve.traces import Traces
@@ -83,6 +82,7 @@ class Service:
         self.models = models(settings, tasks, self.metrics)
         self.engines: Forwards | None = None  # in other processes, of which this one is a front
         self.rate_buckets: mmap.mmap | None = None  # where fronts count together
+        self.answers = Answers(settings.limits.made_bytes)
         self.traces: Traces | None = None
         self.draining = False
         self.in_flight = 0
@@ -91,7 +91,7 @@ class Service:
         self.lost_device = False  # the process has to be replaced
         self.stopped = False
         self.helpers = 1 if (os.cpu_count() or 1) <= 2 else 2  # they compete with the event loop
-        self.helper_threads = ThreadPoolExecutor(self.helpers, thread_name_prefix="tokenize")
+        self.helper_threads = HelperThreads(self.helpers)
 
     @property
     def ready(self) -> bool:
@@ -108,15 +108,15 @@ class Service:
         self.models.close()
         if self.traces is not None:
             self.traces.close()
-        self.helper_threads.shutdown(wait=False, cancel_futures=True)
+        self.helper_threads.close()
 
     def set_gauges(self) -> None:
         for model in self.models.all:
-            if model.engine is not None:
-                jobs, tokens = model.engine.waiting
-                self.metrics.queue_jobs.labels(model.name).set(jobs)
-                self.metrics.queue_tokens.labels(model.name).set(tokens)
-                self.metrics.skipped.labels(model.name).set(model.engine.skipped)
+            if model.engines:
+                jobs, tokens = zip(*(engine.waiting for engine in model.engines), strict=True)
+                self.metrics.queue_jobs.labels(model.name).set(sum(jobs))
+                self.metrics.queue_tokens.labels(model.name).set(sum(tokens))
+                self.metrics.skipped.labels(model.name).set(sum(engine.skipped for engine in model.engines))
 
 
 @dataclass(eq=False)
@@ -226,6 +226,8 @@ class Call:
             if isinstance(error, RuntimeError):
                 logger.error("a request failed", exc_info=error, extra={"request_id": self.id, "path": self.path})
             return refusal.answer(self.path)
+        finally:
+            self.service.answers.forget(self)
         kind = self.binary or (route.content_type,)
         headers = [*kind, *self.cut_headers(), *(self.timing_headers() if route.timed else [])]
         return 200, headers, found
@@ -298,8 +300,7 @@ class Call:
             raise ClientLeft
         if self.service.stopped:
             raise unhealthy("The server is shutting down.")
-        loop, threads = asyncio.get_running_loop(), self.service.helper_threads
-        return await loop.run_in_executor(threads, partial(work, *args, **kwargs))
+        return await self.service.helper_threads.run(self, partial(work, *args, **kwargs))
 
     async def each(
         self, items: Sequence[T], work: Callable[[int, Sequence[T]], list[R]], *, sizes: Sequence[int]
@@ -327,9 +328,10 @@ class Call:
         *,
         work: int | None = None,
         tokens: int | None = None,
+        queue: Queue | None = None,
     ) -> Sequence[R]:
         """The lane's answers, one to an item. `work`: tokens of the whole request, if this is only a part of it;
-        `tokens`: how many the client is told, if not the sum of `lengths`."""
+        `tokens`: how many the client is told, if not the sum of `lengths`; `queue`: not the model's own."""
         if self.gone:
             raise ClientLeft
         limits = self.limits
@@ -341,7 +343,7 @@ class Call:
                 f"The request asks for the work of {work} tokens; {limits.request_tokens} are allowed.",
                 "Send fewer texts at once, or shorter ones.",
             )
-        engine = model.running()
+        engine = queue or model.running()
         job = engine.submit(lane, items, lengths, seconds=limits.request_seconds, client=self.who, work=work)
         self.on_leave.append(job.leave)
         self.device = model.device
@@ -358,6 +360,8 @@ class Call:
         limit = self.limits.answer_bytes
         if self.answer_bytes > limit:
             raise too_large(f"The answer would have more than the {limit} bytes that are allowed.", remedy)
+        if self.answer_bytes > INLINE_BYTES:
+            self.service.answers.hold(self)
 
     def truncation(self, *, asked: bool | None, direction: str = "right", default: bool = True) -> Truncation:
         """What happens to a text that is too long, by the server's policy and what the request asks."""

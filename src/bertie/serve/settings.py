@@ -39,6 +39,7 @@ class Limits:
     idle_seconds: float = 75.0  # between two requests of a connection
     write_seconds: float = 20.0  # for an answer to be read, and a second more for each 64 KiB of it
     received_bytes: int = 512 << 20  # of all bodies together, until their requests are answered
+    made_bytes: int = 512 << 20  # of all answers together that are being made
     unsent_bytes: int = 256 << 20  # of all answers together that nobody has read yet
     request_seconds: float = 60.0  # in the queue, without any of the request being worked on
 

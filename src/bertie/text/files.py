@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from tokenizers import AddedToken
 
 from bertie.config.relatives import first_position
 from bertie.errors import CheckpointNotFound, TokenizerError
+from bertie.files import NewFile
 from bertie.json_values import items, members, parsed, text, texts, whole
 from bertie.text.converting import converted, from_sentencepiece
 from bertie.text.kinds import KINDS, kind_by_files, kind_name
@@ -304,14 +304,12 @@ def write_files(folder: str | Path, contents: Mapping[str, str], prefix: str | N
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             path = folder / (f"{prefix}-{name}" if prefix else name)
-            descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
+            new = NewFile(path)
             try:
-                with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-                    file.write(content)
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, path)
+                new.stream.write(content.encode())
+                new.keep()
             except BaseException:
-                os.unlink(temporary)
+                new.discard()
                 raise
             written.append(str(path))
     except OSError as error:

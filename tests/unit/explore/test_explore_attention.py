@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -85,6 +86,13 @@ def test_thumbnails_of_pruned_heads_are_empty() -> None:
     assert list(zip(session.head_statistics().layer, session.head_statistics().head, strict=True)) == [
         (0, 0), (0, 2), (0, 3), (2, 0), (2, 1), (2, 2), (2, 3)
     ]  # fmt: skip
+
+
+def test_thumbnails_of_one_size_are_kept() -> None:
+    session = session_of("fill")
+    kept = [weakref.ref(session.thumbnails(size)) for size in range(1, 6)]
+    assert session.thumbnails(5) is kept[-1]()
+    assert not any(one() for one in kept[:-1])
 
 
 def test_statistics_say_where_a_head_looks() -> None:

@@ -144,6 +144,7 @@ def test_answers_in_parts_are_the_same_json() -> None:
     found: list[Any] = [
         ranks,
         [],
+        {"a": [[0.5, None]] * 9, "b": {"c": {1: "d"}, "e": []}},
         schemas.CohereRerankAnswer("id", [], "m", usage, {"a": {"b": 1}}),
         schemas.Answer("m", [schemas.FilledOut("a", ((Candidate("x", 0.5, "y", (1,)),),), ())] * 9, usage),
         SentFeatures([SentToken("a", [SentLayer(0, [1.0, 2.0])] * 9)] * 9),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from bertie.errors import InputError
-from bertie.serve.failures import Refusal
-from bertie.serve.http.middleware import Hosts
+from bertie.serve.aside import Answers
+from bertie.serve.failures import Refusal, invalid
+from bertie.serve.http.middleware import Hosts, _is_known_address
 from bertie.serve.http.rates import Rates, shared_buckets
+from bertie.serve.service import Call, Service
 from bertie.serve.settings import digest, read_keys, read_model_choice
 
 
@@ -39,6 +42,40 @@ def test_an_open_server_answers_to_addresses_and_to_names_it_was_given() -> None
     with pytest.raises(Refusal):
         hosts.check(b"evil.example")
     Hosts("0.0.0.0", ("*",)).check(b"evil.example")
+
+
+def test_names_of_any_length_are_not_remembered() -> None:
+    before = _is_known_address.cache_info().currsize
+    for number in range(10):
+        with pytest.raises(Refusal):
+            Hosts("127.0.0.1", ()).check(b"%d" % number * 60_000)
+    assert _is_known_address.cache_info().currsize == before
+
+
+def test_a_message_does_not_quote_megabytes() -> None:
+    refusal = invalid("You sent " + "x" * 1_000_000)
+    assert len(refusal.body("/embed")) < 2000
+    assert len(refusal.body("/v1/fill")) < 2000
+
+
+def test_answers_that_are_made_together_have_a_limit() -> None:
+    """A client is refused for its own large answers, and not for those of others."""
+
+    def call(client: str, size: int) -> Call:
+        return Call(cast("Service", None), "1", "POST", "/embed", 0.0, client=client, answer_bytes=size)
+
+    answers = Answers(100)
+    first, second, other = call("a", 60), call("a", 60), call("b", 60)
+    answers.hold(first)
+    with pytest.raises(Refusal) as refused:
+        answers.hold(second)
+    assert refused.value.status == 429
+    answers.hold(other)
+    first.answer_bytes = 90  # it grows, and is its client's only one
+    answers.hold(first)
+    answers.forget(other)
+    answers.forget(first)
+    answers.hold(second)
 
 
 def test_a_rate_is_for_each_key_by_itself() -> None:

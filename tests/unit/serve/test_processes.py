@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import InputError
+from bertie.serve import run
 from bertie.serve import settings as module
 from bertie.serve.embedding import EmbedRows, EmbedTexts
-from bertie.serve.failures import EngineDown, InferenceFailed, overloaded
+from bertie.serve.failures import ClientLeft, EngineDown, InferenceFailed, overloaded
 from bertie.serve.http.sockets import beside, bind
 from bertie.serve.models import Place, chosen_tasks, open_runners
 from bertie.serve.processes.engine_host import EngineHost, FrontRows, WorkLink
@@ -36,7 +37,7 @@ from bertie.serve.processes.messages import (
 )
 from bertie.serve.processes.shared import Blocks, Layout, SharedMemory
 from bertie.serve.queues import Lane
-from bertie.serve.service import Service
+from bertie.serve.service import Call, Service
 from bertie.serve.settings import ModelChoice, Settings, chosen_devices, core_shares, default_fronts
 from bertie.serve.tasks import TASKS
 from tiny_models import saved
@@ -95,7 +96,49 @@ def test_blocks_never_overlap_and_come_back_whole(steps: list[tuple[bool, int]])
             blocks.give(*held.pop(number % len(held)))
     for block in held:
         blocks.give(*block)
-    assert blocks.take(64 * 64) == 0
+    assert blocks.take(64 * 56) == 0  # all but what is kept for small ones
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_front_that_was_started_again_accepts_nobody_before_it_has_found_its_engines(
+    again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_ENGINES_SECONDS", 30.0)
+    choices = (ModelChoice("m", str(tmp_path)),)
+    server = run.make_front(Settings(choices, port=0, log_level="error"), tmp_path, 1, again=again)
+
+    async def scenario() -> None:
+        with bind(server.service.settings) as sock:
+            task = asyncio.create_task(server.serve([sock]))
+            await asyncio.sleep(0.3)
+            assert server.started is not again
+            monkeypatch.setattr(type(server.service.models), "ready", property(lambda self: True))  # they are there
+            async with asyncio.timeout(10):
+                while not server.started:
+                    await asyncio.sleep(0.01)
+            server.should_exit = True
+            await task
+
+    asyncio.run(scenario())
+
+
+def test_large_blocks_leave_room_for_small_ones() -> None:
+    blocks = Blocks(1 << 20)
+    while blocks.take(1 << 14) is not None:
+        pass
+    assert blocks.take(1 << 12) is not None
+    while (last := blocks.take(1 << 12)) is not None:
+        assert last + (1 << 12) <= 1 << 20
+
+
+def test_nothing_is_forwarded_for_a_client_that_has_left() -> None:
+    async def scenario() -> None:
+        link = EngineLink(0, "nowhere", cast("Engines", None))
+        call = Call(cast("Service", None), "1", "POST", "/v1/fill", 0.0, gone=True)
+        with pytest.raises(ClientLeft):
+            await asyncio.wait_for(link.ask(call), 5)
+
+    asyncio.run(scenario())
 
 
 def test_both_ends_see_the_same_memory() -> None:

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from bertie.text import BertTokenizer, WordPieceTokenizer
+from bertie.text.corpus.documents import split_sentences
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "漢", ".", "b"]
 
@@ -40,3 +41,18 @@ def test_the_reference_is_linear_too() -> None:
         started = time.process_time()
         reference.tokenize(unit * 20_000)
         assert time.process_time() - started < 3
+
+
+STRANGE = {
+    "stops": "." * 300_000,
+    "titles": "Mr. " * 75_000,
+    "a word": "x" * 300_000 + ". A",
+    "brackets": ". (" * 90_000,
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_sentences_of_strange_paragraphs_are_found_at_once(name: str) -> None:
+    text, began = STRANGE[name], time.perf_counter()
+    assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+    assert time.perf_counter() - began < 5  # by its length squared it would be minutes

@@ -6,6 +6,7 @@ import copy
 import doctest
 import importlib
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -51,6 +52,18 @@ def tokenizer() -> BertTokenizer:
 def folder(tmp_path: Path, tokenizer: BertTokenizer) -> Path:
     tokenizer.save_pretrained(tmp_path / "tok")
     return tmp_path / "tok"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no such rights")
+def test_saved_files_have_the_rights_that_the_umask_gives(tokenizer: BertTokenizer, tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        tokenizer.save_pretrained(tmp_path / "private")
+    finally:
+        os.umask(before)
+    files = list((tmp_path / "private").iterdir())
+    assert files
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
 def test_text_package_does_not_import_torch() -> None:

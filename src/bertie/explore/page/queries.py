@@ -180,7 +180,9 @@ def patching(session: Session, report: Report, *, other: Session, part: Part = "
     }
     for done, layer in enumerate(layers):
         report(done, len(layers), shown)
-        found = session.patch(other, layers=[layer], part=part, progress=False)
+        found = session.patch(
+            other, layers=[layer], part=part, progress=lambda *_: report(len(effect), len(layers), shown)
+        )
         effect.append(_numbers(found.effect[0]))
     return shown
 

@@ -276,7 +276,8 @@ class Connection(HttpToolsProtocol):
     def check(self, now: float) -> int:
         """End what has lasted too long; the bytes that the client has not read."""
         limits = self._all.limits
-        unsent = self.transport.get_write_buffer_size()
+        held = 0 if self._current is None else cast("Cycle", self._current).held
+        unsent = self.transport.get_write_buffer_size() + held
         if not unsent:
             self.read_by = None
         elif self.read_by is None:
@@ -351,6 +352,7 @@ class Cycle(RequestResponseCycle):
     """One request and its response, as uvicorn has them. A body is taken at once where it has arrived, an answer goes
     out in one write, and nobody need wait to hear that the client has left."""
 
+    held = 0  # bytes of an answer that waits until the client has read some of those before it
     on_gone: Callable[[], None] = staticmethod(lambda: None)  # called when the client has left before its answer
 
     def take_body(self) -> bytes | None:
@@ -364,7 +366,9 @@ class Cycle(RequestResponseCycle):
     async def answer(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """The whole answer in one write."""
         if self.flow.write_paused and not self.disconnected:
+            self.held = len(body)
             await self.flow.drain()
+            self.held = 0
         if self.disconnected:
             return
         self.response_started = self.response_complete = True

@@ -40,6 +40,7 @@ _chance = random.Random(os.urandom(16))  # for request ids, which are no secrets
 # Which of two would count depends on the reader; a proxy in front and we must not disagree about it.
 _ONCE = (b"host", b"authorization", b"x-api-key", b"content-type", b"content-length")
 _HOST = re.compile(rb"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]{0,5})?", re.IGNORECASE)
+_LONGEST_ADDRESS = 45  # ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255; longer names are not remembered
 _MOST_DIGITS = 18
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 
@@ -87,7 +88,9 @@ class Middleware:
                 message["headers"] = [*message.get("headers", ()), *own_headers(call)]
                 if service.draining:
                     message["headers"].append((b"connection", b"close"))
+                cycle.held = int(dict(message["headers"]).get(b"content-length", 0))
             await send(message)
+            cycle.held = 0
 
         async def answer(answered: Answered) -> None:
             call.status = answered[0]
@@ -318,8 +321,12 @@ def _given_key(headers: dict[bytes, bytes]) -> bytes | None:
     return headers.get(b"x-api-key", b"").strip() or None
 
 
-@lru_cache(maxsize=256)
 def _is_address(name: str, *, loopback: bool) -> bool:
+    return len(name) <= _LONGEST_ADDRESS and _is_known_address(name, loopback=loopback)
+
+
+@lru_cache(maxsize=256)
+def _is_known_address(name: str, *, loopback: bool) -> bool:
     try:
         address = ipaddress.ip_address(name)
     except ValueError:

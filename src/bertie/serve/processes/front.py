@@ -247,6 +247,8 @@ class EngineLink:
 
     async def ask(self, call: Call) -> Answered:
         """A whole request, answered by the engine."""
+        if call.gone:  # while the engine was away
+            raise ClientLeft
         number = next(self._numbers)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._calls[number] = future

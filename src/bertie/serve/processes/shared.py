@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 SIZE = 64 << 20  # pages that were never written to take no memory
 _ALIGNED = 64
+_SPARE_PART, _SMALL_PART = 8, 256  # of a memory: what is kept for small blocks, and the largest of those
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +73,27 @@ class SharedMemory:
 class Blocks:
     """Which parts of a memory are free. The first that is large enough is taken, so that little memory is touched.
 
-    >>> blocks = Blocks(192)
-    >>> blocks.take(64), blocks.take(64), blocks.take(128)
-    (0, 64, None)
-    >>> blocks.give(0, 64); blocks.give(64, 64)
-    >>> blocks.take(192)
+    The last eighth is for small blocks: whatever large requests are under way, there is room for small ones.
+
+    >>> blocks = Blocks(1 << 20)
+    >>> blocks.take(1 << 19), blocks.take(1 << 18), blocks.take(1 << 18)
+    (0, 524288, None)
+    >>> blocks.take(4096)
+    786432
+    >>> blocks.give(0, 1 << 19); blocks.give(1 << 19, 1 << 18)
+    >>> blocks.take(3 << 18)
     0
     """
 
     def __init__(self, size: int) -> None:
         self._free = [(0, size)]  # (start, size), in order
+        self._small, self._end_of_large = size // _SMALL_PART, size - size // _SPARE_PART
 
     def take(self, size: int) -> int | None:
         """The start of a block, if there is room for it."""
         for place, (start, there) in enumerate(self._free):
+            if size > self._small and start + size > self._end_of_large:
+                return None
             if there > size:
                 self._free[place] = start + size, there - size
                 return start

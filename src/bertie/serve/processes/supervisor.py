@@ -215,6 +215,7 @@ class _Processes:
             limits,
             connections=max(16, 2 * limits.connections // parts),
             received_bytes=limits.received_bytes // parts + limits.body_bytes,
+            made_bytes=limits.made_bytes // parts + limits.answer_bytes,
             unsent_bytes=limits.unsent_bytes // parts + limits.answer_bytes,
         )
         return serve_front(

@@ -21,6 +21,7 @@ from bertie.errors import BertieError
 from bertie.explore.page import queries
 from bertie.explore.page.queries import Report
 from bertie.explore.session import Session
+from bertie.serve.bodies import encode_answer
 from bertie.serve.explore import ExploreRunner
 from bertie.serve.failures import InferenceFailed, Refusal, invalid, is_told
 from bertie.serve.models import ServedModel
@@ -28,7 +29,6 @@ from bertie.serve.schemas import Request, Word, as_list
 from bertie.serve.service import AnyRoute, Call, Route
 
 B = TypeVar("B", bound=Request)
-T = TypeVar("T")
 Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Json = dict[str, Any]
 _BYTES = "application/octet-stream"
@@ -137,16 +137,17 @@ class Pruned(msgspec.Struct):
 _SUBJECT_FIELDS = frozenset(Subject.__struct_fields__)
 
 
-async def run(call: Call, body: Subject, question: Callable[[Session], T], weight: int = 1) -> T:
-    """Ask a session in the model's queue. `weight`: how many times the text goes through the model, about."""
+async def run(call: Call, body: Subject, question: Callable[[Session], object]) -> bytes:
+    """Ask a session in the explorer's queue; the answer in JSON, or as the bytes it is."""
     model, runner = _runner(call, body)
 
     def ask() -> object:
-        return question(_session(runner, body))
+        found = question(_session(runner, body))
+        return found if isinstance(found, bytes) else encode_answer(found)
 
-    tokens = max(8, min(call.characters // 3, model.loaded.max_length)) * weight
-    (found,) = await call.compute(model, runner.lane, [ask], [min(tokens, call.limits.text_tokens)])
-    return cast("T", found)  # a lane carries all kinds of answers
+    tokens = max(8, min(call.characters // 3, model.loaded.max_length))
+    (found,) = await call.compute(model, runner.lane, [ask], [tokens], queue=model.explorer)
+    return cast("bytes", found)  # a lane carries all kinds of answers
 
 
 def _runner(call: Call, body: Subject) -> tuple[ServedModel, ExploreRunner]:
@@ -166,9 +167,9 @@ def _options(body: Subject) -> Json:
     return {name: msgspec.to_builtins(getattr(body, name)) for name in own}
 
 
-def _query(name: str, weight: int = 1) -> Callable[[Call, Subject], Awaitable[object]]:
+def _query(name: str) -> Callable[[Call, Subject], Awaitable[object]]:
     async def handler(call: Call, body: Subject) -> object:
-        return await run(call, body, partial(queries.QUERIES[name], **_options(body)), weight)
+        return await run(call, body, partial(queries.QUERIES[name], **_options(body)))
 
     handler.__name__ = f"explore_{name}"
     return handler
@@ -182,10 +183,9 @@ async def explore_model(call: Call, body: ModelRequest) -> ModelAnswer:
     return ModelAnswer(await call.aside(runner.task))
 
 
-async def explore_open(call: Call, body: Subject) -> Json:
-    writes = call.service.settings.prune_folder is not None
-    found = await run(call, body, queries.opened)
-    return found | {"model": call.service.models.find("explore", body.model).name, "writes": writes}
+async def explore_open(call: Call, body: Subject) -> bytes:
+    name, writes = call.service.models.find("explore", body.model).name, call.service.settings.prune_folder is not None
+    return await run(call, body, lambda session: queries.opened(session) | {"model": name, "writes": writes})
 
 
 async def explore_prune(call: Call, body: PruneRequest) -> Pruned:
@@ -210,7 +210,7 @@ async def explore_prune(call: Call, body: PruneRequest) -> Pruned:
 
 def _start(call: Call, body: Subject, work: Callable[[Session, ExploreRunner, Report], object]) -> JobStarted:
     _, runner = _runner(call, body)
-    return JobStarted(runner.jobs.start(lambda report: work(_session(runner, body), runner, report)).name)
+    return JobStarted(runner.jobs.start(lambda report: work(_session(runner, body), runner, report), call.who).name)
 
 
 async def explore_attribution(call: Call, body: AttributionRequest) -> JobStarted:

@@ -26,9 +26,11 @@ _UNPACKED = 1 << 18  # bytes of a packed file, to tell how far it unpacks
 _TITLES = ("mr", "mrs", "ms", "dr", "prof", "st", "sr", "jr", "messrs", "mme", "mlle", "rev", "hon", "esq")
 _OTHERS = ("gen", "col", "capt", "lt", "sgt", "no", "vol", "fig", "vs", "etc", "e.g", "i.e", "cf", "al")
 _ABBREVIATIONS = frozenset((*_TITLES, *_OTHERS))
-_END = re.compile(r"[.!?…]+[\"'”’»)\]]*\s+(?=[\"'“‘«(\[]*[A-Z0-9À-ÖØ-Þ])")
+# Only the first of a row of stops begins an end: looking again from each would take as long as their number squared.
+_END = re.compile(r"(?<![.!?…])[.!?…]+[\"'”’»)\]]*\s+(?=[\"'“‘«(\[]*[A-Z0-9À-ÖØ-Þ])")
 _END_CJK = re.compile(_END.pattern + "|[。！？]+[」』”’）]*")
 _LAST_WORD = re.compile(r"([^\s\"'“‘«(\[]*)$")
+_LONGEST_ABBREVIATION = 16
 _LINES_LOOKED_AT = 400  # lines, to tell sentences from paragraphs
 
 
@@ -96,7 +98,9 @@ def split_sentences(text: str) -> list[str]:
     start = 0
     for match in (_END_CJK if "。" in text or "！" in text or "？" in text else _END).finditer(text):
         end = match.end()
-        if text[match.start()] == "." and _is_abbreviation(text[start : match.start()]):
+        if text[match.start()] == "." and _is_abbreviation(
+            text[max(start, match.start() - _LONGEST_ABBREVIATION) : match.start()]
+        ):
             continue
         sentence = text[start:end].strip()
         if sentence:

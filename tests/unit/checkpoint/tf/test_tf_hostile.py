@@ -15,6 +15,7 @@ from bertie.checkpoint.tensorflow import BundleReader, list_variables
 from bertie.checkpoint.tensorflow.crc32c import masked_crc32c
 from bertie.checkpoint.tensorflow.sstable import read_table, write_table
 from bertie.checkpoint.tensorflow.wire import Entry, Header, slice_key
+from bertie.checkpoint.tensorflow_files import _newest
 from bertie.errors import CheckpointError, CorruptCheckpoint
 
 GOOGLE = Path(__file__).resolve().parents[3] / "assets" / "tf" / "google_tiny" / "bert_model.ckpt"
@@ -350,3 +351,12 @@ def test_an_index_of_ten_gigabytes_is_not_read(tmp_path):
     with pytest.raises(CorruptCheckpoint, match="no checkpoint's index is that large"):
         BundleReader(prefix)
     assert time.perf_counter() - start < 1
+
+
+def test_a_state_file_of_line_breaks_is_read_at_once(tmp_path):
+    (tmp_path / "checkpoint").write_text("\n" * 65_000)
+    began = time.monotonic()
+    assert _newest(tmp_path) is None
+    assert time.monotonic() - began < 2
+    (tmp_path / "checkpoint").write_text('\n  model_checkpoint_path: "/tmp/x/model.ckpt-3"\n')
+    assert _newest(tmp_path) == "model.ckpt-3"
