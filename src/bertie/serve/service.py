@@ -227,7 +227,8 @@ class Call:
                 logger.error("a request failed", exc_info=error, extra={"request_id": self.id, "path": self.path})
             return refusal.answer(self.path)
         finally:
-            self.service.answers.forget(self)
+            if self.answer_bytes > INLINE_BYTES:
+                self.service.answers.forget(self)
         kind = self.binary or (route.content_type,)
         headers = [*kind, *self.cut_headers(), *(self.timing_headers() if route.timed else [])]
         return 200, headers, found
