@@ -248,6 +248,8 @@ def test_large_answers_are_not_all_made_at_once(models: dict[str, str]) -> None:
         assert http.post("/tokenize", json={"inputs": TEXT}).status_code == 200  # a small one
         answers.forget(other)
         assert http.post("/tokenize", json={"inputs": [TEXT] * 200}).status_code == 200
+        for count in (25, 50, 100, 200):  # also one that is reckoned to be large, and is small when it is made
+            assert http.post("/embed", json={"inputs": ["a text"] * count}).status_code == 200
         assert not answers._held
 
 

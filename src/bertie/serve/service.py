@@ -165,6 +165,7 @@ class Call:
     size: int = 0  # characters and ids, of everything that was sent
     tokens: int = 0
     answer_bytes: int = 0  # that the answer will have, at most
+    is_large: bool = False  # the answer was, at some time, reckoned to be one that counts for the whole server
     cuts: Cuts = field(default_factory=lambda: Cuts("truncate", 0))  # its texts that were cut to the model's length
     tokenization: float = 0.0
     queue: float = 0.0
@@ -227,7 +228,7 @@ class Call:
                 logger.error("a request failed", exc_info=error, extra={"request_id": self.id, "path": self.path})
             return refusal.answer(self.path)
         finally:
-            if self.answer_bytes > INLINE_BYTES:
+            if self.is_large:
                 self.service.answers.forget(self)
         kind = self.binary or (route.content_type,)
         headers = [*kind, *self.cut_headers(), *(self.timing_headers() if route.timed else [])]
@@ -362,6 +363,7 @@ class Call:
         if self.answer_bytes > limit:
             raise too_large(f"The answer would have more than the {limit} bytes that are allowed.", remedy)
         if self.answer_bytes > INLINE_BYTES:
+            self.is_large = True
             self.service.answers.hold(self)
 
     def truncation(self, *, asked: bool | None, direction: str = "right", default: bool = True) -> Truncation:
