@@ -140,10 +140,10 @@ def shape(body: bytes | msgspec.Raw) -> tuple[int, int, int, int]:
 
 
 def encode_answer(found: object) -> bytes:
-    """A handler's answer as JSON; lists, and the lists in a dict, struct or dataclass, a few elements at a time."""
+    """A handler's answer as JSON; lists and tuples, also those in a dict, struct or dataclass, a few elements at a time."""
     names: Iterable[str]
     match found:
-        case list():
+        case list() | tuple():
             parts = (encode(found[start : start + _AT_ONCE])[1:-1] for start in range(0, len(found), _AT_ONCE))
             return encode_parts(parts)
         case dict() if all(isinstance(name, str) for name in found):

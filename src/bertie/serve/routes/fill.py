@@ -11,7 +11,7 @@ import msgspec
 
 from bertie.answers import Filled
 from bertie.serve import schemas
-from bertie.serve.bodies import encode
+from bertie.serve.bodies import encode, encode_answer
 from bertie.serve.failures import too_large
 from bertie.serve.models import Place, ServedModel, Source
 from bertie.serve.queues import Lane
@@ -85,7 +85,7 @@ async def filled(
             except StopIteration as done:
                 one: Filled = done.value
                 shown = schemas.FilledOut(one.text, one.masks, one.fillings)
-                answers[number] = msgspec.Raw(encode(shown))
+                answers[number] = msgspec.Raw(encode_answer(shown))
         return more
 
     replied: list[tuple[int, object]] = [(number, None) for number in range(len(rounds))]
