@@ -18,7 +18,7 @@ COMMAND_LINE: list[tuple[str, str, str]] = [
     ("embd hello", "No such command 'embd'", "Did you mean embed"),
     ("embed hello --pool cls", "No such option", "bertie embed --help"),
     ("embed hello --format xml", "'xml' is not one of", "bertie embed --help"),
-    ("embed hello -m ./my-bret", "my-bret does not exist", "Beside it are"),
+    ("embed hello -m ./my-bret", "There is no file or folder my-bret.", "Did you mean my-bert?"),
     ("embed hello -m texts.txt", "texts.txt is not", "safetensors"),
     ("embed hello -m empty-folder", "empty folder", "was saved in"),
     ("embed hello -m half", "", "again"),
@@ -101,7 +101,7 @@ def python_mistakes() -> list[tuple[str, Callable[[], Any], str, str]]:
     from bertie.tasks.tag import tag
 
     return [
-        ("a missing text", lambda: embed(["one", None]), "Text 1 is None", "leave out"),
+        ("a missing text", lambda: embed(["one", None]), "Text 1 is None", "remove"),
         ("wrong long", lambda: embed("x", long="cut"), "'cut'", "'truncate', 'windows'"),
         ("a model without a tokenizer", lambda: classify("x", model=bertie.BertModel(TINY)), "tokenizer", "tokenizer="),
         ("the wrong head", lambda: tag("x", model="my-squad"), "token classifier", "fine-tune"),

@@ -102,7 +102,11 @@ MISTAKES = [
     (f"{CLASSIFY} --train one.jsonl", "all rows have the label 'good'", "Two labels"),
     (f"{CLASSIFY} --train two.jsonl --dev three.jsonl", "three.jsonl, line 3: the label 'odd'", "--skip-bad"),
     (f"{CLASSIFY} --train latin.csv", "latin.csv, line 2: byte 0xfc", "--encoding latin-1, or leave such lines out: -"),
-    (f"{CLASSIFY} --train data.xyz", "data.xyz: its format cannot be told", "Say it with --input-format: one of txt"),
+    (
+        f"{CLASSIFY} --train data.xyz",
+        "data.xyz: its format cannot be recognized",
+        "Give it with --input-format: one of txt",
+    ),
     (f"{CLASSIFY} --train semicolons.csv", "is one column, with ';' in it", "--delimiter ';'."),
     (f"{CLASSIFY} --train two.jsonl --encoding utf-9", "'utf-9' is none of", "bertie finetune classify --help"),
     (f"{PRETRAIN} --corpus latin.txt", "latin.txt, line 1: byte 0xfc", "--encoding latin-1, or leave such lines"),
@@ -157,7 +161,7 @@ def test_python_names_settings_by_their_own_names(files: Path) -> None:
     with pytest.raises(ConfigError, match=most):
         Settings(seed=2**65)
     weights = TaskOptions(class_weights={"good": -1.0})
-    with pytest.raises(BertieError, match=r"^class_weights is \[1\.0, -1\.0\]; weights are 0 or more, finite"):
+    with pytest.raises(BertieError, match=r"^class_weights is \[1\.0, -1\.0\]; weights must be finite, at least 0"):
         finetune("classify", model="my-bert", train="two.jsonl", output="out", options=weights)
     with pytest.raises(BertieError, match=r"^best_metric is 'f2'; classify has no such metric\.\nIt has: accuracy, "):
         finetune("classify", train="none", dev="none", output="out", options=TaskOptions(best_metric="f2"))

@@ -93,7 +93,11 @@ class TaskTarget(Target):
         if judged is None:
             things = np.arange(len(examples.groups() or range(len(examples))))
             if len(things) < 2:
-                raise DataError("{data} has one row.", "Half of the rows fit and half judge: give more.", data=...)
+                raise DataError(
+                    "{data} has one row.",
+                    "Half of the rows are used for fitting and half for judging: give more.",
+                    data=...,
+                )
             examples, judged = examples.take(things[::2]), examples.take(things[1::2])
         self.judged = judged
         self.fit = list(_limited(batches_of(self.objective, _some(examples), token_budget=_BATCH, device="cpu")))
@@ -140,7 +144,11 @@ class PlainTexts(Target):
         texts = read_texts(data)
         fit, judged = (read_texts(train), texts) if train is not None else (texts[::2], texts[1::2])
         if not fit or not judged:
-            raise DataError("{data} holds fewer than two texts.", "Half of them fit and half judge.", data=...)
+            raise DataError(
+                "{data} holds fewer than two texts.",
+                "Half of them are used for fitting and half for judging.",
+                data=...,
+            )
         length = min(self.model.config.max_position_embeddings, tokenizer.model_max_length, self._most())
         self.rows, self.judged = (TokenRows.encode(tokenizer, part, max_length=length) for part in (fit, judged))
         chosen = _spread(len(self.rows), self.rows.lengths().tolist())

@@ -127,7 +127,7 @@ class Work:
         sizes = cheapest_loss(self._curves(self.target.model)[1], price, share * total - fixed)
         if sizes is None:
             raise InputError(
-                f"{{size:is}} with every head and neuron gone this model still has {fixed / total:.2f} of its "
+                f"{{size:is}} without any heads and neurons, this model still has {fixed / total:.2f} of its "
                 "parameters: embeddings and heads of tasks.",
                 "Ask for more than that, or trim the vocabulary too: {vocab_from}.",
                 size=share,
@@ -269,7 +269,7 @@ class Work:
 
     def _unreachable(self, faster: float) -> InputError:
         return InputError(
-            f"{{speedup:is}} with every head and neuron gone this model is {self._fastest():.1f} times as fast "
+            f"{{speedup:is}} without any heads and neurons, this model is {self._fastest():.1f} times as fast "
             f"({self.engine}); the rest is embeddings and LayerNorms.",
             "Ask for less.",
             speedup=faster,

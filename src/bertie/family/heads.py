@@ -36,7 +36,7 @@ class Relative(HeadModel):
         if not isinstance(config, self.config_class):
             raise InputError(
                 f"{type(self).__name__} was given a {type(config).__name__}.",
-                f"It takes a {self.config_class.__name__}: the configuration of a {self.config_class.model_type!r}.",
+                f"Pass a {self.config_class.__name__}: the configuration of a {self.config_class.model_type!r}.",
             )
         BertPreTrainedModel.__init__(self, config)
         self.bert = self.body(config, add_pooling_layer=self.pooled)

@@ -46,7 +46,7 @@ class BertPreTrainedModel(PretrainedIO):
         if not isinstance(config, BertConfig):
             raise InputError(
                 f"{type(self).__name__} was given a configuration of type {type(config).__name__}.",
-                "It takes a bertie.BertConfig: BertConfig.from_dict(config.to_dict()) makes one of another library's.",
+                "Pass a bertie.BertConfig: BertConfig.from_dict(config.to_dict()) makes one from another library's.",
             )
         config.validate()
         begin(self)

@@ -110,7 +110,7 @@ class Index:
             source = manifest.model if model is None else model
             if source is None and not manifest.settings.get("default_model"):
                 raise InputError(
-                    f"{place} was built with a model object, which no file leads back to.",
+                    f"{place} was built with a model object, so its files are unknown.",
                     "Give it: Index.open(folder, model=…).",
                 )
             kept = manifest.settings

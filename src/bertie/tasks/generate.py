@@ -86,7 +86,7 @@ class TextGenerator(TextTask[Generated]):
         self.room = self.loaded.max_length - max_new_tokens
         if self.room < 1:
             raise InputError(
-                f"{{max_new_tokens:is}} the model has room for {self.loaded.max_length} tokens, prompt and all.",
+                f"{{max_new_tokens:is}} the model has room for {self.loaded.max_length} tokens, including the prompt.",
                 f"Ask for at most {self.loaded.max_length - 1}.",
                 max_new_tokens=max_new_tokens,
             )

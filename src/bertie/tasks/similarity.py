@@ -172,7 +172,7 @@ def _matrix(value: object) -> NDArray[np.float32]:
     if array.ndim == 1 and array.size:
         array = array[None]
     if array.ndim != 2:
-        raise InputError(f"Vectors are wanted as [n, dimension]; these are {list(array.shape)}.")
+        raise InputError(f"Vectors must be [n, dimension]; these are {list(array.shape)}.")
     return array
 
 

@@ -152,7 +152,7 @@ def test_another_job_in_the_folder_is_refused_by_what_differs(
 def test_two_at_once_in_one_folder_are_refused(model: str, texts: Path, tmp_path: Path) -> None:
     prepared = prepare("embed", texts, tmp_path / "out", model)
     (tmp_path / "out" / "_job").mkdir(parents=True)
-    with bertie.files.Lock(tmp_path / "out" / "_job", "lock"), pytest.raises(DataError, match="is at work on it"):
+    with bertie.files.Lock(tmp_path / "out" / "_job", "lock"), pytest.raises(DataError, match="is working on it"):
         run(prepared)
 
 

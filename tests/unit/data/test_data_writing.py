@@ -237,7 +237,7 @@ def test_mistakes_in_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for path, message in [
         (tmp_path / "no" / "a.jsonl", r"there is no folder .*\n.*mkdir -p"),
         (tmp_path, "format cannot be told|a folder"),
-        (tmp_path / "a.dat", r"format cannot be told from its name\.[\s\S]*--format"),
+        (tmp_path / "a.dat", r"format cannot be recognized by its name\.[\s\S]*--format"),
         (tmp_path / "a.arrow", "arrow files are not written"),
     ]:
         with pytest.raises(DataError, match=message):

@@ -249,9 +249,9 @@ def test_similarity_of_texts_and_of_vectors(folder: str) -> None:
 
 
 MISTAKES: list[tuple[str, Callable[[Embedder], Any], str, str]] = [
-    ("a number", lambda e: e.embed(5), "The text is int 5; a string was wanted", "leave out"),
+    ("a number", lambda e: e.embed(5), "The text is int 5; it must be a string", "leave out"),
     ("bytes", lambda e: e.embed(b"text"), "The text is bytes b.text.", "Decode bytes"),
-    ("a dict", lambda e: e.embed({"text": "a"}), "The text is dict {.text.: .a.}; a string was wanted", "leave out"),
+    ("a dict", lambda e: e.embed({"text": "a"}), "The text is dict {.text.: .a.}; it must be a string", "leave out"),
     ("a number inside", lambda e: e.embed(["a", 7]), "Text 1 is int 7", "leave out"),
     ("None inside", lambda e: e.embed(["a", "b", None]), "Text 2 is None", "leave out"),
     ("None in a stream", lambda e: list(e.embed(iter(["a", None]))), "Text 1 is None", "leave out"),
@@ -316,7 +316,7 @@ def test_similarity_takes_generators(plain: Embedder) -> None:
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFound, match="does not exist"):
+    with pytest.raises(CheckpointNotFound, match="There is no file or folder"):
         embed("a", model=str(tmp_path / "nothing.bin"))
     with pytest.raises(InputError, match="without its tokenizer"):
         embed("a", model=tiny("BertModel"))

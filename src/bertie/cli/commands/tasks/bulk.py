@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +23,7 @@ from bertie.cli.support.options import (
     model_options,
     with_options,
 )
+from bertie.errors import DataError
 
 if TYPE_CHECKING:
     from bertie.bulk import BulkReport, Prepared
@@ -167,6 +170,10 @@ _task(
 
 
 def _run(task: str, chosen: Chosen, values: dict[str, Any]) -> int:
+    for name in values["input"]:
+        # Patterns and addresses are looked up by the job; a plain path is checked before torch is imported.
+        if not re.search(r"://|[*?[]", name) and not Path(name).exists():
+            raise DataError(f"{name}: there is no such file or folder.", "Check the path.")
     from bertie.bulk import prepare, run  # with torch, which help does without
 
     plan, as_json = values.pop("plan"), values.pop("as_json")
@@ -243,7 +250,7 @@ def _say_end(report: BulkReport) -> None:
         click.echo(f"{_note()} {errors} could not be answered: see the column 'error'.", err=True)
     if report.truncated:
         cut = _many(report.truncated, "text")
-        click.echo(f"{_note()} {cut} did not fit the model and lost their ends: see --long.", err=True)
+        click.echo(f"{_note()} {cut} were longer than the model's limit and were truncated: see --long.", err=True)
     for piece, reason in report.set_aside.items():
         click.echo(f"{click.style('set aside:', fg='red')} {piece}: {reason}", err=True)
     if report.set_aside:
