@@ -104,7 +104,8 @@ def _task(name: str, summary: str, *options: Callable[[Any], Any], default: str 
 
     run.__doc__ = summary
     made = _job_options(model_options(default=default, needs=needs)(with_options(run, *options)))
-    command.add_command(click.command(name)(made))
+    # The list of commands has room for what is before the columns only.
+    command.add_command(click.command(name, short_help=f"{summary.partition(':')[0]}.")(made))
 
 
 def _layers(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int] | None:
