@@ -75,9 +75,9 @@ MISTAKES = [
     (f"{FURTHER} my-bert --vocab my-bert", "Both --model and --vocab were given", "keeps"),
     (f"{PRETRAIN} --corpus texts.txt --dupe-factor 0", "--dupe-factor 0: it must be at least 1.", "--help"),
     (f"{CLASSIFY} --train two.jsonl three.jsonl", "unexpected extra argument", "--train A --train B"),
-    (f"{CLASSIFY} --train two.jsonl --class-weights=-1,1", "--class-weights -1,1: weights are 0 or more", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --class-weights=-1,1", "--class-weights -1,1: weights must be finite", "--help"),
     ("finetune embed -m my-bert --train pairs.csv -o out --batch-size 1", "--batch-size 1: rows of a batch", "Larger"),
-    (f"{CLASSIFY} --train two.jsonl --class-weights inf,1", "--class-weights inf,1: weights are 0 or more", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --class-weights inf,1", "--class-weights inf,1: weights must be finite", "--help"),
     (f"{CLASSIFY} --train raw --seed 99999999999999999999",
      "--seed 99999999999999999999: it must be", "--help"),
     (f"{CLASSIFY} --train raw --warmup inf", "error: --warmup inf: it must be a finite number.", "--help"),
@@ -99,7 +99,7 @@ MISTAKES = [
     (f"{CLASSIFY} --train stars.csv --label star", "there is no column 'star'", "'stars'"),
     (f"{CLASSIFY} --train texts.txt", "texts.txt: there is only one column, 'text'", "csv, tsv or jsonl"),
     (f"{CLASSIFY} --train hole.csv", "hole.csv, line 3: the column 'label'", "--skip-bad"),
-    (f"{CLASSIFY} --train one.jsonl", "all rows have the label 'good'", "Two labels"),
+    (f"{CLASSIFY} --train one.jsonl", "all rows have the label 'good'", "two labels"),
     (f"{CLASSIFY} --train two.jsonl --dev three.jsonl", "three.jsonl, line 3: the label 'odd'", "--skip-bad"),
     (f"{CLASSIFY} --train latin.csv", "latin.csv, line 2: byte 0xfc", "--encoding latin-1, or leave such lines out: -"),
     (
@@ -235,7 +235,7 @@ def test_a_full_disk_says_what_is_safe_and_how_to_go_on(
     error, remedy = capsys.readouterr().err.strip().splitlines()[-2:]
     assert "No space left on device" in error
     if where == "report":
-        assert "The model itself is there and whole" in remedy
+        assert "The model itself is complete" in remedy
         assert main([*line, "--resume"]) == 0
         assert Path("out/report.md").exists()
         return

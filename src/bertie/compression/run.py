@@ -66,9 +66,9 @@ def compress(
 
     One target: `speedup` (times as fast `on` "cpu", "cpu-int8" or "cuda"), `size` (share of the parameters), or `keep`
     (share of the score). `data` is what the task is judged by: labelled rows for the tasks of `finetune`, plain texts
-    for "embed" and "fill". With `train` the choices look at that instead of at half of `data`, and the smaller model
-    learns from the original for this many `epochs` (1 by default, 0 for none). `vocab_from` (texts) takes out the
-    tokens that these never use, `positions` those beyond this many; both also without a target. `dense` writes plain
+    for "embed" and "fill". With `train`, parts are chosen by it instead of by half of `data`, and the smaller model
+    learns from the original for this many `epochs` (1 by default, 0 for none). `vocab_from` (texts) removes the
+    tokens that these never use, `positions` the positions beyond this many; both need no target. `dense` writes plain
     sizes with zeros. `frontier` writes every model that was tried, in folders of `output`.
     `options` are the task's own (`TaskOptions`), `say` is called with lines of progress, and `command` is shown in the
     report as what was run.

@@ -201,7 +201,7 @@ HOPELESS = [
     ("a.parquet", b"PAR1 and then nothing", r"cannot be read as parquet"),
     ("a.arrow", b"ARROW1 and then nothing", r"cannot be read as arrow"),
     ("a.feather", b"FEA1", r"feather of version 1"),
-    ("a.dat", "text", r"format cannot be told[\s\S]*Give it with format=: one of txt"),
+    ("a.dat", "text", r"format cannot be recognized[\s\S]*Give it with format=: one of txt"),
 ]
 
 
@@ -231,7 +231,7 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         (tmp_path / "no" / "such" / "a.csv", r"There is no folder .*/no either"),
         (tmp_path, r"a folder, not a file\.\nName a file in it: train.jsonl"),
         (tmp_path / "train.jsonl" / "x.csv", r"no such file"),
-        ("https://example.org/a.csv", r"only files are read"),
+        ("https://example.org/a.csv", r"Bertie reads only files"),
         ("a\0b.csv", r"cannot be opened"),
         (str(tmp_path / ("x" * 300)), r"cannot be opened"),
     ]:
@@ -334,7 +334,7 @@ def test_objects_that_are_no_rows() -> None:
     split = type("Split", (), {"column_names": ["text"]})()
     for thing, message in [
         ("train.csv", "is one string"),
-        (3, "int is not iterable"),
+        (3, "Rows must be iterable, and int is not"),
         ({"text": "one"}, r"One dict of single values[\s\S]*\[row\]"),
         ({"a": [1], "b": []}, "different lengths: a 1, b 0"),
         ({"train": split, "test": split}, r"train, test[\s\S]*\['train'\]"),
