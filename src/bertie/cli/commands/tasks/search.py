@@ -35,7 +35,7 @@ Examples:
 @output_options
 def command(index: str, given: Given, k: int, partial: bool, chosen: Chosen, out: Out) -> None:
     """Find the K texts in the folder INDEX that are nearest to each QUERY, exactly."""
-    if not Path(index).is_dir():  # found before torch is imported
+    if not Path(index).exists():  # found before torch is imported
         raise DataError(f"There is no folder {index}.", "Build an index first: bertie index CORPUS -o FOLDER.")
     opened = bertie.Index.open(index, **chosen.settings, partial=partial)
 
