@@ -49,7 +49,7 @@ def convert(
 ) -> Conversion:
     """Write `source` to the folder `destination`; `dtype="auto"` keeps the checkpoint's own type."""
     if target not in ("hub", "tf"):
-        raise CheckpointError(f"There is no format {target!r} to convert to.", "It takes 'hub' or 'tf'.")
+        raise CheckpointError(f"There is no format {target!r} to convert to.", "Use 'hub' or 'tf'.")
     destination = Path(destination)
     checkpoint = open_checkpoint(source)
     if destination.exists() and checkpoint.folder.resolve() == destination.resolve():

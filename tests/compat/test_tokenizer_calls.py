@@ -275,7 +275,7 @@ def test_misspelt_sides_are_refused(ours: BertTokenizer, folder: Path) -> None:
         lambda: ours(TEXTS, padding=True, padding_side="lft"),
         lambda: ours.pad({"input_ids": [[5], [5, 6]]}, padding_side="lft"),
     ):
-        with pytest.raises(TokenizerError, match=r"_side is '.*'; wanted 'left' or 'right'"):
+        with pytest.raises(TokenizerError, match=r"_side is '.*'; it must be 'left' or 'right'"):
             act()
 
 

@@ -175,7 +175,7 @@ def test_a_file_whose_name_tells_no_format(desk: Path, capsys: pytest.CaptureFix
     (desk / "there.xyz").write_text("")
     for name in ("new.xyz", "there.xyz"):
         assert main(["embed", "a", "-m", "my-bert", "-o", name]) == 2
-        assert "Say it with --format: one of text, json" in capsys.readouterr().err
+        assert "Give it with --format: one of text, json" in capsys.readouterr().err
 
 
 def test_without_standard_output(desk: Path) -> None:

@@ -165,7 +165,7 @@ def test_mistakes_get_a_cause_and_a_remedy(folder: Path, tmp_path: Path, capsys:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "empty folder" in mistake(["inspect", str(empty)], capsys)
-    assert "does not exist" in mistake(["verify", str(tmp_path / "nowhere")], capsys)
+    assert "There is no file or folder" in mistake(["verify", str(tmp_path / "nowhere")], capsys)
     assert "is where" in mistake(["convert", str(folder), str(folder)], capsys)
     assert "not an empty folder" in mistake(["convert", str(folder), str(tmp_path)], capsys)
     assert "No such command 'inspct'" in mistake(["inspct"], capsys)

@@ -109,6 +109,25 @@ def test_the_front_page_lists_every_command_in_its_section(capsys: pytest.Captur
         assert re.search(rf"^  {name} ", shown, re.MULTILINE)
 
 
+def test_files_and_folders_are_checked_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a text\n")
+    lines = [
+        "embed -f gone.txt",
+        "embed -f texts.txt -o gone/vectors.npy",
+        "index gone.jsonl -o index",
+        "search gone hello",
+        "bulk embed gone.txt out",
+        "finetune classify --train gone.csv -o out",
+        "answer -m my-squad -f texts.txt --predictions gone/out.json",
+        "explore a[MASK] -o gone/page.html",
+    ]
+    code = "import sys; from bertie.cli.main import main\n"
+    code += f"print([main(line.split()) for line in {lines!r}], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == f"{[2] * len(lines)} False", done.stderr
+    assert done.stderr.count("here is no ") == len(lines), done.stderr
+
+
 def test_help_starts_without_torch_and_rich_and_at_once(record_property: pytest.RecordProperty) -> None:
     code = (
         "import sys; from bertie.cli.main import main; main(['--help']); print([m for m in ('torch', 'rich', 'numpy') "

@@ -51,7 +51,7 @@ def test_fine_tuning_begins_with_it(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_wrong_name_is_told_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "bertie_mini"]) == 2
     cause, remedy = capsys.readouterr().err.splitlines()
-    assert "'bertie_mini' is no folder here" in cause
+    assert "'bertie_mini' is neither a folder here" in cause
     assert "Did you mean bertie-mini?" in remedy
     assert "Here without the hub: bertie-mini and all-MiniLM-L6-v2." in remedy
 

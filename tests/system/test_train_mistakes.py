@@ -75,9 +75,9 @@ MISTAKES = [
     (f"{FURTHER} my-bert --vocab my-bert", "Both --model and --vocab were given", "keeps"),
     (f"{PRETRAIN} --corpus texts.txt --dupe-factor 0", "--dupe-factor 0: it must be at least 1.", "--help"),
     (f"{CLASSIFY} --train two.jsonl three.jsonl", "unexpected extra argument", "--train A --train B"),
-    (f"{CLASSIFY} --train two.jsonl --class-weights=-1,1", "--class-weights -1,1: weights are 0 or more", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --class-weights=-1,1", "--class-weights -1,1: weights must be finite", "--help"),
     ("finetune embed -m my-bert --train pairs.csv -o out --batch-size 1", "--batch-size 1: rows of a batch", "Larger"),
-    (f"{CLASSIFY} --train two.jsonl --class-weights inf,1", "--class-weights inf,1: weights are 0 or more", "--help"),
+    (f"{CLASSIFY} --train two.jsonl --class-weights inf,1", "--class-weights inf,1: weights must be finite", "--help"),
     (f"{CLASSIFY} --train raw --seed 99999999999999999999",
      "--seed 99999999999999999999: it must be", "--help"),
     (f"{CLASSIFY} --train raw --warmup inf", "error: --warmup inf: it must be a finite number.", "--help"),
@@ -99,10 +99,14 @@ MISTAKES = [
     (f"{CLASSIFY} --train stars.csv --label star", "there is no column 'star'", "'stars'"),
     (f"{CLASSIFY} --train texts.txt", "texts.txt: there is only one column, 'text'", "csv, tsv or jsonl"),
     (f"{CLASSIFY} --train hole.csv", "hole.csv, line 3: the column 'label'", "--skip-bad"),
-    (f"{CLASSIFY} --train one.jsonl", "all rows have the label 'good'", "Two labels"),
+    (f"{CLASSIFY} --train one.jsonl", "all rows have the label 'good'", "two labels"),
     (f"{CLASSIFY} --train two.jsonl --dev three.jsonl", "three.jsonl, line 3: the label 'odd'", "--skip-bad"),
     (f"{CLASSIFY} --train latin.csv", "latin.csv, line 2: byte 0xfc", "--encoding latin-1, or leave such lines out: -"),
-    (f"{CLASSIFY} --train data.xyz", "data.xyz: its format cannot be told", "Say it with --input-format: one of txt"),
+    (
+        f"{CLASSIFY} --train data.xyz",
+        "data.xyz: its format cannot be recognized",
+        "Give it with --input-format: one of txt",
+    ),
     (f"{CLASSIFY} --train semicolons.csv", "is one column, with ';' in it", "--delimiter ';'."),
     (f"{CLASSIFY} --train two.jsonl --encoding utf-9", "'utf-9' is none of", "bertie finetune classify --help"),
     (f"{PRETRAIN} --corpus latin.txt", "latin.txt, line 1: byte 0xfc", "--encoding latin-1, or leave such lines"),
@@ -157,7 +161,7 @@ def test_python_names_settings_by_their_own_names(files: Path) -> None:
     with pytest.raises(ConfigError, match=most):
         Settings(seed=2**65)
     weights = TaskOptions(class_weights={"good": -1.0})
-    with pytest.raises(BertieError, match=r"^class_weights is \[1\.0, -1\.0\]; weights are 0 or more, finite"):
+    with pytest.raises(BertieError, match=r"^class_weights is \[1\.0, -1\.0\]; weights must be finite, at least 0"):
         finetune("classify", model="my-bert", train="two.jsonl", output="out", options=weights)
     with pytest.raises(BertieError, match=r"^best_metric is 'f2'; classify has no such metric\.\nIt has: accuracy, "):
         finetune("classify", train="none", dev="none", output="out", options=TaskOptions(best_metric="f2"))
@@ -231,7 +235,7 @@ def test_a_full_disk_says_what_is_safe_and_how_to_go_on(
     error, remedy = capsys.readouterr().err.strip().splitlines()[-2:]
     assert "No space left on device" in error
     if where == "report":
-        assert "The model itself is there and whole" in remedy
+        assert "The model itself is complete" in remedy
         assert main([*line, "--resume"]) == 0
         assert Path("out/report.md").exists()
         return

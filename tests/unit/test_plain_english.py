@@ -1,7 +1,7 @@
 """Phrases that made readers stop, and what to write instead. None of them may come back.
 
-Read are README and docs/ without their code, the words of the pages, and everything in src: help, error messages,
-docstrings and comments.
+Read are README and the other documents at the top, docs/ and examples/ without their code, the words of the pages, and
+everything in src: help, error messages, docstrings and comments.
 """
 
 from __future__ import annotations
@@ -49,11 +49,21 @@ PHRASES = {
     r"as it stands here": "exactly as written",
     r"is asked again": "is retried",
     r"goes along": "is written too",
+    r"(strings?|list|iterator|words|pair) was wanted": "it must be a string",
+    r"; wanted": "it must be; expected",
+    r"torch (sees|finds)": "PyTorch finds",
+    r"be told from": "be recognized by",
+    r"is no folder here": "is not a folder",
+    r"beside it are:": "Did you mean …?",
+    r"not read here": "Bertie cannot read",
+    r"known are": "known:",
+    r"road of": "path of",
 }
 FILES = [
     # compatibility.md lists names of tests.
     *(file for file in sorted(ROOT.glob("docs/**/*.md")) if file.name != "compatibility.md"),
-    ROOT / "README.md",
+    *(file for file in sorted(ROOT.glob("*.md")) if file.name != "README.zh.md"),
+    ROOT / "examples" / "README.md",
     ROOT / "web" / "src" / "words.ts",
     *sorted((ROOT / "src" / "bertie").rglob("*.py")),
 ]
@@ -83,4 +93,4 @@ def test_a_matmul_is_called_one_in_the_documents() -> None:
     for file in FILES:
         # The products of explore.md and of the course are of single numbers, and dot products.
         if file.suffix == ".md" and file.name != "explore.md" and file.parent.name != "en":
-            assert not re.search(r"\bproducts?\b", read(file)), file.name
+            assert not re.search(r"(?<!dot )\bproducts?\b", read(file)), file.name

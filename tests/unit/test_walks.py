@@ -1,4 +1,4 @@
-"""The road of one text stays short: the files that a call really enters, as tests/scripts/walk.py counts them."""
+"""The path of one text stays short: the files that a call really enters, as tests/scripts/walk.py counts them."""
 
 from __future__ import annotations
 

@@ -158,7 +158,8 @@ def _as_input(file: Found, format: str | None) -> InputFile:  # noqa: A002
     told = known_format(PurePosixPath(file.name).name, format)
     if told is None:
         raise DataError(
-            f"{file.name}: its format cannot be told from its name.", f"Say it with {{format=}}: {', '.join(FORMATS)}."
+            f"{file.name}: its format cannot be recognized by its name.",
+            f"Give it with {{format=}}: {', '.join(FORMATS)}.",
         )
     if told not in FORMATS:
         raise DataError(f"{file.name}: {told} cannot be read in pieces.", "Write it as jsonl: one object per line.")

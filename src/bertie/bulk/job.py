@@ -352,7 +352,7 @@ def _locked(output: str) -> Lock:
     try:
         return Lock(Path(output) / FOLDER, "lock")
     except Busy as error:
-        raise DataError(f"{output}: {error.holder or 'another process'} is at work on it.", "Wait for it.") from None
+        raise DataError(f"{output}: {error.holder or 'another process'} is working on it.", "Wait for it.") from None
 
 
 def _named(model: str) -> str:

@@ -125,7 +125,7 @@ def _no_start(seat: _Seat) -> DataError:
     seat.process.join(5)
     return DataError(
         f"Processes for the job ended before they could begin, {TRIES} one after the other ({_ending(seat)}).",
-        'What they said is above. In a script, call bertie.bulk under `if __name__ == "__main__":`, since each process '
+        'Their output is above. In a script, call bertie.bulk under `if __name__ == "__main__":`, since each process '
         "imports the script; or do without {workers=}.",
     )
 

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -102,7 +103,7 @@ def name_of(source: str | os.PathLike[str]) -> str:
     if not isinstance(source, str | os.PathLike):
         raise InputError(
             f"A model was named by {source!r:.100}, of type {type(source).__name__}.",
-            "It takes the path of a folder or the name of a model on the hub.",
+            "Give the path of a folder or the name of a model on the hub.",
         )
     return os.fspath(source)
 
@@ -193,11 +194,13 @@ def _no_such_path(path: Path) -> CheckpointError:
     while not there.exists():
         there = there.parent
     if there != parent:
-        return CheckpointNotFound(f"{path} does not exist: there is no {parent}.", f"{there} is as far as it goes.")
+        return CheckpointNotFound(f"{path}: there is no folder {parent}.", f"Check the path; {there} exists.")
     beside = sorted(entry.name for entry in parent.iterdir()) if parent.is_dir() else []
-    return CheckpointNotFound(
-        f"{path} does not exist.", f"Beside it are: {listed(beside)}." if beside else f"{parent} holds nothing."
-    )
+    if close := get_close_matches(path.name, beside, n=1):
+        remedy = f"Did you mean {close[0]}?"
+    else:
+        remedy = f"{parent} has: {listed(beside)}." if beside else f"{parent} is empty."
+    return CheckpointNotFound(f"There is no file or folder {path}.", remedy)
 
 
 def _no_config(folder: Path, weights: WeightFiles | None, variant: str | None) -> CheckpointError:

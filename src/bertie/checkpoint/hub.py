@@ -155,7 +155,7 @@ def fetch_tokenizer(repo_id: str, *, subfolder: str = "", **fetching: Unpack[Fet
     repository.get_if_there("chat_template.jinja", subfolder)
     if not found:
         raise CheckpointNotFound(
-            f"{repo_id} is no folder here, and no tokenizer of that name was found on the hub or in its cache.",
+            f"{repo_id} is not a folder here, and the hub and its cache have no tokenizer of that name.",
             f"{_meant(repo_id)} the spelling, or give a folder with tokenizer.json or vocab.txt.{_without_hub(None)}",
         )
     return found[0].parent
@@ -220,7 +220,7 @@ class _Repository:
             raise _AbsentError(name) from None
         except errors.GatedRepoError as error:
             raise CheckpointError(
-                f"{self.repo_id} on the hub is gated: its owner lets in only people who accepted its terms.",
+                f"{self.repo_id} on the hub is gated: only people who accepted its terms can download it.",
                 "Accept them on the model's page, then log in (`hf auth login`) or pass token=….",
             ) from error
         except errors.RevisionNotFoundError as error:
@@ -276,7 +276,7 @@ class _Repository:
 
     def _unreachable(self) -> CheckpointError:
         return CheckpointError(
-            f"{self.repo_id!r} is no folder here and not in the hub's cache, and the hub cannot be reached.",
+            f"{self.repo_id!r} is neither a folder here nor in the hub's cache, and the hub cannot be reached.",
             f"{_meant(self.repo_id)} the spelling or the network, or give a local folder.{_without_hub(self.revision)}",
         )
 
@@ -286,7 +286,7 @@ class _Repository:
         if self._offline:
             revision = "" if self.revision is None else f" at revision {self.revision!r}"
             return CheckpointNotFound(
-                f"{self.repo_id!r} is no folder here and not in the hub's cache{revision}, and the network is off "
+                f"{self.repo_id!r} is neither a folder here nor in the hub's cache{revision}, and the network is off "
                 "(HF_HUB_OFFLINE or local_files_only).",
                 f"{_meant(self.repo_id)} the spelling, fetch it once with the network on, or give a local folder."
                 f"{_without_hub(self.revision)}",

@@ -36,7 +36,7 @@ def usable_device(given: torch.device | str | int | None) -> torch.device:
         # torch says it with the list of all the back ends it has
         not_built = isinstance(error, NotImplementedError)
         reason = "this torch was not built for it" if not_built else str(error).splitlines()[0].rstrip(".")
-        raise InputError(f"There is no device {given!r}: {reason}.", "It takes cpu, cuda, cuda:1 …") from None
+        raise InputError(f"There is no device {given!r}: {reason}.", "Use cpu, cuda, cuda:1 …") from None
     return device
 
 
@@ -119,7 +119,9 @@ def named_dtype(value: object, where: str) -> torch.dtype:
         # Not getattr: torch imports some of its modules when they are asked for, and here a file does the asking.
         found = vars(torch).get({"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}.get(short, short))
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ConfigError(f"{where} is {value!r:.80}.", "It takes 'auto', 'float32', 'bfloat16', 'float16' or such.")
+        raise ConfigError(
+            f"{where} is {value!r:.80}.", "Use 'auto', 'float32', 'bfloat16', 'float16' or another dtype of PyTorch."
+        )
     return found
 
 

@@ -69,7 +69,7 @@ def save_tensors(
     """
     if variant is not None and not re.fullmatch(r"[\w\-]{1,64}", variant):
         raise CheckpointError(
-            f"variant is {variant!r}.", "It takes a short word, such as 'fp16': it becomes a file name."
+            f"variant is {variant!r}.", "Use a short word, such as 'fp16': it becomes part of a file's name."
         )
     limit = num_bytes(max_shard_size)
     texts = {**(also or {}), "config.json": json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"}
@@ -152,7 +152,7 @@ def num_bytes(size: int | str) -> int:
     if number < 1:
         raise ConfigError(
             f"max_shard_size is {size!r}.",
-            "It takes a number of bytes, or such as '5GB' or '500MiB'.",
+            "Use a number of bytes, or a text such as '5GB' or '500MiB'.",
             max_shard_size=size,
         )
     return number

@@ -75,7 +75,7 @@ def with_variant(name: str, variant: str | None) -> str:
         return name
     if text(variant) is None or len(variant) > 64 or not _VARIANT.fullmatch(variant):
         raise CheckpointError(
-            f"variant is {variant!r:.200}.", "It takes a short word, such as 'fp16': it becomes part of a file's name."
+            f"variant is {variant!r:.200}.", "Use a short word, such as 'fp16': it becomes part of a file's name."
         )
     stem, _, suffix = name.rpartition(".")
     return f"{stem}.{variant}.{suffix}"
@@ -123,7 +123,9 @@ def weights_at(path: Path) -> WeightFiles:
         return WeightFiles("torch", (path,))
     foreign = next((what for suffix, _, what in FOREIGN if path.suffix == suffix), None)
     raise CheckpointError(
-        f"{path} is {foreign}, which is not read here." if foreign else f"{path} is not a known kind of weights file.",
+        f"{path} is {foreign}, which Bertie cannot read."
+        if foreign
+        else f"{path} is not a known kind of weights file.",
         "Read are .safetensors, .bin, their .index.json, and TensorFlow checkpoints.",
     )
 
@@ -219,7 +221,9 @@ def check_model_type(
     else:
         reason = OTHERS.get(str(model_type))
         remedy = f"{reason + ', so it is no BERT. ' if reason else ''}Bertie reads {', '.join(MODEL_TYPES)}."
-    raise CheckpointError(f"{cause}, not a {wanted!r} one." if wanted else f"{cause}, which is not read here.", remedy)
+    raise CheckpointError(
+        f"{cause}, not a {wanted!r} one." if wanted else f"{cause}, which Bertie cannot read.", remedy
+    )
 
 
 def _found_inside(values: Mapping[str, object], key: str, *, depth: int = 5) -> list[object]:
@@ -260,7 +264,7 @@ def _no_weights(folder: Path, variant: str | None) -> CheckpointError:
         foreign.add("ONNX")
     if foreign:
         return CheckpointError(
-            f"{folder} holds weights only as {' and '.join(sorted(foreign))}, which is not read here.",
+            f"{folder} holds weights only as {' and '.join(sorted(foreign))}, which Bertie cannot read.",
             "Fetch model.safetensors or pytorch_model.bin of the same model, or convert it with the program it is for.",
         )
     stray = [name for name in names if name.endswith((".safetensors", ".bin", ".pt", ".pth"))]

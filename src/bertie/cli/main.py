@@ -111,7 +111,7 @@ def _summary(file: str) -> str:
 )
 @click.version_option(__version__, prog_name="bertie")
 def cli() -> None:
-    """The whole of BERT: texts in, answers out; checkpoints inspected, verified, converted.
+    """All of BERT: answers from texts, training, checkpoints and serving.
 
     Texts are arguments, a file (-f) or standard input. Answers are tables on a terminal and JSON lines in a pipe.
     """

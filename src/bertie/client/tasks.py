@@ -279,7 +279,7 @@ class TaskMethods:
     ) -> Plan[str, Ranked, list[Ranked]]:
         """`Ranked` documents, best first, equal ones in their order."""
         if not isinstance(query, str):
-            raise InputError(f"The query is a {type(query).__name__}; a string was wanted.")
+            raise InputError(f"The query is a {type(query).__name__}; it must be a string.")
         if isinstance(documents, str):
             raise InputError("The documents are one string.", "Pass a list of texts.")
         return Plan(
@@ -439,8 +439,8 @@ def checked_item(item: I, number: int) -> I:
     for part in parts:
         if not isinstance(part, str):
             raise InputError(
-                f"Text {number} is of type {type(part).__name__}; a string was wanted.",
-                "Decode bytes, and leave out or fill in None.",
+                f"Text {number} is of type {type(part).__name__}; it must be a string.",
+                "Decode bytes, and remove or replace None.",
             )
     return item
 
@@ -474,5 +474,5 @@ def paired(first: Any, second: Any, what: str) -> Any:
         return iter(zip(first, second, strict=True))
     left, right = listed(first, what), listed(second, what)
     if len(left) != len(right):
-        raise InputError(f"{what}: {len(left)} and {len(right)}; there must be as many of both.")
+        raise InputError(f"{what}: {len(left)} and {len(right)}; both must have the same length.")
     return list(zip(left, right, strict=True))

@@ -49,7 +49,7 @@ def runner_of(model: BertModel, on: str) -> Runner:
     """What answers for a model there, as far as speed goes: int8 is not fitted, which changes nothing in its time."""
     if on == "cuda":
         if not torch.cuda.is_available():
-            raise InputError("{on} was asked for, and torch sees no GPU.", "Use cpu, or cpu-int8.", on=on)
+            raise InputError("{on} was requested, but PyTorch finds no GPU.", "Use cpu, or cpu-int8.", on=on)
         device = torch.device("cuda", torch.cuda.current_device())
         return make_runner(model.to(device, torch.bfloat16), Options("bfloat16", device))
     try:

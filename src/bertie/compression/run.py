@@ -68,11 +68,11 @@ def compress(
 
     One target: `speedup` (times as fast `on` "cpu", "cpu-int8" or "cuda"), `size` (share of the parameters), or `keep`
     (share of the score). `data` is what the task is judged by: labelled rows for the tasks of `finetune`, plain texts
-    for "embed" and "fill". With `train` the choices look at that instead of at half of `data`, and the smaller model
-    learns from the original for this many `epochs` (1 by default, 0 for none). `vocab_from` (texts) takes out the
-    tokens that these never use, `positions` those beyond this many. `dense` writes plain sizes with zeros. These three
-    also without a target. `frontier` writes every model that was tried, in folders of `output`: 1.5x, 2x, or with a
-    `size` size-0.6. Weights are stored as the model's are: float16 stays float16. `options` are the task's own
+    for "embed" and "fill". With `train`, parts are chosen by it instead of by half of `data`, and the smaller model
+    learns from the original for this many `epochs` (1 by default, 0 for none). `vocab_from` (texts) removes the
+    tokens that these never use, `positions` the positions beyond this many. `dense` writes plain sizes with zeros.
+    These three need no target. `frontier` writes every model that was tried, in folders of `output`: 1.5x, 2x, or with
+    a `size` size-0.6. Weights are stored in the model's dtype: float16 stays float16. `options` are the task's own
     (`TaskOptions`), `say` is called with lines of progress, and `command` is shown in the report as what was run.
     """
     started = time.monotonic()

@@ -108,7 +108,11 @@ class TaskTarget(Target):
         if judged is None:
             things = np.arange(len(examples.groups() or range(len(examples))))
             if len(things) < 2:
-                raise DataError("{data} has one row.", "Half of the rows fit and half judge: give more.", data=...)
+                raise DataError(
+                    "{data} has one row.",
+                    "Half of the rows are used for fitting and half for judging: give more.",
+                    data=...,
+                )
             examples, judged = examples.take(things[::2]), examples.take(things[1::2])
         self.judged = judged
         self.fit = list(_limited(batches_of(self.objective, _some(examples), token_budget=_BATCH, device="cpu")))
@@ -163,7 +167,11 @@ class PlainTexts(Target):
         texts = read_texts(data, options)
         fit, judged = (read_texts(train, options), texts) if train is not None else (texts[::2], texts[1::2])
         if not fit or not judged:
-            raise DataError("{data} holds fewer than two texts.", "Half of them fit and half judge.", data=...)
+            raise DataError(
+                "{data} holds fewer than two texts.",
+                "Half of them are used for fitting and half for judging.",
+                data=...,
+            )
         limits = (self.model.config.max_input_length, tokenizer.model_max_length, self._most(), options.max_length)
         length = min(limit for limit in limits if limit is not None)
         self.rows, self.judged = (TokenRows.encode(tokenizer, part, max_length=length) for part in (fit, judged))

@@ -310,7 +310,7 @@ class Work:
 
     def _unreachable(self, faster: float) -> InputError:
         return InputError(
-            f"{{speedup:is}} with every head and neuron gone this model is {self._fastest():.1f} times as fast "
+            f"{{speedup:is}} without any heads and neurons, this model is {self._fastest():.1f} times as fast "
             f"({self.engine}); the rest is embeddings and LayerNorms.",
             "Ask for less.",
             speedup=faster,

@@ -117,7 +117,7 @@ def validate(config: BertConfig) -> None:
     if not callable(config.hidden_act) and config.hidden_act not in ACTIVATIONS:
         raise ConfigError(
             f"config.hidden_act is {config.hidden_act!r}, which is not a known activation.",
-            f"It takes a function, or one of: {', '.join(ACTIVATIONS)}.",
+            f"Use a function, or one of: {', '.join(ACTIVATIONS)}.",
         )
     for name, also, known in (
         ("position_embedding_type", "", POSITION_TYPES),
@@ -125,7 +125,7 @@ def validate(config: BertConfig) -> None:
     ):
         value = getattr(config, name)
         if value not in known and not (also and value is None):
-            raise ConfigError(f"config.{name} is {value!r}.", f"It takes {also}one of: {', '.join(known)}.")
+            raise ConfigError(f"config.{name} is {value!r}.", f"Use {also}one of: {', '.join(known)}.")
     if config.add_cross_attention and not config.is_decoder:
         raise ConfigError(
             "config.add_cross_attention is true but config.is_decoder is false.",

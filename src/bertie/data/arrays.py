@@ -79,7 +79,7 @@ class ArrayRows:
         if len(vectors) != 1:
             found = ", ".join(values)
             raise DataError(
-                f"{self._name}: NumPy files hold one vector to a row, and these rows have {found}.",
+                f"{self._name}: NumPy files hold one vector per row; these rows have {found}.",
                 "Write such answers as jsonl, csv or parquet.",
             )
         ((self._vector, self._first),) = vectors.items()

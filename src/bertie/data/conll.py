@@ -108,12 +108,12 @@ def _token(fields: list[str], where: str, tagged: bool, width: int | None) -> tu
         return fields[0], ""
     if len(fields) == 1:
         raise DataError(
-            f"{where}: one column, {fields[0][:40]!r}; wanted a token and a tag.",
+            f"{where}: one column, {fields[0][:40]!r}; expected a token and a tag.",
             "Put a tab or a space between the two; for a file without tags: tagged=False.",
         )
     if len(fields) > 4 or (width is not None and len(fields) != width):
         wanted = "2 to 4" if width is None else f"{width}, as in the lines before"
-        raise bad_row(f"{where}: {len(fields)} columns; wanted {wanted}.")
+        raise bad_row(f"{where}: {len(fields)} columns; expected {wanted}.")
     token, tag = fields[0], fields[-1].strip(" ")
     if not token or not tag:
         raise bad_row(f"{where}: no {'token' if not token else 'tag'} in {len(fields)} columns.")

@@ -62,7 +62,7 @@ def _items(given: object) -> Iterable[object]:
         return _Again(lambda: given.iter_rows(named=True))
     if isinstance(given, Iterable):
         return given
-    raise DataError(f"Rows were wanted, and {type(given).__name__} is not iterable.", _ACCEPTED)
+    raise DataError(f"Rows must be iterable, and {type(given).__name__} is not.", _ACCEPTED)
 
 
 class _Again(Iterable[object]):

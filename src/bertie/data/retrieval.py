@@ -28,7 +28,7 @@ def read_answer_retrieval(path: PathLike, *, encoding: str = "utf-8") -> AnswerR
     questions, candidates = texts(values.get("questions")), texts(values.get("candidates", values.get("answers")))
     if questions is None or candidates is None:
         raise DataError(
-            f"{name}: wanted lists of texts, 'questions' and 'candidates' or 'answers'; got: {', '.join(values)}.",
+            f"{name}: expected lists of texts, 'questions' and 'candidates' or 'answers'; got: {', '.join(values)}.",
             "Check that this is a ReQA file.",
         )
     relevant = items(values.get("ground_truths", [[index] for index in range(len(candidates))])) or []

@@ -164,8 +164,8 @@ def known_format(path: PathLike, given: str | None) -> str | None:
     found = _EXTENSIONS.get(suffixes[-1]) if suffixes else None
     if found is None and is_regular(path):
         raise DataError(
-            f"{source_name(path)}: its format cannot be told from its name.",
-            f"Say it with {{format=}}: one of {', '.join(FORMATS)}.",
+            f"{source_name(path)}: its format cannot be recognized by its name.",
+            f"Give it with {{format=}}: one of {', '.join(FORMATS)}.",
         )
     return found
 
@@ -212,7 +212,7 @@ def _object_row(value: object, number: int, name: str, unit: str, bad: BadRows) 
             yield Row(value, number, name, unit)
         case _:
             got = type(value).__name__
-            bad.report(bad_row(f'{name}, {unit} {number}: wanted an object like {{"text": …}}, got {got}.'))
+            bad.report(bad_row(f'{name}, {unit} {number}: expected an object like {{"text": …}}, got {got}.'))
 
 
 def _json(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
@@ -235,7 +235,7 @@ def _json(source: Opened, options: _Options, bad: BadRows) -> Iterator[Row]:
     rows = items(document) if rows is None else rows
     if rows is None:
         raise DataError(
-            f"{source.name}: wanted a list of objects, got {_json_type(document)}.",
+            f"{source.name}: expected a list of objects, got {_json_type(document)}.",
             "Write it as [{…}, {…}], or as JSON lines (jsonl).",
         )
     for number, value in enumerate(rows, start=1):
@@ -308,7 +308,7 @@ def _table(kind: str, source: Opened, options: _Options, bad: BadRows) -> Iterat
             cells = [""]
         if len(cells) != width:
             named = ", ".join(header[:8]) + (" …" if width > 8 else "")
-            bad.report(bad_row(f"{name}, line {number}: {len(cells)} columns; wanted {width} ({named})."))
+            bad.report(bad_row(f"{name}, line {number}: {len(cells)} columns; expected {width} ({named})."))
             continue
         yield Row(dict(zip(header, cells, strict=True)), number, name)
 

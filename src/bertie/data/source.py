@@ -243,7 +243,7 @@ def _compression(head: bytes) -> str | None:
 def _check_suffix(name: str, head: bytes, kind: str | None) -> None:
     suffix = Path(name).suffix.lower()
     if head.startswith(b"\x28\xb5\x2f\xfd"):
-        raise DataError(f"{name}: compressed with zstd, which is not read here.", "Decompress it first: unzstd.")
+        raise DataError(f"{name}: compressed with zstd, which Bertie cannot read.", "Decompress it first: unzstd.")
     if head.startswith(b"PK\x03\x04"):
         raise DataError(f"{name}: a zip archive.", "Unpack it first, and give the file that was inside.")
     if suffix in COMPRESSIONS and kind is None:
@@ -305,7 +305,7 @@ def reason_of(error: Exception) -> str:
 
 def _cannot_open(name: str, error: Exception) -> DataError:
     if "://" in name:
-        return DataError(f"{name}: an address, and only files are read here.", "Download it first.")
+        return DataError(f"{name}: an address, and Bertie reads only files.", "Download it first.")
     match error:
         case FileNotFoundError() | NotADirectoryError():
             return DataError(f"{name}: there is no such file.", _nearby(name))

@@ -201,7 +201,7 @@ def _placed_answer(text: str, start: int, context: str, where: str, repair: bool
         return Answer(text, nearest)
     got = context[max(start, 0) : max(start, 0) + len(text)]
     there = f"the nearest is at {nearest}" if nearest is not None else "it is nowhere in the context"
-    cause = f"{where}: at character {start} wanted the answer {text[:60]!r}, got {got[:60]!r}; {there}."
+    cause = f"{where}: at character {start} expected the answer {text[:60]!r}, got {got[:60]!r}; {there}."
     if nearest is None:
         raise bad_row(cause)
     remedy = "Correct answer_start (in characters, not bytes), or move answers to the nearest place: {repair}."

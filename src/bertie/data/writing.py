@@ -322,8 +322,8 @@ def _writable_format(path: PathLike, given: str | None) -> str:
         return "jsonl"
     if found not in WRITABLE:
         raise DataError(
-            f"{name}: " + ("arrow files are not written." if found else "its format cannot be told from its name."),
-            f"Say it with format= (--format): one of {', '.join(WRITABLE)}.",
+            f"{name}: " + ("arrow files are not written." if found else "its format cannot be recognized by its name."),
+            f"Give it with format= (--format): one of {', '.join(WRITABLE)}.",
         )
     return found
 

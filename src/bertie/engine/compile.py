@@ -75,13 +75,13 @@ def compile(  # noqa: A001  # it is what people call it
 ) -> M:
     """A model of the same class that answers faster.
 
-    - `model`: any BERT model of ours, with any head.
+    - `model`: any of Bertie's models, with any head.
     - `dtype`: "float32", "int8" (CPU), "bfloat16", "float16" or "fp8" (GPU); by default the model's own.
     - `device`: by default the model's own.
     - `tokenizer`, `calibration`: texts, with the tokenizer, or rows of token ids, that int8 and fp8 are calibrated on.
     - `accuracy`: the mean cosine to float32 that int8 and fp8 must keep.
     - `threads`: of the CPU kernels; by default all cores.
-    - `strict`: where the engine cannot run the model, True is an error and False returns the reference model.
+    - `strict`: if the engine cannot run the model, True raises an error and False returns the reference model.
 
     int8 and fp8 look at `calibration` (texts, with the `tokenizer`, or rows of token ids; a page of prose by default)
     to keep the mean cosine to float32 at `accuracy` or above: layers that cost too much stay in a wider type. By

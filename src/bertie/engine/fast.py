@@ -96,7 +96,7 @@ class FastBert(BertModel):
 
     def train(self, mode: bool = True) -> FastBert:
         if mode:
-            raise InputError("A compiled model answers; it does not train.", "Train the model it was compiled from.")
+            raise InputError("A compiled model cannot be trained.", "Train the model it was compiled from.")
         super().train(False)
         return self
 
@@ -121,7 +121,7 @@ class FastBert(BertModel):
         if self.encoder.training:
             raise InputError(
                 "The model this one was compiled from is in training mode, and they share their dropout.",
-                "Call model.eval() before you ask the compiled one.",
+                "Call model.eval() before you use the compiled one.",
             )
         special = (head_mask, inputs_embeds, encoder_hidden_states, encoder_attention_mask, past_key_values)
         config = self.config

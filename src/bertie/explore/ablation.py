@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bertie.explore.session import Session
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ablation(Result):
     """An answer before and after. `effect` is how much the first answer lost: its probability, or a similarity.
 

@@ -54,7 +54,7 @@ Value: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Answer(Result):
     """A task's own answer: `value` is what the task gives, `top` the same as (label, score) pairs, best first."""
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttentionMap(Result):
     """How much each token (row) looks at each other (column) in one head: `weights[query, key]`, rows add up to 1."""
 
@@ -57,7 +57,7 @@ class AttentionMap(Result):
         return f"layer {self.layer}, head {self.head}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class HeadStatistics(Result):
     """What each head does on this text, means over its queries: a row to a head, pruned ones left out.
 
@@ -90,7 +90,7 @@ class HeadStatistics(Result):
         axes.set_ylabel("entropy (nats)")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NeuronView(Result):
     """The score of one query and one key, number by number: `product` adds up to q·k.
 

@@ -45,7 +45,7 @@ _GRADIENT_BYTES = 1 << 27  # of a CPU's memory, for what the way back needs; a s
 _ERROR = 0.01  # that is, to within this part of what they should add up to
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Attribution(Result):
     """A score for every token of every row: what it adds to the target (rollout: its share).
 
@@ -86,7 +86,7 @@ class Attribution(Result):
         return f"{self.method.replace('_', ' ')}: {self.target.label}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TokenMatch(Result):
     """Which token of A matched which of B: `weights[a, b]`.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _UNIT = 1 << 24
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TokenFlow(Result):
     """How much of each input token (column) reaches each of the tokens `places` (row): `weights[place, token]`.
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bertie.explore.session import Session
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Lens(Result):
     """The likeliest words after each layer (0: the embeddings) at the tokens `places`, best first."""
 
@@ -66,7 +66,7 @@ class Lens(Result):
         axes.set_ylabel("layer")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Drift(Result):
     """The cosine of each token's state after each layer (0: the embeddings) to its first state and to its last."""
 

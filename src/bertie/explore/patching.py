@@ -42,7 +42,7 @@ PARTS: tuple[Part, ...] = ("state", "attention", "feed_forward")
 Output = Tensor | tuple[Tensor, ...]  # what a layer gives
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Patching(Result):
     """The target's score with the clean state of (layer, token) in the corrupted run, and its effect from 0 to 1.
 

@@ -59,7 +59,7 @@ _SHOWN_NEURONS = 64  # in a picture: the most important ones of each layer
 _SEED = 42
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Importance(Result):
     """`values[layer, head]`, `[layer, neuron]`, or `[layer]`; NaN for pruned heads and layers that were left out.
 
@@ -240,7 +240,7 @@ def _load_words(opened: OpenModel, data: object, options: TaskOptions) -> Loaded
     for source in sources_of(_as_rows(data), options.columns):
         found += texts(source.open(skip_bad=options.skip_bad), options.columns.text).reading(bad)
     if not found:
-        raise DataError("There are no texts in the data.", "Give a file with a text to a line, or a list of texts.")
+        raise DataError("There are no texts in the data.", "Give a file with one text per line, or a list of texts.")
     rows = TokenRows.encode(opened.tokenizer, found, max_length=options.max_length or opened.max_length)
     objective: Any = Pretraining(cast("BertForMaskedLM", opened.model), opened.tokenizer)  # opened as one for words
     return LoadedTask(objective, _Texts(rows), None, tuple(filter(None, [bad.summary()])))
@@ -353,7 +353,7 @@ class _Work:
                 )
             if metric not in figures:
                 raise InputError(
-                    "{metric} is no figure of this task with this data.",
+                    "{metric} is not a metric of this task with this data.",
                     f"There are: {', '.join(dict.fromkeys(['loss', *figures]))}.",
                     metric=metric,
                 )

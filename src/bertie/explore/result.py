@@ -26,6 +26,7 @@ Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 Column: TypeAlias = Sequence[Any]
 
 _SHOWN_ROWS = 40
+_LONGEST = 60  # characters of a value in a repr
 _INK = "37, 99, 235"  # rgb of what is large or speaks for an answer
 _AGAINST = "220, 38, 38"  # of what speaks against it
 
@@ -63,8 +64,20 @@ class Result:
         self.draw(axes)
         return axes
 
+    def __repr__(self) -> str:
+        """One line: arrays by type and shape, long values by their beginning; `@dataclass` would print every number."""
+        said = ", ".join(f"{name}={_brief(value)}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({said})"
+
     def _repr_html_(self) -> str:
         return self.html()
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    shown = repr(value)
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
 
 
 def _need(package: str, purpose: str) -> None:

@@ -83,7 +83,7 @@ def open_session(
     """
     if isinstance(text, tuple):
         if second is not None or len(text) != 2:
-            raise InputError("A pair of texts was given, and a second text besides.", "Give two texts in all.")
+            raise InputError("A pair of texts and a second text were both given.", "Give two texts in all.")
         text, second = text
     checked_text(text, "The text")
     if second is not None and not isinstance(second, str):

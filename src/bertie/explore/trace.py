@@ -92,7 +92,7 @@ class Step:
             yield from child.walk(depth + 1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace(Result):
     """The steps of one forward pass; `place` is the token whose numbers they hold, None for all tokens."""
 

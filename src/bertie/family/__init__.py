@@ -98,7 +98,7 @@ def config_class(model_type: object) -> type[BertConfig]:
     if model_type in (None, "bert"):
         return BertConfig
     if model_type not in _RELATIVES:
-        raise ConfigError(f"model_type is {model_type!r}.", f"Known are {', '.join(MODEL_TYPES)}.")
+        raise ConfigError(f"model_type is {model_type!r}.", f"Known: {', '.join(MODEL_TYPES)}.")
     module, prefix = _RELATIVES[str(model_type)]
     found: type[BertConfig] = getattr(module, f"{prefix}Config")
     return found

@@ -50,7 +50,7 @@ class BertPreTrainedModel(PretrainedIO):
             name = wanted.__name__
             raise InputError(
                 f"{type(self).__name__} was given a configuration of type {type(config).__name__}.",
-                f"It takes a bertie.{name}: {name}.from_dict(config.to_dict()) makes one of another library's.",
+                f"Pass a bertie.{name}: {name}.from_dict(config.to_dict()) makes one from another library's.",
             )
         config.validate()
         begin(self)

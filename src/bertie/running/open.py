@@ -317,10 +317,12 @@ def _check_device(name: str) -> None:
         usable_device(name)
         return
     if not torch.cuda.is_available():
-        raise InputError("The device cuda was asked for, and torch sees no GPU.", "Use cpu, or a torch built for CUDA.")
+        raise InputError(
+            "The device is cuda, but PyTorch finds no GPU.", "Use cpu, or install a PyTorch that was built for CUDA."
+        )
     if (found := torch.cuda.device_count()) <= int(number or 0):
         raise InputError(
-            f"The device {name} was asked for, and torch sees {found} GPU{'s' if found > 1 else ''}.",
+            f"The device {name} was requested, but PyTorch finds only {found} GPU{'s' if found > 1 else ''}.",
             f"The last one is cuda:{found - 1}.",
         )
 

@@ -32,7 +32,7 @@ class PairedTask(Task[tuple[str, str], Answer]):
             case tuple() | list() if len(item) == 2:
                 return checked_text(item[0], f"{where}, the {first},"), checked_text(item[1], f"{where}, the {second},")
         raise InputError(
-            f"{where} is {described(item)}; a pair ({first}, {second}) was wanted.",
+            f"{where} is {described(item)}; it must be a pair ({first}, {second}).",
             f"Pass pairs, or the {first}s and the {second}s as two lists.",
         )
 
@@ -116,5 +116,5 @@ class PairedTask(Task[tuple[str, str], Answer]):
 
 def _several(values: object, name: str) -> Iterable[object]:
     if not is_collection(values):
-        raise InputError(f"The {name}s are {described(values)}; a list or an iterator was wanted.")
+        raise InputError(f"The {name}s are {described(values)}; they must be a list or an iterator.")
     return values

@@ -1,6 +1,6 @@
 """What a sentence-transformers folder says about turning tokens into one vector.
 
-    modules.json                        the road of a text: Transformer, Pooling, then Dense, LayerNorm, Normalize
+    modules.json                        the path of a text: Transformer, Pooling, then Dense, LayerNorm, Normalize
     1_Pooling/config.json               how token vectors become one
     2_Dense/config.json, weights        a linear layer after it
     sentence_bert_config.json           how long a text may be (beside the transformer)
@@ -195,7 +195,7 @@ def _kind_of(module: Mapping[str, object], path: Path) -> str:
     if not given.startswith("sentence_transformers.") or kind not in known:
         raise CheckpointError(
             f"{path} names the module {given!r:.120}, which is not known here; without it the vectors are wrong.",
-            f"Known are those of sentence_transformers called {', '.join(known)}.",
+            f"Known modules of sentence_transformers: {', '.join(known)}.",
         )
     return kind
 

@@ -288,7 +288,7 @@ def is_collection(given: object) -> TypeGuard[Iterable[object]]:
 def checked_text(item: object, where: str) -> str:
     if not isinstance(item, str):
         raise InputError(
-            f"{where} is {described(item)}; a string was wanted.", "Decode bytes, and leave out or fill in None."
+            f"{where} is {described(item)}; it must be a string.", "Decode bytes, and remove or replace None."
         )
     return item
 
@@ -308,8 +308,8 @@ def checked_text_or_pair(item: object, where: str) -> TextOrPair:
                 "Pass (text, second text) for a pair, and a list for several texts.",
             )
     raise InputError(
-        f"{where} is {described(item)}; a string or a pair (text, second text) was wanted.",
-        "Decode bytes, and leave out or fill in None.",
+        f"{where} is {described(item)}; it must be a string or a pair (text, second text).",
+        "Decode bytes, and remove or replace None.",
     )
 
 

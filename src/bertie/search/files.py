@@ -115,10 +115,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _read_manifest(folder: Path, path: Path) -> Manifest:
     if not path.is_file():
-        there = "is not a folder" if folder.exists() else "does not exist"
-        there = "holds no index (no manifest.json)" if folder.is_dir() else there
+        missing = f"{folder} is not a folder." if folder.exists() else f"There is no folder {folder}."
         raise DataError(
-            f"{folder} {there}.", "Build one: build_index(rows, folder), or `bertie index CORPUS -o FOLDER`."
+            f"{folder} holds no index (no manifest.json)." if folder.is_dir() else missing,
+            "Build an index first: build_index(rows, folder), or `bertie index CORPUS -o FOLDER`.",
         )
     try:
         values = read_json_object(path)

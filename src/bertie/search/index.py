@@ -90,10 +90,10 @@ class Index:
         partial: bool = False,
         verify: bool = True,
     ) -> Index:
-        """Open an index; `model` only where it is not to be found where it was. Another model is refused.
+        """Open an index. `model` is needed only if the model has moved; a different model is rejected.
 
         An index to which an addition has not ended (or ran out of disk) answers from the rows it held before; one whose
-        first building has not ended is refused. `partial=True` takes all rows that are there. `verify=False` spares
+        first building has not ended is rejected. `partial=True` uses all rows that exist. `verify=False` skips
         checking the files' hashes when they are first read.
         """
         place = Path(folder)
@@ -110,7 +110,7 @@ class Index:
             source = manifest.model if model is None else model
             if source is None and not manifest.settings.get("default_model"):
                 raise InputError(
-                    f"{place} was built with a model object, which no file leads back to.",
+                    f"{place} was built with a model object, so its files are unknown.",
                     "Give it: Index.open(folder, model=…).",
                 )
             kept = manifest.settings

@@ -140,7 +140,7 @@ def shape(body: bytes | msgspec.Raw) -> tuple[int, int, int, int]:
 
 
 def encode_answer(found: object) -> bytes:
-    """A handler's answer as JSON; lists and tuples, also those in a dict, struct or dataclass, a few elements at a time."""
+    """A handler's answer as JSON; lists and tuples, also in a dict, struct or dataclass, a few elements at a time."""
     names: Iterable[str]
     match found:
         case list() | tuple():

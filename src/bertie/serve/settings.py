@@ -129,7 +129,7 @@ def read_keys(variable: str, file: str | None) -> frozenset[bytes]:
             raise InputError(f"The key file {file} cannot be read: {reason}.", "Check its path and rights.") from None
         listed = [line.strip() for line in lines if not line.lstrip().startswith("#")]
         if not any(listed):
-            raise InputError(f"The key file {file} holds no key.", "Write one key to a line, or leave the option out.")
+            raise InputError(f"The key file {file} holds no key.", "Write one key per line, or leave the option out.")
         found += listed
     keys = [key for key in found if key]
     short = sum(len(key) < _SHORTEST_KEY for key in keys)

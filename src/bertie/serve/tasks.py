@@ -176,7 +176,7 @@ TASKS: dict[str, ServedTask] = {task.name: task for task in _DECLARED}
 AnyRowRoute = RowRoute[Any, Any]
 ROW_ROUTES: dict[str, AnyRowRoute] = {
     "tag": RowRoute[TagRequest, list[Entity]](
-        summary="Entities and where they stand.",
+        summary="Entities, and where they are in the text.",
         request=TagRequest,
         items=lambda body: as_list(body.inputs),
         options=lambda body: {"aggregation": body.aggregation} | _tuples(ignore_labels=body.ignore_labels),

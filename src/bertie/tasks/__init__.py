@@ -1,6 +1,6 @@
 """Tasks: texts in, typed answers out; each is one file.
 
-The road of one text: a task turns it into rows (running/rows.py), which go through the model in batches of many texts
+The path of one text: a task turns it into rows (running/rows.py), which go through the model in batches of many texts
 (running/stream.py), and turns what the model says of them into an answer (`RowTask` in running/task.py).
 
 A module has the class that holds a model that is ready, and the function that is one call of it. Modules are imported

@@ -32,10 +32,10 @@ class Classifier(ScoringTask[TextOrPair, list[float], Classification], PairTask[
     """A `Classification` for a text or pair; a list of them for a list, an iterator for an iterator.
 
     A pair is a tuple `(text, second text)`. `top_k` labels are given, or all (None). `multi_label` says whether
-    several labels may hold at once; by default `config.problem_type` says it. `function` ("softmax", "sigmoid",
-    "none") sets outright how logits become scores. Texts longer than the model are cut with a warning
+    several labels may apply at once; by default this is read from `config.problem_type`. `function` ("softmax",
+    "sigmoid", "none") sets how logits become scores. Texts longer than the model are cut with a warning
     (`long="truncate"`: the longer text of a pair loses its end), read whole in windows that overlap by `stride` tokens
-    (`"windows"`: the logits are then the windows' mean, weighted by their tokens), or refused (`"error"`).
+    (`"windows"`: the logits are then the windows' mean, weighted by their tokens), or rejected (`"error"`).
     """
 
     name: ClassVar[str] = "classify"

@@ -154,7 +154,7 @@ class MaskFiller(TextTask[Filled]):
         spans = tuple(_without_spaces(text, *offsets[place]) for place in places) if offsets else ()
         if not places:
             token = tokenizer.mask_token
-            raise InputError(f"The tokenizer finds no {token} in {shortened(text)!r}.", f"Let {token} stand by itself.")
+            raise InputError(f"The tokenizer finds no {token} in {shortened(text)!r}.", f"Put spaces around {token}.")
         masks, beams = len(places), self.num_beams if self.joint and len(places) > 1 else 0
         if self.targets is None:
             length = self._room(len(ids))

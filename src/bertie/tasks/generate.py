@@ -41,10 +41,11 @@ class _Prompt:
 class TextGenerator(TextTask[Generated]):
     """A `Generated` for a prompt; a list for a list, an iterator for an iterator.
 
-    The likeliest next token again and again, or `num_beams` texts side by side, or drawn by chance (`do_sample`, with
+    By default, the likeliest next token is chosen at each step. Or `num_beams` texts are followed side by side, or
+    tokens are sampled (`do_sample`, with
     `temperature`, `top_k`, `top_p` and a `seed`). A prompt that leaves no room for `max_new_tokens` loses its
     beginning. A checkpoint that is not a decoder (`config.is_decoder`) predicts masked words, not next ones, and is
-    refused; `force=True` runs it as a decoder all the same.
+    rejected; `force=True` runs it as a decoder anyway.
 
     - `min_new_tokens`: no end of text before this many new tokens.
     - `num_return_sequences`: how many texts to give for a prompt; the others are the answer's `alternatives`.
@@ -86,7 +87,7 @@ class TextGenerator(TextTask[Generated]):
         self.room = self.loaded.max_length - max_new_tokens
         if self.room < 1:
             raise InputError(
-                f"{{max_new_tokens:is}} the model has room for {self.loaded.max_length} tokens, prompt and all.",
+                f"{{max_new_tokens:is}} the model has room for {self.loaded.max_length} tokens, including the prompt.",
                 f"Ask for at most {self.loaded.max_length - 1}.",
                 max_new_tokens=max_new_tokens,
             )

@@ -23,8 +23,8 @@ from bertie.running.task import RunSettings, ScoringTask, Streamed, described_as
 class NextSentencePredictor(ScoringTask[tuple[str, str], float, NextSentence], PairedTask[NextSentence]):
     """A `NextSentence` for two texts; a list of them for two lists of one length, an iterator for two iterators.
 
-    Without `second`, `first` holds pairs: one tuple, a list or an iterator of them. Two texts that are too long
-    together lose tokens from their ends, the longer one first until they are equally long, then both alike.
+    Without `second`, `first` holds pairs: one tuple, a list or an iterator of them. If two texts are
+    too long together, they are cut at their ends: the longer one first until both have the same length, then both.
     """
 
     name: ClassVar[str] = "next_sentence"

@@ -64,9 +64,11 @@ class Projection:
 
 
 class Representer(RowTask[str, bool, Representation, Representation], TextTask[Representation]):
-    """Dense, sparse and multi-vector forms of texts, as `vectors` asks, by default all that the checkpoint has a head
-    for; asking for another is an error that says which it has. `query` says that the texts are queries, which ColBERT
-    reads otherwise than documents. Texts longer than the model are cut with a warning, or refused (`long="error"`).
+    """Dense, sparse and multi-vector representations of texts.
+
+    `vectors` selects them; by default all that the checkpoint has a head for. Requesting another one is an error that
+    lists those it has. `query` says that the texts are queries, which ColBERT reads differently from documents. Texts
+    longer than the model's limit are cut with a warning, or rejected (`long="error"`).
     """
 
     name: ClassVar[str] = "represent"

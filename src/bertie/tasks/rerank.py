@@ -158,7 +158,7 @@ class Reranker:
         """The ranking of one query, or a list of rankings for a list of queries."""
         whole_number("top_k", top_k, or_none="all documents")
         if not is_collection(documents):
-            raise InputError(f"documents is {described(documents)}; a list or an iterator of strings was wanted.")
+            raise InputError(f"documents is {described(documents)}; it must be a list or an iterator of strings.")
         several = is_collection(query)
         total = None
         if not isinstance(documents, Iterator) or several:

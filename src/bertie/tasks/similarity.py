@@ -57,10 +57,10 @@ def similarity(
     progress: bool | None = None,
     **settings: Unpack[EmbedderSettings],
 ) -> float | NDArray[np.float32]:
-    """How alike texts are, or vectors that are ready: one number for two texts, and a matrix for lists.
+    """How similar texts (or vectors) are: one number for two texts, and a matrix for lists.
 
-    Scores of lists are `[len(a), len(b)]`, of `a` with itself when there is no `b`; a text beside a list counts as a
-    list of one.
+    Scores of lists are `[len(a), len(b)]`; without `b`, `a` is compared with itself. A single text together with a list
+    counts as a list of one.
 
     - `a`, `b`: a text, several texts, or vectors `[n, d]`.
     - `model`: a folder, a hub name, an `Embedder` or a model object; by default all-MiniLM-L6-v2.
@@ -172,7 +172,7 @@ def _matrix(value: object) -> NDArray[np.float32]:
     if array.ndim == 1 and array.size:
         array = array[None]
     if array.ndim != 2:
-        raise InputError(f"Vectors are wanted as [n, dimension]; these are {list(array.shape)}.")
+        raise InputError(f"Vectors must be [n, dimension]; these are {list(array.shape)}.")
     return array
 
 

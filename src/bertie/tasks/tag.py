@@ -157,7 +157,7 @@ class WordTagger(_TokenTask[tuple[str, ...], list[WordTag]]):
             case list() | tuple():
                 return tuple(checked_text(word, f"{where}, word {number},") for number, word in enumerate(item))
         raise InputError(
-            f"{where} is {described(item)}; a list of words was wanted.",
+            f"{where} is {described(item)}; it must be a list of words.",
             "Split it into words first, or use tag(), which takes texts.",
         )
 

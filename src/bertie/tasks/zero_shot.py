@@ -109,11 +109,11 @@ def read_labels(labels: object) -> tuple[str, ...]:
         case str():
             labels = [label.strip() for label in labels.split(",") if label.strip()]
         case _ if not is_collection(labels):
-            raise InputError(f"labels is {described(labels)}; a list of strings was wanted.")
+            raise InputError(f"labels is {described(labels)}; it must be a list of strings.")
     found: list[str] = []
     for number, label in enumerate(labels):
         if not isinstance(label, str) or not label.strip():
-            raise InputError(f"Label {number} is {described(label)}; a string with something in it was wanted.")
+            raise InputError(f"Label {number} is {described(label)}; it must be a string that is not empty.")
         found.append(label)
     if not found:
         raise InputError("There are no labels to choose from.", "Pass at least one, like ['sports', 'politics'].")

@@ -303,7 +303,7 @@ def check_word_limit(limit: int, source: str) -> None:
     """The time a word takes grows with the square of its length, so this limit is what keeps long texts linear."""
     if not 0 < limit <= _LARGEST_WORD_LIMIT:
         raise TokenizerError(
-            f"{source}: {{max_input_chars_per_word:is}} wanted 1 to {_LARGEST_WORD_LIMIT}.",
+            f"{source}: {{max_input_chars_per_word:is}} it must be from 1 to {_LARGEST_WORD_LIMIT}.",
             "BERT's is 100, and was 200 in Google's first release.",
             max_input_chars_per_word=limit,
         )

@@ -1,7 +1,7 @@
 """Tokenizer files: what may lie in a checkpoint's folder, and what we write.
 
     tokenizer.json            the whole Rust tokenizer; preferred when it is there
-    vocab.txt                 one token to a line; enough by itself
+    vocab.txt                 one token per line; enough by itself
     vocab.json, merges.txt    byte-level BPE, and
     sentencepiece.bpe.model   SentencePiece: older files of BERT's relatives, converted (converting.py)
     tokenizer_config.json     do_lower_case, model_max_length, names of the special tokens, added_tokens_decoder …
@@ -240,7 +240,7 @@ def _added_token(value: Json, file: Path, name: str, *, special: bool) -> AddedT
 def _bad_field(file: Path, key: str, value: object, wanted: str) -> TokenizerError:
     shown = repr(value)
     return TokenizerError(
-        f"{file}: {key!r} is {shown[:80]}{'…' * (len(shown) > 80)}; wanted {wanted}.",
+        f"{file}: {key!r} is {shown[:80]}{'…' * (len(shown) > 80)}; it must be {wanted}.",
         "Correct the file or get it again.",
     )
 

@@ -146,7 +146,7 @@ def _check_inputs(inputs: Sequence[object], words: bool) -> None:
             shown = repr(item)
             raise TokenizerTypeError(
                 f"Text {index} is {type(item).__name__} {shown[:60]}{'…' * (len(shown) > 60)}; "
-                f"wanted {'a list of words' if words else 'a string'}, or a pair of them.",
+                f"it must be {'a list of words' if words else 'a string'}, or a pair of them.",
                 "Pass str, not bytes, numbers or None; words already split need {is_split_into_words}.",
                 is_split_into_words=True,
             )

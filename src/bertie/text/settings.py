@@ -65,7 +65,7 @@ class ConflictingName(TokenizerError, AttributeError):
 def check_side(side: Side, name: str) -> Side:
     """A misspelt side would otherwise be taken for the left one."""
     if side not in ("left", "right"):
-        raise TokenizerError(f"{{{name}:is}} wanted 'left' or 'right'.", accepted=("left", "right"), **{name: side})
+        raise TokenizerError(f"{{{name}:is}} it must be 'left' or 'right'.", accepted=("left", "right"), **{name: side})
     return side
 
 

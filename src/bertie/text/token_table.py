@@ -75,7 +75,7 @@ class Role:
     def __set__(self, table: TokenTable, token: SpecialToken | None) -> None:
         if token is not None and not is_token(token):
             raise TokenizerTypeError(
-                f"{{{self.role}:is}} wanted a token: a string, or an AddedToken.",
+                f"{{{self.role}:is}} it must be a token: a string, or an AddedToken.",
                 f"Set {self.role}_id to name it by its id.",
                 **{self.role: token},
             )
@@ -464,13 +464,15 @@ def is_token(token: object) -> TypeGuard[SpecialToken]:
 
 def checked(token: object, role: str) -> AddedToken:
     if not is_token(token):
-        raise TokenizerTypeError(f"The token for {role} is {token!r}; wanted a string or an AddedToken.")
+        raise TokenizerTypeError(f"The token for {role} is {token!r}; it must be a string or an AddedToken.")
     return as_added(token)
 
 
 def check_tokens(tokens: object) -> list[SpecialToken]:
     if not isinstance(tokens, (list, tuple)) or not all(map(is_token, tokens)):
-        raise WrongSpecialToken(f"{{{ADDITIONAL}:is}} wanted a list of strings or AddedTokens.", **{ADDITIONAL: tokens})
+        raise WrongSpecialToken(
+            f"{{{ADDITIONAL}:is}} it must be a list of strings or AddedTokens.", **{ADDITIONAL: tokens}
+        )
     return list(tokens)
 
 

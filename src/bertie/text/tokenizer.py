@@ -130,7 +130,7 @@ class BertTokenizer(HubInterface):
         others = check_others(type(self), others | {"do_basic_tokenize": do_basic_tokenize}, _DEFAULTS)
         if not isinstance(do_lower_case, bool) and do_lower_case is not None:
             raise TokenizerTypeError(
-                "{do_lower_case:is} wanted True, False or None.",
+                "{do_lower_case:is} it must be True, False or None.",
                 "Name tokenizer_file= if it is one.",
                 do_lower_case=do_lower_case,
             )

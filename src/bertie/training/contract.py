@@ -326,7 +326,7 @@ def hold_out(examples: Examples[Item], share: float, *, seed: int = 0) -> tuple[
         members.setdefault(group, []).append(thing)
     if len(members) < 2:
         raise DataError(
-            "The training data is all one piece, of which nothing can be held out for development.",
+            "The training data is one piece, so nothing can be held out for development.",
             "Give a file of development data.",
         )
     kept = list(members.values())

@@ -63,7 +63,7 @@ class Weights:
     def __post_init__(self) -> None:
         values = list(vars(self).values())
         if any(not value >= 0 for value in values) or not any(values):
-            raise ConfigError("{distillation:is} its weights take 0 and more, and not all 0.", distillation=values)
+            raise ConfigError("{distillation:is} its weights must be at least 0, and not all 0.", distillation=values)
 
 
 class Distillation(Objective[Item]):
@@ -237,7 +237,7 @@ def make_student(teacher: Model, *, layers: Sequence[int] | None = None, num_lay
     """A copy of the teacher with some of its layers (from 1, in this order), or `num_layers` of them spread evenly."""
     depth = teacher.config.num_hidden_layers
     if (layers is None) == (num_layers is None):
-        raise ConfigError("A student takes either layers or num_layers.", "Say one of them.")
+        raise ConfigError("A student needs either layers or num_layers.", "Give one of them.")
     if num_layers is not None and not 1 <= num_layers <= depth:
         raise ConfigError(f"{{num_layers:is}} the teacher has {depth} layers.", num_layers=num_layers)
     chosen = tuple(layers) if layers is not None else even_layers(num_layers or 1, depth)

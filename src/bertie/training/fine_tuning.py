@@ -118,7 +118,7 @@ def finetune(
         if made.batch_tokens is None and made.batch_size < loaded.smallest_batch:
             raise InputError(
                 "{batch_size:is} rows of a batch are compared with each other, two at least.",
-                "Larger batches teach more: 64, say.",
+                "Larger batches teach more: try 64.",
                 batch_size=made.batch_size,
             )
         set_dropout(loaded.objective.model, hidden=dropout, attention=attention_dropout)
@@ -185,7 +185,7 @@ def run(
         except OSError as error:
             raise CheckpointError(
                 f"The report could not be written in {result.output}: {error.strerror or error}.",
-                "The model itself is there and whole. Make room, and {resume} writes the report.",
+                "The model itself is complete. Make room, and {resume} writes the report.",
                 resume=True,
             ) from error
     return result

@@ -166,7 +166,9 @@ class Request:
                 class_weights=weights,
             )
         if any(not 0 <= weight < float("inf") for weight in weights) or not any(weights):
-            raise InputError("{class_weights:is} weights are 0 or more, finite, and not all 0.", class_weights=weights)
+            raise InputError(
+                "{class_weights:is} weights must be finite, at least 0, and not all 0.", class_weights=weights
+            )
         return weights
 
 

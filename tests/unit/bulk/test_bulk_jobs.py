@@ -128,7 +128,7 @@ def test_a_job_that_an_error_ends_before_its_first_answer_leaves_its_folder_to_o
 def test_two_at_once_in_one_folder_are_refused(model: str, texts: Path, tmp_path: Path) -> None:
     prepared = prepare("embed", texts, tmp_path / "out", model)
     (tmp_path / "out" / "_job").mkdir(parents=True)
-    with bertie.files.Lock(tmp_path / "out" / "_job", "lock"), pytest.raises(DataError, match="is at work on it"):
+    with bertie.files.Lock(tmp_path / "out" / "_job", "lock"), pytest.raises(DataError, match="is working on it"):
         run(prepared)
 
 

@@ -56,10 +56,10 @@ def test_empty_folder(tmp_path: Path) -> None:
 
 def test_path_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
-    refused(tmp_path / "b", CheckpointNotFound, "does not exist", "Beside it are: a")
-    refused(tmp_path / "x" / "y" / "z", CheckpointNotFound, f"there is no {tmp_path / 'x' / 'y'}")
-    refused("./nowhere", CheckpointNotFound, "nowhere does not exist")
-    refused(tmp_path / "a" / "model.safetensors", CheckpointNotFound, "model.safetensors does not exist")
+    refused(tmp_path / "b", CheckpointNotFound, f"There is no file or folder {tmp_path / 'b'}.", "has: a.")
+    refused(tmp_path / "x" / "y" / "z", CheckpointNotFound, f"there is no folder {tmp_path / 'x' / 'y'}")
+    refused("./nowhere", CheckpointNotFound, "There is no file or folder nowhere")
+    refused(tmp_path / "a" / "model.safetensors", CheckpointNotFound, "There is no file or folder", "model.safetensors")
     refused("", CheckpointNotFound, "is not a path or hub name")
     refused("model\x00", CheckpointNotFound, "is not a path or hub name")
     os.symlink(tmp_path / "gone", tmp_path / "link")
@@ -108,8 +108,10 @@ def test_folder_without_weights(saved: Path) -> None:
 )
 def test_foreign_weights(saved: Path, file: str, kind: str) -> None:
     (saved / "model.safetensors").rename(saved / file)
-    refused(saved, CheckpointError, f"only as {kind}, which is not read here", "model.safetensors or pytorch_model.bin")
-    refused(saved / file, CheckpointError, "which is not read here")
+    refused(
+        saved, CheckpointError, f"only as {kind}, which Bertie cannot read", "model.safetensors or pytorch_model.bin"
+    )
+    refused(saved / file, CheckpointError, "which Bertie cannot read")
 
 
 def test_missing_variant(saved: Path) -> None:
@@ -231,7 +233,7 @@ def test_hostile_headers(tmp_path: Path, content: bytes, reason: str) -> None:
 
 def test_unknown_dtype(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(safe(one(dtype="F4", shape=[16]), b"12345678"))
-    with pytest.raises(CheckpointError, match="dtype 'F4', which is not read here"):
+    with pytest.raises(CheckpointError, match="dtype 'F4', which Bertie cannot read"):
         SafeFile(tmp_path / "x")
 
 

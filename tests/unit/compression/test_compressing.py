@@ -145,7 +145,7 @@ def test_what_the_engine_does_not_gain_is_not_promised(
     arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work, "speedup", lambda *given: 1.3)  # a GPU that waits for its host, whatever is cut
-    with pytest.raises(InputError, match=r"with every head and neuron gone this model is 1\.3 times as fast"):
+    with pytest.raises(InputError, match=r"without any heads and neurons, this model is 1\.3 times as fast"):
         bertie.compress(**arguments, speedup=2)
 
 
@@ -409,8 +409,8 @@ def _bad(**given: Any) -> dict[str, Any]:
         (_bad(speedup=float("nan")), "it must be at least 1"),
         (_bad(size=0), "size is 0; it must be above 0 and at most 1"),
         (_bad(keep=1.5), "keep is 1.5; it must be above 0 and at most 1"),
-        (_bad(speedup=50), r"with every head and neuron gone this model is 13.0 times as fast \(computed\)"),
-        (_bad(size=0.1), "with every head and neuron gone this model still has 0.35 of its parameters"),
+        (_bad(speedup=50), r"without any heads and neurons, this model is 13.0 times as fast \(computed\)"),
+        (_bad(size=0.1), "without any heads and neurons, this model still has 0.35 of its parameters"),
         (_bad(speedup=2, size=0.5), "Both speedup=2 and size=0.5 were given"),
         (_bad(), "Nothing was asked for"),
         (_bad(speedup=2, task=None), "speedup=2 needs task"),
@@ -422,7 +422,7 @@ def _bad(**given: Any) -> dict[str, Any]:
         (_bad(positions=900), "positions is 900; the model has 48"),
         (_bad(speedup=2, data=[{"text": "the dog"}, {"text": "a fox"}]), "label"),
         (_bad(speedup=2, data=[{"text": "the dog", "label": "perhaps"}] * 4), "all rows have the label 'perhaps'"),
-        (_bad(speedup=2, on="cuda"), "torch sees no GPU"),
+        (_bad(speedup=2, on="cuda"), "PyTorch finds no GPU"),
         (_bad(vocab_from=[]), "vocab_from holds no text"),
         (_bad(positions=32, frontier=True), "frontier=True needs a target"),
         (_bad(positions=32, train=["the dog"]), "train needs a target"),

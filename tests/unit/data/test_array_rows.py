@@ -43,7 +43,7 @@ def test_npz_has_the_texts_beside_the_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"text": "a", "score": 0.5}], "one vector to a row, and these rows have text, score"),
+        ([{"text": "a", "score": 0.5}], "one vector per row; these rows have text, score"),
         ([ROWS[0], {"text": "b", "embedding": np.ones(2, dtype=np.float32)}], "row 2: its embedding is not like the"),
     ],
 )

@@ -157,14 +157,14 @@ def test_a_file_can_be_read_again(tmp_path: Path) -> None:
 
 BAD = [
     ("a.jsonl", '{"a": 1}\n{"a": \n', r"a.jsonl, line 2: not JSON: Expecting value at column 7"),
-    ("a.jsonl", '{"a": 1}\n[1]\n', r"line 2: wanted an object like .* got list"),
+    ("a.jsonl", '{"a": 1}\n[1]\n', r"line 2: expected an object like .* got list"),
     ("a.jsonl", '{"a": 1}\n' + "[" * 100_000 + "\n", r"line 2: (JSON nested too deeply|not JSON)"),
     ("a.jsonl", '{"a": 1}\n{"a": ' + "9" * 5000 + "}\n", r"line 2: not JSON that can be read"),
-    ("a.json", '[{"a": 1}, 3]', r"item 2: wanted an object"),
-    ("a.csv", "a,b\n1,2\n1,2,3\n", r"a.csv, line 3: 3 columns; wanted 2 \(a, b\)"),
+    ("a.json", '[{"a": 1}, 3]', r"item 2: expected an object"),
+    ("a.csv", "a,b\n1,2\n1,2,3\n", r"a.csv, line 3: 3 columns; expected 2 \(a, b\)"),
     ("a.csv", 'a,b\n1,2\n"1"x,2\n', r"line 3: not csv"),
     ("a.csv", 'a,b\n1,2\n"1,2\n3,4\n', r"line 3 to 4: not csv: unexpected end of data"),
-    ("a.tsv", "a\tb\n1\t2\n1\n", r"a.tsv, line 3: 1 columns; wanted 2"),
+    ("a.tsv", "a\tb\n1\t2\n1\n", r"a.tsv, line 3: 1 columns; expected 2"),
     ("a.txt", b"fine\nna\xefve\n", r"a.txt, line 2: byte 0xef at 3 is not utf-8"),
     ("a.csv", b"a,b\n1,2\n\xff,2\n", r"a.csv, line 3: byte 0xff"),
 ]
@@ -185,7 +185,7 @@ def test_bad_rows_are_named_or_counted(tmp_path: Path, name: str, content: str |
 HOPELESS = [
     ("a.csv", "", r"a.csv: is empty: not even a header"),
     ("a.json", "", r"a.json: is empty"),
-    ("a.json", '{"a": 1}', r"wanted a list of objects, got an object with the keys 'a'"),
+    ("a.json", '{"a": 1}', r"expected a list of objects, got an object with the keys 'a'"),
     ("a.json", '{"a": 1\n}x', r"not JSON: Extra data at line 2"),
     ("a.json", '{"data": [{"paragraphs": []}]}', r"read_squad"),
     ("a.csv", b"a,\xff\n1,2\n3,4\n", r"the header line cannot be read: .*a.csv, line 1: byte 0xff"),
@@ -201,7 +201,7 @@ HOPELESS = [
     ("a.parquet", b"PAR1 and then nothing", r"cannot be read as parquet"),
     ("a.arrow", b"ARROW1 and then nothing", r"cannot be read as arrow"),
     ("a.feather", b"FEA1", r"feather of version 1"),
-    ("a.dat", "text", r"format cannot be told[\s\S]*Say it with format=: one of txt"),
+    ("a.dat", "text", r"format cannot be recognized[\s\S]*Give it with format=: one of txt"),
 ]
 
 
@@ -231,7 +231,7 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         (tmp_path / "no" / "such" / "a.csv", r"There is no folder .*/no either"),
         (tmp_path, r"a folder, not a file\.\nName a file in it: train.jsonl"),
         (tmp_path / "train.jsonl" / "x.csv", r"no such file"),
-        ("https://example.org/a.csv", r"only files are read"),
+        ("https://example.org/a.csv", r"Bertie reads only files"),
         ("a\0b.csv", r"cannot be opened"),
         (str(tmp_path / ("x" * 300)), r"cannot be opened"),
     ]:
@@ -334,7 +334,7 @@ def test_objects_that_are_no_rows() -> None:
     split = type("Split", (), {"column_names": ["text"]})()
     for thing, message in [
         ("train.csv", "is one string"),
-        (3, "int is not iterable"),
+        (3, "Rows must be iterable, and int is not"),
         ({"text": "one"}, r"One dict of single values[\s\S]*\[row\]"),
         ({"a": [1], "b": []}, "different lengths: a 1, b 0"),
         ({"train": split, "test": split}, r"train, test[\s\S]*\['train'\]"),

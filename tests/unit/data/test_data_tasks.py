@@ -145,8 +145,8 @@ def test_conll_layouts(tmp_path: Path) -> None:
 def test_conll_mistakes(tmp_path: Path) -> None:
     for content, message in [
         ("a\tO\nb\n\nc\tO\n", r"line 2: one column, 'b'[\s\S]*tagged=False"),
-        ("a\tO\nb\tX\tO\n\nc\tO\n", r"line 2: 3 columns; wanted 2, as in the lines before"),
-        ("1 2 3 4 5\n\nc\tO\n", r"line 1: 5 columns; wanted 2 to 4"),
+        ("a\tO\nb\tX\tO\n\nc\tO\n", r"line 2: 3 columns; expected 2, as in the lines before"),
+        ("1 2 3 4 5\n\nc\tO\n", r"line 1: 5 columns; expected 2 to 4"),
         ("a\tO\n\tO\n\nc\tO\n", r"line 2: no token"),
         ("a\tO\nb\t \n\nc\tO\n", r"line 2: no tag"),
         ("a\tO\nb\tQ-PER\n\nc\tO\n", r"line 2: the tag 'Q-PER' is neither"),
@@ -238,7 +238,7 @@ def test_squad_files(shared_data: Path, name: str, count: int) -> None:
 
 def test_cmrc_has_wrong_offsets(shared_data: Path) -> None:
     path = shared_data / "qa/cmrc2018/dev.json"
-    with pytest.raises(DataError, match=r"\(question DEV_6_QUERY_2\): at character -1 wanted the answer '2010年"):
+    with pytest.raises(DataError, match=r"\(question DEV_6_QUERY_2\): at character -1 expected the answer '2010年"):
         list(data.read_squad(path))
     skipping = data.read_squad(path, skip_bad=True)
     assert len(list(skipping)) + skipping.bad.count == 3219
@@ -257,7 +257,7 @@ def test_squad_mistakes(tmp_path: Path) -> None:
     path = put(tmp_path, "a.json", squad(answers=[{"text": "Ann", "answer_start": 10}]))
     with pytest.raises(
         DataError,
-        match=r"data\[0\].paragraphs\[0\].qas\[0\] \(question q1\): at character 10 wanted the answer 'Ann', got",
+        match=r"data\[0\].paragraphs\[0\].qas\[0\] \(question q1\): at character 10 expected the answer 'Ann', got",
     ) as caught:
         list(data.read_squad(path))
     assert "repair=True" in str(caught.value)
@@ -350,7 +350,7 @@ def test_answer_retrieval(shared_data: Path, tmp_path: Path) -> None:
 
 def test_answer_retrieval_mistakes(tmp_path: Path) -> None:
     for content, message in [
-        ("{}", "wanted lists of texts"),
+        ("{}", "expected lists of texts"),
         ('{"questions": ["a"], "candidates": ["b"], "ground_truths": [[1]]}', r"ground_truths\[0\]: \[1\]"),
         ('{"questions": ["a"], "answers": []}', "1 questions, and the answers of 0"),
     ]:

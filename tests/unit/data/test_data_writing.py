@@ -236,8 +236,8 @@ def test_packed_outputs_are_the_same_bytes_each_time(tmp_path: Path) -> None:
 def test_mistakes_in_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path, message in [
         (tmp_path / "no" / "a.jsonl", r"there is no folder .*\n.*mkdir -p"),
-        (tmp_path, "format cannot be told|a folder"),
-        (tmp_path / "a.dat", r"format cannot be told from its name\.[\s\S]*--format"),
+        (tmp_path, "format cannot be recognized|a folder"),
+        (tmp_path / "a.dat", r"format cannot be recognized by its name\.[\s\S]*--format"),
         (tmp_path / "a.arrow", "arrow files are not written"),
     ]:
         with pytest.raises(DataError, match=message):

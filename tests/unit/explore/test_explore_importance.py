@@ -223,7 +223,7 @@ def test_labels_that_are_not_the_models_are_refused() -> None:
         ({"of": "cores"}, "of='cores' is not known"),
         ({"method": "guess"}, "method='guess' is not known"),
         ({"metric": "accuracy"}, "metric='accuracy' has no gradient"),
-        ({"metric": "luck", "method": "leave_one_out"}, "metric='luck' is no figure of this task"),
+        ({"metric": "luck", "method": "leave_one_out"}, "metric='luck' is not a metric of this task"),
         ({"layers": [9]}, "no layer 9"),
         ({"limit": 0}, "limit is 0"),
     ],

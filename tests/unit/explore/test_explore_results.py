@@ -68,6 +68,9 @@ def test_a_result_pickles_and_shows_itself(view: str) -> None:
     html = found._repr_html_()
     assert html.startswith("<div")
     assert html.count("<") == html.count(">")
+    assert repr(found).startswith(f"{type(found).__name__}(")
+    assert len(repr(found)) < 800
+    assert "\n" not in repr(found)
 
 
 def test_long_work_tells_a_function_and_stops_when_it_raises() -> None:

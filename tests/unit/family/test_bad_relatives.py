@@ -45,10 +45,10 @@ def test_a_class_of_another_relative_is_refused(roberta: Path) -> None:
     refused(bertie.DistilBertForMaskedLM.from_pretrained, roberta, "'roberta' model", "not a 'distilbert' one", remedy)
     refused(bertie.BertModel.from_pretrained, roberta, "'roberta' model", "not a 'bert' one", remedy)
     with pytest.raises(
-        BertieError, match=r"RobertaForMaskedLM .* of type DistilBertConfig\.\nIt takes a bertie\.RobertaConfig"
+        BertieError, match=r"RobertaForMaskedLM .* of type DistilBertConfig\.\nPass a bertie\.RobertaConfig"
     ):
         bertie.RobertaForMaskedLM(bertie.DistilBertConfig())
-    with pytest.raises(BertieError, match=r"MPNetModel .* of type BertConfig\.\nIt takes a bertie\.MPNetConfig"):
+    with pytest.raises(BertieError, match=r"MPNetModel .* of type BertConfig\.\nPass a bertie\.MPNetConfig"):
         bertie.MPNetModel(bertie.BertConfig())
     with pytest.raises(BertieError, match=r"model_type is 'roberta'; ElectraConfig reads 'electra' only\.\nAutoConfig"):
         bertie.ElectraConfig.from_pretrained(roberta)

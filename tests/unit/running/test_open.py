@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         open_model(tiny("BertModel"), BertForSequenceClassification, task="classify", tokenizer=tokenizer())
     with pytest.raises(InputError, match="classify needs a model"):
         open_model(None, BertForSequenceClassification, task="classify")
-    with pytest.raises(InputError, match=r"A model was named by 5, of type int\.\nIt takes the path"):
+    with pytest.raises(InputError, match=r"A model was named by 5, of type int\.\nGive the path"):
         open_model(5, BertForSequenceClassification, task="classify")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="There is no device 'gpu'"):
         open_model(tmp_path / "m", BertModel, task="embed", device="gpu")
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         open_model(tmp_path / "m", BertModel, task="embed", device="mps")
     with pytest.raises(InputError, match="There is no device 'cuda:x'"):
         open_model(tmp_path / "m", BertModel, task="embed", device="cuda:x")
-    with pytest.raises(InputError, match="sees no GPU"):
+    with pytest.raises(InputError, match="finds no GPU"):
         open_model(tmp_path / "m", BertModel, task="embed", device="cuda")
     with pytest.raises(InputError, match="engine='fast' is not known"):
         open_model(tmp_path / "m", BertModel, task="embed", engine="fast")
@@ -84,7 +84,9 @@ def test_a_gpu_that_is_not_there_is_refused_by_number(tmp_path: Path, monkeypatc
     folder = saved(tmp_path / "m", "BertModel")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(InputError, match=r"cuda:9 was asked for, and torch sees 1 GPU\.\nThe last one is cuda:0"):
+    with pytest.raises(
+        InputError, match=r"cuda:9 was requested, but PyTorch finds only 1 GPU\.\nThe last one is cuda:0"
+    ):
         open_model(folder, BertModel, task="embed", device="cuda:9")
 
 

@@ -440,7 +440,7 @@ def test_mistakes_are_told_with_their_remedy(index: Index, model: str, tmp_path:
         (lambda: index.search(None), "The query is None"),
         (lambda: index.search(5), "The query is int 5"),
         (lambda: Index.open(tmp_path / "file"), "file is not a folder"),
-        (lambda: Index.open(tmp_path / "nowhere"), "does not exist"),
+        (lambda: Index.open(tmp_path / "nowhere"), "There is no folder"),
         (lambda: Index.open(tmp_path / "full"), "holds no index"),
         (lambda: build_index(CORPUS, tmp_path / "full", model=model), "is not empty and holds no index"),
         (lambda: build_index(CORPUS, tmp_path / "file", model=model), "cannot be made a folder"),

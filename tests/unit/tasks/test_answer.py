@@ -185,7 +185,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"question": "a", "context": ["x", "y"]}, "one question and several"),
     ({"question": ["a", "b"], "context": "x"}, "one context and several"),
     ({"question": "a"}, "without a context"),
-    ({"question": ["a", "b"]}, "Text 0 is str 'a'; a pair"),
+    ({"question": ["a", "b"]}, "Text 0 is str 'a'; it must be a pair"),
     ({"question": [("a", "b", "c")]}, "Text 0 is .* a pair"),
     ({"question": {"a": "b"}}, "a pair"),
     ({"question": 7, "context": [1]}, "questions are int 7"),

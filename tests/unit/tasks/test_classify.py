@@ -166,7 +166,7 @@ def test_zero_shot_streams_and_does_not_depend_on_the_batch(loaded: OpenModel) -
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (5, "The text is int 5; a string or a pair"),
+        (5, "The text is int 5; it must be a string or a pair"),
         (None, "The text is None"),
         (b"text", "The text is bytes"),
         (["a", None], "Text 1 is None"),

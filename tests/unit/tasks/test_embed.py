@@ -249,13 +249,13 @@ def test_similarity_of_texts_and_of_vectors(folder: str) -> None:
 
 
 MISTAKES: list[tuple[str, Callable[[Embedder], Any], str, str]] = [
-    ("a number", lambda e: e.embed(5), "The text is int 5; a string was wanted", "leave out"),
+    ("a number", lambda e: e.embed(5), "The text is int 5; it must be a string", "remove"),
     ("bytes", lambda e: e.embed(b"text"), "The text is bytes b.text.", "Decode bytes"),
-    ("a dict", lambda e: e.embed({"text": "a"}), "The text is dict {.text.: .a.}; a string was wanted", "leave out"),
-    ("a number inside", lambda e: e.embed(["a", 7]), "Text 1 is int 7", "leave out"),
-    ("None inside", lambda e: e.embed(["a", "b", None]), "Text 2 is None", "leave out"),
-    ("None in a stream", lambda e: list(e.embed(iter(["a", None]))), "Text 1 is None", "leave out"),
-    ("a pair", lambda e: e.encode([("a", "b")]), "Text 0 is tuple", "leave out"),
+    ("a dict", lambda e: e.embed({"text": "a"}), "The text is dict {.text.: .a.}; it must be a string", "remove"),
+    ("a number inside", lambda e: e.embed(["a", 7]), "Text 1 is int 7", "remove"),
+    ("None inside", lambda e: e.embed(["a", "b", None]), "Text 2 is None", "remove"),
+    ("None in a stream", lambda e: list(e.embed(iter(["a", None]))), "Text 1 is None", "remove"),
+    ("a pair", lambda e: e.encode([("a", "b")]), "Text 0 is tuple", "remove"),
     ("pooling", lambda e: Embedder(e.loaded, pooling="median"), "no pooling 'median'", "cls, max, mean"),
     ("no pooling", lambda e: Embedder(e.loaded, pooling=[]), "names no mode", "cls, max, mean"),
     ("dimension", lambda e: Embedder(e.loaded, truncate_dim=64), "truncate_dim=64; .* have 32", "1 to 32"),
@@ -276,8 +276,8 @@ MISTAKES: list[tuple[str, Callable[[Embedder], Any], str, str]] = [
     ("function", lambda e: similarity(np.ones((1, 2)), function="cos"), "no similarity 'cos'", "cosine, dot"),
     ("widths", lambda e: similarity(np.ones((1, 2)), np.ones((1, 3))), "2 and of 3 numbers", "same model"),
     ("mixture", lambda e: similarity(["a", [1.0]]), "neither", "strings"),
-    ("None to compare", lambda e: similarity("a", [None], model=e), "Text 0 is None", "leave out"),
-    ("None alone", lambda e: similarity(None, model=e), "The text is None", "leave out"),  # type: ignore[arg-type]
+    ("None to compare", lambda e: similarity("a", [None], model=e), "Text 0 is None", "remove"),
+    ("None alone", lambda e: similarity(None, model=e), "The text is None", "remove"),  # type: ignore[arg-type]
     ("prompt too long", lambda e: e.embed(["dog " * 99], prompt="fox " * 46, long="windows"), "no room", "shorter"),
     ("prompt type", lambda e: e.embed(["a"], prompt=3), "prompt is a int", ""),
 ]
@@ -316,7 +316,7 @@ def test_similarity_takes_generators(plain: Embedder) -> None:
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFound, match="does not exist"):
+    with pytest.raises(CheckpointNotFound, match="There is no file or folder"):
         embed("a", model=str(tmp_path / "nothing.bin"))
     with pytest.raises(InputError, match="without its tokenizer"):
         embed("a", model=tiny("BertModel"))

@@ -156,7 +156,7 @@ def test_a_filling_may_hold_the_mask_token_itself(loaded: OpenModel) -> None:
     [
         ("no mask here", {}, r"The text has no \[MASK\]: 'no mask here'.\nWrite \[MASK\] where"),
         (["a [MASK]", "b"], {}, r"Text 1 has no \[MASK\]"),
-        (3, {}, "The text is int 3; a string was wanted"),
+        (3, {}, "The text is int 3; it must be a string"),
         (["[MASK]", ("a", "b")], {}, "Text 1 is tuple"),
         ("[MASK]", {"top_k": 0}, "top_k is 0"),
         ("[MASK]", {"num_beams": -1}, "num_beams is -1"),

@@ -112,7 +112,7 @@ def test_an_encoder_is_refused_unless_forced(tmp_path: Path) -> None:
         (4, {}, "The text is int 4"),
         (["a", None], {}, "Text 1 is None"),
         ("a", {"max_new_tokens": 0}, "max_new_tokens is 0"),
-        ("a", {"max_new_tokens": 48}, "the model has room for 48 tokens, prompt and all.\nAsk for at most 47"),
+        ("a", {"max_new_tokens": 48}, "the model has room for 48 tokens, including the prompt.\nAsk for at most 47"),
         ("a", {"num_beams": 0}, "num_beams is 0"),
         ("a", {"seed": "x"}, "seed is 'x'"),
         ("a", {"seed": 2**64}, r"seed is 18446744073709551616; it must be a whole number from -2\^63 to 2\^64 - 1"),

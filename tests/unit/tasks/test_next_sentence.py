@@ -68,12 +68,12 @@ def test_a_long_pair_loses_the_end_of_its_longer_text(loaded: OpenModel) -> None
     ("first", "second", "message"),
     [
         ("a", None, "next_sentence was given a first text without a second text"),
-        (["a", "b"], None, r"Text 0 is str .a.; a pair \(first text, second text\) was wanted"),
+        (["a", "b"], None, r"Text 0 is str .a.; it must be a pair \(first text, second text\)"),
         (["a"], ["b", "c"], "next_sentence was given 1 first texts and 2 second texts"),
         ("a", ["b"], "next_sentence was given one first text and several of the other"),
         (5, ["b"], "The first texts are int 5"),
         (["a", 3], ["b", "c"], "Text 1, the first text, is int 3"),
-        (("a", "b", "c"), None, r"The text is tuple .*; a pair \(first text, second text\) was wanted"),
+        (("a", "b", "c"), None, r"The text is tuple .*; it must be a pair \(first text, second text\)"),
     ],
 )
 def test_mistakes_are_explained(loaded: OpenModel, first: Any, second: Any, message: str) -> None:

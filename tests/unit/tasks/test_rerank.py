@@ -159,7 +159,7 @@ def test_an_embedding_model_ranks_by_cosine(tmp_path: Path) -> None:
     [
         (5, ["a"], {}, "The query is int 5"),
         (["a", None], ["a"], {}, "Query 1 is None"),
-        ("a", "one document", {}, "documents is str 'one document'; a list"),
+        ("a", "one document", {}, "documents is str 'one document'; it must be a list"),
         ("a", None, {}, "documents is None"),
         ("a", ["a", 3], {}, "Document 1 is int 3"),
         ("a", ["a", "b"], {"ids": ["x"]}, "2 documents and 1 ids"),

@@ -320,9 +320,9 @@ def test_mistakes_are_explained(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_mistakes_with_words_are_explained() -> None:
-    with pytest.raises(InputError, match="The text is str 'Ada wrote'; a list of words"):
+    with pytest.raises(InputError, match="The text is str 'Ada wrote'; it must be a list of words"):
         tag_words("Ada wrote", model=MODEL)
-    with pytest.raises(InputError, match="Text 1 is str 'Ada'; a list of words"):
+    with pytest.raises(InputError, match="Text 1 is str 'Ada'; it must be a list of words"):
         tag_words([["a"], "Ada"], model=MODEL)
     with pytest.raises(InputError, match="word 1, is None"):
         tag_words(["a", None], model=MODEL)

@@ -243,9 +243,9 @@ def test_tensors_move_and_refuse_ragged_rows(tokenizer: BertTokenizer) -> None:
     [
         ((None,), {}, "Cannot tokenize NoneType"),
         ((b"the",), {}, "Cannot tokenize bytes"),
-        ((["the", None],), {}, "Text 1 is NoneType None; wanted a string"),
+        ((["the", None],), {}, "Text 1 is NoneType None; it must be a string"),
         ((["the", 3.5],), {}, "Text 1 is float 3.5"),
-        (([["the"], 3],), {"is_split_into_words": True}, "Text 1 is int 3; wanted a list of words"),
+        (([["the"], 3],), {"is_split_into_words": True}, "Text 1 is int 3; it must be a list of words"),
         (("the", ["cat"]), {}, "text is a single text but text_pair is a list"),
         ((["the"], ["cat", "sat"]), {}, "text has 1 entries and text_pair 2"),
         (("the",), {"padding": "longst"}, "padding='longst' is not known"),

@@ -152,20 +152,20 @@ def test_deep_json_is_refused_at_once(sound: Path, tmp_path: Path, name: str, bo
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("tokenizer_config.json", {"do_lower_case": "yes"}, "'do_lower_case' is 'yes'; wanted true or false"),
-        ("tokenizer_config.json", {"model_max_length": 0}, "'model_max_length' is 0; wanted a positive number"),
+        ("tokenizer_config.json", {"do_lower_case": "yes"}, "'do_lower_case' is 'yes'; it must be true or false"),
+        ("tokenizer_config.json", {"model_max_length": 0}, "'model_max_length' is 0; it must be a positive number"),
         ("tokenizer_config.json", {"model_max_length": float("nan")}, "'model_max_length' is nan"),
-        ("tokenizer_config.json", {"padding_side": "up"}, "'padding_side' is 'up'; wanted 'left' or 'right'"),
-        ("tokenizer_config.json", {"never_split": "x"}, "'never_split' is 'x'; wanted a list of words"),
+        ("tokenizer_config.json", {"padding_side": "up"}, "'padding_side' is 'up'; it must be 'left' or 'right'"),
+        ("tokenizer_config.json", {"never_split": "x"}, "'never_split' is 'x'; it must be a list of words"),
         ("tokenizer_config.json", {"max_input_chars_per_word": -1}, "'max_input_chars_per_word' is -1"),
-        ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "wanted an object of id: token"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"x": "y"}}, "wanted a token id"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": 3}}}, "wanted a token"),
+        ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "it must be an object of id: token"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": "y"}}, "it must be a token id"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": 3}}}, "it must be a token"),
         ("tokenizer_config.json", {"cls_token": {"content": "[CLS]", "lstrip": 1}}, "'cls_token.lstrip' is 1"),
         ("tokenizer_config.json", {"cls_token": "\ud800"}, "'cls_token' is no token"),
         ("tokenizer_config.json", [1], "should hold a JSON object, not list"),
-        ("special_tokens_map.json", {"additional_special_tokens": "x"}, "wanted a list of tokens"),
-        ("added_tokens.json", {"purr": -4}, "'purr' is -4; wanted a token id"),
+        ("special_tokens_map.json", {"additional_special_tokens": "x"}, "it must be a list of tokens"),
+        ("added_tokens.json", {"purr": -4}, "'purr' is -4; it must be a token id"),
         (
             "tokenizer.json",
             {"model": {"type": "WordPiece", "vocab": {"a": 0}}},
@@ -196,7 +196,7 @@ def test_a_word_limit_that_would_make_tokenizing_quadratic_is_refused(sound: Pat
     content = json.loads((sound / "tokenizer.json").read_text())
     content["model"]["max_input_chars_per_word"] = 10**12
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(TokenizerError, match="max_input_chars_per_word is 1000000000000; wanted 1 to 1000"):
+    with pytest.raises(TokenizerError, match="max_input_chars_per_word is 1000000000000; it must be from 1 to 1000"):
         BertTokenizer.from_pretrained(tmp_path, check_case=False)
     with pytest.raises(TokenizerError, match="max_input_chars_per_word is 0"):
         BertTokenizer(sound / "vocab.txt", max_input_chars_per_word=0, check_case=False)

@@ -229,7 +229,7 @@ def test_both_ways_of_asking(texts: list[str]) -> None:
 
 
 def test_what_is_no_text_is_refused_as_ever() -> None:
-    with pytest.raises(TokenizerError, match="Text 1 is int 5; wanted a string"):
+    with pytest.raises(TokenizerError, match="Text 1 is int 5; it must be a string"):
         of().encode_ids(["a", 5])  # type: ignore[list-item]
     with pytest.raises(TokenizerError):
         of().encode_ids(["the the the"], max_length=1)

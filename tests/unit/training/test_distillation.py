@@ -209,7 +209,7 @@ def test_layers_are_spread_evenly() -> None:
     ("make", "message"),
     [
         (lambda: Weights(task=0.0, logits=0.0), "not all 0"),
-        (lambda: Weights(hidden=-1.0), "take 0 and more"),
+        (lambda: Weights(hidden=-1.0), "must be at least 0"),
         (lambda: Distillation(prepared().objective, teacher_of(), temperature=0.0), "temperature is 0.0"),
         (lambda: Distillation(prepared().objective, teacher_of(), layers=[1]), "a student of 3 layers takes 3"),
         (lambda: Distillation(prepared().objective, teacher_of(), layers=[1, 2, 9]), "from 0 .embeddings. to 3"),

@@ -437,7 +437,7 @@ def test_wrong_answer_places_are_told_skipped_or_repaired(shared_data: Path) -> 
     path = shared_data / "qa" / "cmrc2018" / "dev.json"
     questions = list(read_squad(path, skip_bad=True))
     assert len(questions) > 2500
-    with pytest.raises(DataError, match=r"dev\.json, data\[\d+\].*wanted the answer"):
+    with pytest.raises(DataError, match=r"dev\.json, data\[\d+\].*expected the answer"):
         answer_examples(path, chinese, max_length=512)
 
 

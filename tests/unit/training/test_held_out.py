@@ -102,7 +102,7 @@ def test_pairs_of_one_anchor_stay_together(base: str, scored: bool) -> None:
 
 def test_shares_that_cannot_be_held_out(base: str) -> None:
     row = {"question": "who?", "context": "the dog sleeps", "answers": [{"text": "dog", "answer_start": 4}]}
-    with pytest.raises(DataError, match="all one piece"):
+    with pytest.raises(DataError, match="is one piece"):
         load_task("answer", model=base, train=[row, row], options=TaskOptions(dev_share=0.5))
     with pytest.raises(ConfigError, match=r"dev_share is 1\.0"):
         TaskOptions(dev_share=1.0)

@@ -87,7 +87,7 @@ def open_weights(path: Path) -> BinaryIO:
     found: CheckpointError
     if beginning.startswith(b"version https://git-lfs"):
         found = CheckpointError(
-            f"{path} is a Git LFS pointer: the note that stands for the weights, not the weights.",
+            f"{path} is a Git LFS pointer, a placeholder for the weights.",
             "Run `git lfs pull` in the repository it was cloned from, or fetch the file itself.",
         )
     elif not beginning:

@@ -114,8 +114,8 @@ def _entry(path: Path, name: str, value: object, base: int) -> HeaderEntry:
     dtype, shape, offsets = text(given["dtype"]), given["shape"], given["data_offsets"]
     if dtype not in SAFETENSORS:
         raise CheckpointError(
-            f"{path}: tensor {name[:200]!r} has the dtype {given['dtype']!r:.40}, which is not read here.",
-            f"Known are: {', '.join(SAFETENSORS)}.",
+            f"{path}: tensor {name[:200]!r} has the dtype {given['dtype']!r:.40}, which Bertie cannot read.",
+            f"Known: {', '.join(SAFETENSORS)}.",
         )
     # Of a tensor without items, torch multiplies the other dimensions in 64 bits.
     if not _are_sizes(shape, MAX_DIMENSIONS) or (0 in shape and math.prod(length or 1 for length in shape) >= 2**60):

@@ -1,6 +1,6 @@
 """TensorFlow checkpoints without TensorFlow: the tensor-bundle format, read and written, and BERT's names in it.
 
-The road of one tensor: `sstable` (the index's pairs, guarded by `crc32c`) → `wire` (what an entry says) → `bundle` (the
+The path of one tensor: `sstable` (the index's pairs, guarded by `crc32c`) → `wire` (what an entry says) → `bundle` (the
 bytes, checked) → `names` (whose weight it is) → `weights` (turned the hub's way round).
 """
 

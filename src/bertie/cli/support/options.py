@@ -253,7 +253,7 @@ def check_device(device: str) -> None:
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         found = torch.cuda.device_count()
         raise InputError(
-            f"Device {device!r} was asked for, and torch finds {f'only {found}' if found else 'no'} CUDA GPU here.",
+            f"Device {device!r} was requested, but PyTorch finds {f'only {found}' if found else 'no'} CUDA GPU here.",
             "Leave --device out, or use --device cpu; `bertie doctor` shows what there is.",
         )
     if kind != "cuda":

@@ -31,6 +31,14 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127, *range(128, 160)), 65533) | {13: 32, 27: 0x241B}
 
 
+def check_place(place: Path) -> None:
+    """Reject a file that cannot be written, and say if it will be replaced."""
+    if not place.parent.is_dir():
+        raise DataError(f"{place}: there is no folder {place.parent}.", f"Make it first: mkdir -p {place.parent}")
+    if place.is_file() and place.stat().st_size:
+        click.echo(f"{click.style('note:', fg='yellow')} {place} exists; it will be replaced.", err=True)
+
+
 @dataclass(frozen=True)
 class Out:
     """How and where answers are written. A place that cannot be written to is refused before any work is done."""
@@ -42,13 +50,8 @@ class Out:
     def __post_init__(self) -> None:
         if self.as_json and self.format_ not in (None, "json"):
             raise InputError(f"--json and --format {self.format_} were both given.", "Leave one of them out.")
-        if self.output is None or self.output == "-":
-            return
-        place = Path(self.output)
-        if not place.parent.is_dir():
-            raise DataError(f"{place}: there is no folder {place.parent}.", "Make it first: mkdir -p.")
-        if place.is_file() and place.stat().st_size:
-            click.echo(f"{click.style('note:', fg='yellow')} {place} exists; it will be replaced.", err=True)
+        if self.output is not None and self.output != "-":
+            check_place(Path(self.output))
 
     @property
     def kind(self) -> str | None:
@@ -117,7 +120,8 @@ def _told_by(output: str) -> str | None:
         found = None
     if found is None and (place.is_file() or not place.exists()):
         raise InputError(
-            f"{output}: its format cannot be told from its name.", f"Say it with --format: one of {', '.join(FORMATS)}."
+            f"{output}: its format cannot be recognized by its name.",
+            f"Give it with --format: one of {', '.join(FORMATS)}.",
         )
     return found
 

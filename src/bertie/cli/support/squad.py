@@ -34,7 +34,7 @@ def given_questions(
     if files:
         if question is not None or context is not None or context_file is not None:
             raise InputError(
-                "A file of questions was given, and a question or a context besides.",
+                "A file of questions was given together with a question or a context.",
                 "Give -f FILE alone, or QUESTION with -c or --context-file.",
             )
         return all_of(

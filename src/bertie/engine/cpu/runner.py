@@ -334,7 +334,7 @@ class CpuRunner(Runner):
             f"{found.texts} of the texts read so far {'is' if found.texts == 1 else 'are'} unlike those that int8 was "
             f"fitted on: values are up to {found.times:.1f} times as wide as any seen there (in {found.product}), so "
             "int8 may cost them more than was measured. If such texts are usual, compile with calibration=texts of "
-            "that kind, or use dtype='float32'. This is said once; `runner.outside` keeps count.",
+            "that kind, or use dtype='float32'. This warning appears once; `runner.outside` keeps count.",
             CalibrationWarning,
             stacklevel=2,
         )

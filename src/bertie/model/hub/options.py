@@ -32,8 +32,8 @@ HARMLESS_IN_SAVING = frozenset({
 })  # fmt: skip
 
 REFUSED = {
-    "from_flax": "Flax weights are not read here. Convert them with the hub's library once, and load what it saves.",
-    "gguf_file": "GGUF files are not read here. Load the original weights.",
+    "from_flax": "Bertie cannot read Flax weights. Convert them with the hub's library once, and load what it saves.",
+    "gguf_file": "Bertie cannot read GGUF files. Load the original weights.",
     **dict.fromkeys(
         ("quantization_config", "load_in_8bit", "load_in_4bit"),
         "Weights are loaded unquantised; bertie.compile(model, precision='int8') quantises them.",
@@ -119,7 +119,7 @@ class DeviceMap:
         devices = set(parts.values())
         if "disk" in devices and self._folder is None:
             raise ConfigError(
-                f"device_map={self._map!r} puts parts of the model on the disk and names no place for them.",
+                f"device_map={self._map!r} puts parts of the model on the disk and does not say where.",
                 "Give offload_folder='…', or more memory for the devices.",
             )
         if len(devices) == 1 and "disk" not in devices:

@@ -306,7 +306,7 @@ def _plan(
         if head_mask.numel() != part.num_attention_heads:
             raise InputError(
                 f"head_mask has shape {list(head_mask.shape)}; this layer has {part.num_attention_heads} heads.",
-                f"Give one number to a head: [{part.num_attention_heads}] or [1, {part.num_attention_heads}, 1, 1].",
+                f"Give one number per head: [{part.num_attention_heads}] or [1, {part.num_attention_heads}, 1, 1].",
             )
         head_mask = head_mask.flatten()
     if mask is None:

@@ -236,7 +236,7 @@ async def explore_importance(call: Call, body: ImportanceRequest) -> JobStarted:
     """The file comes along as text and is read as one of its name would be."""
     name = Path(body.name.replace("\\", "/")).name
     if Path(name).suffix.lower() not in _SUFFIXES:
-        raise invalid(f"A file of this kind is not read here; use one of {', '.join(_SUFFIXES)}.")
+        raise invalid(f"Bertie cannot read a file of this kind; use one of {', '.join(_SUFFIXES)}.")
     if not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
         raise invalid(f"A file's name must be of printable characters, at most {_LONGEST_NAME} bytes.")
 

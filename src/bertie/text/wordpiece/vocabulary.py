@@ -1,4 +1,4 @@
-"""The vocabulary file of a BERT, `vocab.txt`: one token to a line, its id is the number of the line.
+"""The vocabulary file of a BERT, `vocab.txt`: one token per line, its id is the number of the line.
 
 Also here: is it the vocabulary of a cased or of an uncased model? Google's scripts refuse to lower-case for a cased
 checkpoint and the reverse, by the checkpoint's name (`validate_case_matches_checkpoint` in google-research/bert). The
@@ -35,7 +35,7 @@ def read_vocabulary(path: str | Path) -> dict[str, int]:
     if lines[-1] == "":
         lines.pop()
     if not lines:
-        raise TokenizerError(f"{path} is empty: it should hold one token to a line.", "Get the file again.")
+        raise TokenizerError(f"{path} is empty: it should hold one token per line.", "Get the file again.")
     return {token: index for index, token in enumerate(lines)}
 
 
@@ -45,7 +45,7 @@ def format_vocabulary(vocab: Mapping[str, int]) -> str:
     last = max(by_id, default=-1)
     if min(by_id, default=0) < 0 or last > 2 * len(by_id) + 1000:
         raise TokenizerError(
-            f"The vocabulary's {len(by_id)} tokens have ids up to {last}: too sparse for vocab.txt, one line to an id.",
+            f"The vocabulary's {len(by_id)} tokens have ids up to {last}: too sparse for vocab.txt, one line per id.",
             "Give the tokens consecutive ids from 0.",
         )
     for token in vocab:
@@ -151,5 +151,5 @@ def as_vocabulary(vocab: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
                 pass
             case (str(), int()) if 0 <= index < 2**31:
                 continue
-        raise TokenizerError(f"The vocabulary maps {token!r} to {index!r}; wanted a string and an id from 0 on.")
+        raise TokenizerError(f"The vocabulary maps {token!r} to {index!r}; it must map strings to ids of at least 0.")
     return tokens

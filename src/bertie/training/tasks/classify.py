@@ -63,7 +63,9 @@ def load(request: Request) -> LoadedTask:
     else:
         labels = texts.label_numbers(request.config())
         if len(labels) < 2 and kind == "class":
-            raise DataError(f"{texts.source}: all rows have the label {labels.names[0]!r}.", "Two labels are needed.")
+            raise DataError(
+                f"{texts.source}: all rows have the label {labels.names[0]!r}.", "At least two labels are needed."
+            )
         model = request.load(BertForSequenceClassification, id2label=labels.id2label, problem_type=_PROBLEMS[kind])
     length = request.max_length(model)
     train = texts.encode(request.tokenizer, max_length=length, labels=labels)

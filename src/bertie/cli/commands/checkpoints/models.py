@@ -1,4 +1,4 @@
-"""`bertie models`: the models that are on this machine, and one to begin with for each task."""
+"""`bertie models`: the models on this machine, and a suggestion for each task."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _TASKS = {
     "ForCausalLM": "generate",
     "Model": "embed, features",
 }
-# One model to begin with for each task; those that do not come with Bertie are on the hub.
+# One suggestion for each task; models that do not come with Bertie are on the hub.
 SUGGESTED = {
     "embed": ("all-MiniLM-L6-v2", "small and good; the default"),
     "embed, many languages": ("intfloat/multilingual-e5-small", "about 100 languages"),
     "rerank": ("cross-encoder/ms-marco-MiniLM-L6-v2", "for search results"),
     "classify": ("distilbert-base-uncased-finetuned-sst-2-english", "positive or negative"),
-    "classify --labels": ("MoritzLaurer/multilingual-MiniLMv2-L6-mnli-xnli", "labels of your own, no training"),
+    "classify --labels": ("MoritzLaurer/multilingual-MiniLMv2-L6-mnli-xnli", "your own labels, without training"),
     "tag": ("dslim/bert-base-NER", "people, places, organisations"),
     "answer": ("deepset/bert-base-cased-squad2", "knows when there is no answer"),
     "fill, next, features": ("bertie-mini", "tiny, comes with Bertie; the default"),
-    "fill, in earnest": ("bert-base-uncased", "the classic"),
+    "fill, larger": ("bert-base-uncased", "Google's original BERT"),
 }
 
 
@@ -57,10 +57,11 @@ def command(folders: tuple[str, ...], as_json: bool) -> None:
     screen.print(here)
     names = {one["model"] for one in found}
     if missing := {task: entry for task, entry in SUGGESTED.items() if entry[0] not in names}:
-        screen.print("\nTo begin with, from the hub (fetched when first used: -m NAME):")
+        screen.print("\nSuggested models on the hub, downloaded when first used (-m NAME):")
+        widest = max(len(model) for model, _ in missing.values())
         for task, (model, note) in missing.items():
             # Names are copied from here, so no line is folded in the middle of one.
-            screen.print(f"  {task:<22}[bold]{model}[/]  [dim]{note}[/]", soft_wrap=True, highlight=False)
+            screen.print(f"  {task:<22} [bold]{model:<{widest}}[/]  [dim]{note}[/]", soft_wrap=True, highlight=False)
 
 
 def _shipped() -> Iterator[dict[str, str]]:

@@ -71,7 +71,7 @@ def server_options(function: F) -> F:
 @command.command("health", short_help="Show whether the server is ready.")
 @server_options
 def health(client: Client) -> None:
-    """Is the server well, how long does it take to say so, and which models does it have?"""
+    """Show whether the server is ready, how fast it answers, and which models it has."""
     started = time.perf_counter()
     client.health()
     seconds = time.perf_counter() - started

@@ -13,6 +13,7 @@ import click
 import bertie
 from bertie.cli.commands.serving.serve import NEEDED
 from bertie.cli.support.options import Chosen, model_options
+from bertie.cli.support.show import check_place
 from bertie.defaults import default_embedding_model, default_language_model
 from bertie.errors import InputError, MissingExtra
 from bertie.serve.http.sockets import bind
@@ -116,6 +117,7 @@ def _write(
 ) -> int:
     if text is None:
         raise InputError("A page in a file needs a text.", "Write it after `bertie explore`.")
+    check_place(output)
     from bertie.explore.page.saved import write_page  # with torch, as above
 
     several = list(second) if len(second) > 1 or task == "choice" else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -17,7 +18,7 @@ from bertie.cli.support.options import (
     output_options,
     single_option,
 )
-from bertie.cli.support.show import Out
+from bertie.cli.support.show import Out, check_place
 from bertie.cli.support.squad import given_questions, print_score, write_predictions
 from bertie.cli.support.texts import beside
 from bertie.cli.support.views import answered
@@ -80,6 +81,8 @@ def command(
 ) -> None:
     """Answer QUESTION by quoting a text, or every question of a SQuAD file."""
     marking = score or predictions is not None
+    if predictions is not None:
+        check_place(Path(predictions))
     questions = given_questions(
         question, context, context_file, files, marking=marking, skip_bad=skip_bad, input_format=input_format,
         encoding=encoding, delimiter=delimiter,

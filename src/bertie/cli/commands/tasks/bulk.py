@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +25,7 @@ from bertie.cli.support.options import (
     model_options,
     with_options,
 )
+from bertie.errors import DataError
 
 if TYPE_CHECKING:
     from bertie.bulk import BulkReport, Prepared
@@ -108,7 +111,8 @@ def _task(name: str, summary: str, *options: Callable[[Any], Any], default: str 
 
     run.__doc__ = summary
     made = _job_options(model_options(default=default, needs=needs)(with_options(run, *options)))
-    command.add_command(click.command(name)(made))
+    # The list of commands has room for what is before the columns only.
+    command.add_command(click.command(name, short_help=f"{summary.partition(':')[0]}.")(made))
 
 
 def _layers(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int] | None:
@@ -176,6 +180,10 @@ _task(
 def _run(task: str, chosen: Chosen, values: dict[str, Any]) -> int:
     if not values["input"]:
         raise click.UsageError(f"{values['output']!r} is the only name: the input comes first, the output last.")
+    for name in values["input"]:
+        # Patterns and addresses are looked up by the job; a plain path is checked before torch is imported.
+        if not re.search(r"://|[*?[]", name) and not Path(name).exists():
+            raise DataError(f"{name}: there is no such file or folder.", "Check the path.")
     from bertie.bulk import prepare, run  # with torch, which help does without
 
     plan, as_json = values.pop("plan"), values.pop("as_json")
@@ -254,7 +262,7 @@ def _say_end(report: BulkReport) -> None:
         click.echo(f"{_note()} {errors} could not be answered: see the column 'error'.", err=True)
     if report.truncated:
         cut = _many(report.truncated, "text")
-        click.echo(f"{_note()} {cut} did not fit the model and lost their ends: see --long.", err=True)
+        click.echo(f"{_note()} {cut} were longer than the model's limit and were truncated: see --long.", err=True)
     for piece, reason in report.set_aside.items():
         click.echo(f"{click.style('set aside:', fg='red')} {piece}: {reason}", err=True)
     if report.set_aside:

@@ -101,7 +101,7 @@ def command(
         click.echo(json.dumps({**facts, "seconds": round(seconds, 3)}, ensure_ascii=False))
         return
     click.echo(f"{added} texts indexed in {seconds:.1f} s; {output} holds {len(index)}.")
-    click.echo(f'Ask it: bertie search {output} "your question"')
+    click.echo(f'Search it: bertie search {output} "your question"')
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -12,6 +13,7 @@ from bertie.cli.support.options import Chosen, input_options, model_options, out
 from bertie.cli.support.show import Out
 from bertie.cli.support.texts import Given, chunked
 from bertie.cli.support.views import FOUND
+from bertie.errors import DataError
 
 EXAMPLES = """\b
 Examples:
@@ -33,6 +35,8 @@ Examples:
 @output_options
 def command(index: str, given: Given, k: int, partial: bool, chosen: Chosen, out: Out) -> None:
     """Find the K texts in the folder INDEX that are nearest to each QUERY, exactly."""
+    if not Path(index).exists():  # found before torch is imported
+        raise DataError(f"There is no folder {index}.", "Build an index first: bertie index CORPUS -o FOLDER.")
     opened = bertie.Index.open(index, **chosen.settings, partial=partial)
 
     def answers() -> Iterator[tuple[str, list[Hit]]]:

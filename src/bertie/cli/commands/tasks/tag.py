@@ -1,4 +1,4 @@
-"""`bertie tag`: entities, highlighted where they stand."""
+"""`bertie tag`: entities, highlighted in the text."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def _weights(given: str | None) -> Any:
     try:
         return [float(part) for part in listed(given) or []]
     except ValueError:
-        raise InputError(f"--class-weights is {given!r}.", "It takes balanced, or numbers such as 1,2.5,1.") from None
+        raise InputError(f"--class-weights is {given!r}.", "Use balanced, or numbers such as 1,2.5,1.") from None
 
 
 for _task in LINES:
