@@ -81,7 +81,7 @@ def test_what_cannot_be_read_or_written_is_refused(name: str, folder: Path, tmp_
     for write in (tokenizer.save_vocabulary, lambda place: tokenizer.save_pretrained(place, legacy_format=True)):
         with pytest.raises(BertieError, match=r"A Unigram tokenizer is written as tokenizer\.json only"):
             write(tmp_path / "out")
-    with pytest.raises(BertieError, match="wanted the paths of its files"):
+    with pytest.raises(BertieError, match="expected are the paths of its files"):
         bertie.MPNetTokenizer("vocab.txt", True)  # type: ignore[arg-type]
 
 

@@ -64,7 +64,7 @@ class _FromFiles(BertTokenizer):
             files = replace(files, source="tokenizer_object", tokenizer_json=tokenizer_object.to_str())
         elif not is_path(source) or not (merges_file is None or is_path(merges_file)):
             raise TokenizerTypeError(
-                f"{self.kind} was given {source!r:.60} and {merges_file!r:.60}; wanted the paths of its files.",
+                f"{self.kind} was given {source!r:.60} and {merges_file!r:.60}; expected are the paths of its files.",
                 "For a checkpoint's folder call from_pretrained. Name all other settings: do_lower_case=True.",
             )
         elif merges_file is not None:
