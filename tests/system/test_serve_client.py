@@ -168,6 +168,7 @@ COMMANDS = [
     ("info", ["info"]),
     ("embed", ["embed", "A text.", "Another.", "-m", "my-bert"]),
     ("embed-file", ["embed", "-f", "texts.txt", "-m", "my-bert", "--truncate-dim", "4"]),
+    ("similarity", ["similarity", "A dog.", "A cat.", "It rains.", "-m", "my-bert"]),
     ("rerank", ["rerank", "dog", "A dog.", "A cat.", "-k", "1", "-m", "my-cross-encoder"]),
     ("classify", ["classify", "A fine film.", "-m", "my-sentiment"]),
     ("pairs", ["classify", "--pairs", "It rains.", "It is wet.", "-k", "3", "-m", "my-nli"]),

@@ -13,6 +13,7 @@ import click
 from bertie.answers import AnswerResult
 from bertie.cli.commands.tasks.embed import truncate_dim_option
 from bertie.cli.commands.tasks.features import layer_numbers
+from bertie.cli.commands.tasks.similarity import emit_matrix, several_texts
 from bertie.cli.commands.tasks.tag import Aggregation, aggregation_option
 from bertie.cli.support.options import (
     columns_option,
@@ -88,6 +89,16 @@ def embed(given: Given, client: Client, truncate_dim: int | None, out: Out) -> N
     """Turn TEXTs into vectors."""
     found = beside(given.read(), partial(client.embed, truncate_dim=truncate_dim))
     out.emit(found, *EMBEDDED)
+
+
+@command.command("similarity")
+@input_options()
+@server_options
+@output_options
+def similarity(given: Given, client: Client, out: Out) -> None:
+    """Show how similar TEXTs are, each to every other."""
+    texts = several_texts(given)
+    emit_matrix(out, texts, client.similarity(texts))
 
 
 @command.command("rerank")

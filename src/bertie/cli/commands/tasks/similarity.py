@@ -21,6 +21,8 @@ from bertie.cli.support.texts import Given
 from bertie.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.console import RenderableType
 
 EXAMPLES = """\b
@@ -66,11 +68,20 @@ def command(
         ]
         out.emit(found, lambda one: dict(zip(("text_a", "text_b", "score"), one, strict=True)), _pair)
         return
+    texts = several_texts(given)
+    vectors = embedder.embed(texts, long=long)
+    emit_matrix(out, texts, tasks.score_matrix(vectors, vectors, function))
+
+
+def several_texts(given: Given) -> list[str]:
     texts = list(given.read())
     if len(texts) < 2:
         raise InputError(f"{len(texts)} text was given; there is nothing to compare it with.", "Give at least two.")
-    vectors = embedder.embed(texts, long=long)
-    scores = tasks.score_matrix(vectors, vectors, function)
+    return texts
+
+
+def emit_matrix(out: Out, texts: list[str], scores: NDArray[np.floating]) -> None:
+    """The score of each text with every other, `[texts, texts]`."""
 
     def rows(_: None) -> Rows:
         return [{"text": text, "scores": row} for text, row in zip(texts, scores, strict=True)]
