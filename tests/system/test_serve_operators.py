@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,8 +58,14 @@ def test_answered_requests_are_sampled_and_others_logged(
         for _ in range(5):
             assert http.post("/embed", json={"inputs": "a dog"}).status_code == 200
         assert http.post("/embed", json={"inputs": []}).status_code == 400
-    statuses = [getattr(one, "status", None) for one in caplog.records if one.getMessage() == "request"]
-    assert set(statuses) == {400}  # none of those that were answered
+
+        def statuses() -> set[object]:
+            return {getattr(one, "status", None) for one in caplog.records if one.getMessage() == "request"}
+
+        until = time.monotonic() + 10
+        while not statuses() and time.monotonic() < until:  # a request is logged after its answer
+            time.sleep(0.01)
+    assert statuses() == {400}  # none of those that were answered
 
 
 def test_a_request_is_a_span_of_its_callers_trace(server: Running, http: httpx.Client) -> None:

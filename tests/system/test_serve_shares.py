@@ -21,7 +21,7 @@ from serving import client, folders, settings
 
 import bertie
 from bertie.running.open import OpenModel
-from bertie.serve import bodies, service
+from bertie.serve import bodies, scheduler, service
 from bertie.serve.routes import embed as routes_embed
 from bertie.serve.run import Running
 from bertie.serve.settings import Limits
@@ -236,6 +236,29 @@ def test_every_route_has_a_bound_on_its_answer(bounded: httpx.Client, name: str)
     said = said["error"] if path.startswith("/v1/") else said
     assert "50000 bytes" in (said["message"] if path.startswith("/v1/") else said["error"])
     assert said["remedy"]
+
+
+def test_a_short_text_with_a_large_answer_is_no_small_request(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small requests would wait for it, one after the other."""
+    chosen: list[bool] = []
+    choose = scheduler.Engine._queue
+
+    def recorded(self: scheduler.Engine, work: int) -> Any:
+        chosen.append(work <= self.short_tokens)
+        return choose(self, work)
+
+    monkeypatch.setattr(scheduler.Engine, "_queue", recorded)
+    with Running(settings(models)) as server, client(server) as http:
+        chosen.clear()
+        body = {"inputs": "the [MASK] " * 12, "joint": False, "top_k": 2, "model": "fill"}
+        assert http.post("/v1/fill", json=body).status_code == 200
+        assert all(chosen)
+        monkeypatch.setattr(service, "_BYTES_A_TOKEN", 1)
+        chosen.clear()
+        assert http.post("/v1/fill", json=body).status_code == 200
+        assert not chosen[-1]
 
 
 def test_large_answers_are_not_all_made_at_once(models: dict[str, str]) -> None:

@@ -111,7 +111,7 @@ class Work:
             passed, below = made[-1], s
         if not made:
             raise InputError(
-                f"{{keep:is}} with every head and neuron gone this model is only {self._fastest():.2f} times as fast "
+                f"{{keep:is}} without any heads and neurons, this model is only {self._fastest():.2f} times as fast "
                 f"({self.engine}): there is nothing to gain.",
                 "Use another engine: {on}.",
                 keep=kept,
@@ -167,7 +167,7 @@ class Work:
 
     def _too_small(self, share: float) -> InputError:
         return InputError(
-            f"{{size:is}} with every head and neuron gone this model still has {self._least_size():.2f} of its "
+            f"{{size:is}} without any heads and neurons, this model still has {self._least_size():.2f} of its "
             "parameters: embeddings and heads of tasks.",
             "Ask for more than that, or trim the vocabulary too: {vocab_from}.",
             size=share,
@@ -298,7 +298,7 @@ class Work:
         return min(1.0, 1 / self._fastest())
 
     def _fastest(self) -> float:
-        """How many times as fast this model is with every head and neuron gone."""
+        """How many times as fast this model is without any heads and neurons."""
         if self._bound is None:
             layers = len(self.full)
             self._bound = self.speed(keep(self.target.model, [[]] * layers, [torch.arange(0)] * layers))

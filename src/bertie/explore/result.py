@@ -74,8 +74,9 @@ class Result:
 
 
 def _brief(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{list(value.shape)}"
+    match value:
+        case np.ndarray():
+            return f"{value.dtype}{list(value.shape)}"
     shown = repr(value)
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
 

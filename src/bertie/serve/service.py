@@ -56,6 +56,9 @@ _INLINE_TEXTS = 64
 # And in a helper thread not more than this in one go: the work of others comes in between.
 _SLICE_CHARACTERS = 32768
 _SLICE_TEXTS = 64
+# An answer of as many bytes costs the model's queue about what a token does: thousands of candidates for a short text
+# are no small request.
+_BYTES_A_TOKEN = 4096
 
 
 class Forwards(Protocol):
@@ -346,6 +349,7 @@ class Call:
                 "Send fewer texts at once, or shorter ones.",
             )
         engine = queue or model.running()
+        work = max(work, self.answer_bytes // _BYTES_A_TOKEN)
         job = engine.submit(lane, items, lengths, seconds=limits.request_seconds, client=self.who, work=work)
         self.on_leave.append(job.leave)
         self.device = model.device

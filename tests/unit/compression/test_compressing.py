@@ -486,7 +486,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_work(arguments: dict
 
 
 def test_a_model_that_is_not_there_is_said(arguments: dict[str, Any]) -> None:
-    with pytest.raises(BertieError, match="'nosuch' is no folder here"):
+    with pytest.raises(BertieError, match="'nosuch' is neither a folder here nor"):
         bertie.compress(**arguments | {"model": "nosuch"}, speedup=2)
 
 

@@ -40,6 +40,7 @@ _DISCARDING_PAUSE = 0.01
 # Bytes a second. A client that reads its answer more slowly than this is not reading it.
 _SLOWEST_READER = 64 << 10
 _MOST_IN_LINE = 16
+_COPIED_BYTES = 64 << 10  # of an answer that goes out in one write with its header
 _PARTS = re.compile(rb"[%?#]|^[^/]")  # of a target that is more than a plain path
 _FIRST_BYTES = b"HTTP/1.1 "
 _FIRST_PAUSE = 0.05  # between two of them; each pause is twice the last
@@ -375,8 +376,13 @@ class Cycle(RequestResponseCycle):
         parts = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers)]
         if not self.keep_alive:
             parts.append(b"connection: close\r\n")
-        parts += (b"content-length: %d\r\n\r\n" % len(body), b"" if self.scope["method"] == "HEAD" else body)
-        self.transport.write(b"".join(parts))
+        parts.append(b"content-length: %d\r\n\r\n" % len(body))
+        if len(body) <= _COPIED_BYTES:
+            self.transport.write(b"".join((*parts, b"" if self.scope["method"] == "HEAD" else body)))
+        else:  # nobody else is served while megabytes are copied
+            self.transport.write(b"".join(parts))
+            if self.scope["method"] != "HEAD":
+                self.transport.write(body)
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
