@@ -154,9 +154,9 @@ def _parts_of(found: object) -> Iterator[bytes | msgspec.Raw]:
             yield found
             return
         case [msgspec.Raw(), *_]:
-            for number, one in enumerate(cast(list[msgspec.Raw], found)):
+            for number, element in enumerate(cast(list[msgspec.Raw], found)):
                 yield b"," if number else b"["
-                yield one
+                yield element
             yield b"]"
             return
         case list() | tuple():
