@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -236,6 +238,32 @@ def test_every_route_has_a_bound_on_its_answer(bounded: httpx.Client, name: str)
     said = said["error"] if path.startswith("/v1/") else said
     assert "50000 bytes" in (said["message"] if path.startswith("/v1/") else said["error"])
     assert said["remedy"]
+
+
+@pytest.mark.parametrize("inputs", ["a dog", []], ids=["answered", "refused"])
+def test_a_request_leaves_nothing_to_the_collector(models: dict[str, str], inputs: object) -> None:
+    """What refers to itself is found by Python's collector only, after thousands of requests."""
+    with Running(settings({"m": models["embed"]})) as server, client(server) as http:
+        statuses = {http.post("/embed", json={"inputs": inputs}).status_code for _ in range(10)}
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(100):
+                server_only(server, inputs)
+            left = gc.collect()
+        finally:
+            gc.enable()
+    assert statuses == {400 if inputs == [] else 200}
+    assert left < 100  # less than an object for each
+
+
+def server_only(server: Running, inputs: object) -> None:
+    """A request by a client that is in no cycle itself."""
+    place = httpx.URL(server.url)
+    connection = HTTPConnection(place.host, place.port)
+    connection.request("POST", "/embed", json.dumps({"inputs": inputs}), {"content-type": "application/json"})
+    connection.getresponse().read()
+    connection.close()
 
 
 def test_a_short_text_with_a_large_answer_is_no_small_request(

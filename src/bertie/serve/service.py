@@ -226,10 +226,9 @@ class Call:
             body = None if route.decoder is None else await self.read(route.decoder)
             found = await self.write(await route.handler(self, body))
         except (Refusal, BertieError, EngineDown, InferenceFailed, MemoryError, RuntimeError) as error:
-            refusal = as_refusal(error)
             if isinstance(error, RuntimeError):
                 logger.error("a request failed", exc_info=error, extra={"request_id": self.id, "path": self.path})
-            return refusal.answer(self.path)
+            return as_refusal(error).answer(self.path)  # kept in a variable, it would keep this frame, and that it
         finally:
             if self.is_large:
                 self.service.answers.forget(self)

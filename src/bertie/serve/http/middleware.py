@@ -80,7 +80,7 @@ class Middleware:
         service.metrics.in_flight.inc()
         service.metrics.requests(call.route).inc()
 
-        cycle: Cycle = scope["state"]["cycle"]
+        cycle: Cycle = scope["state"].pop("cycle")  # which has the scope: nothing of a request is left to the collector
 
         async def send_parts(message: Message) -> None:  # what FastAPI sends: the page, the document, 404
             if message["type"] == "http.response.start":
