@@ -1,11 +1,12 @@
 """How the CPU engine scales: tokens per second by number of threads, and one text alone.
 
-    python -m benchmarks.threads [--threads 1,2,4,8,16] [--dtype int8|bfloat16|float32] [--busy] [--save]
+    python -m benchmarks.threads [--threads 1,2,4,8,16] [--dtype int8|bfloat16|float32] [--busy] [--pause 10] [--save]
 
 A model of all-MiniLM-L6-v2's size with random weights (speed does not depend on their values), 32 texts for each thread
 (512 at most) of 10 to 512 tokens, sorted by length, in batches of the engine's own budget; then one text of 12 tokens,
 500 times, and one of 100, 200 times. BERTIE_CPU chooses other kernels than the best ones; `--busy` keeps every core
-busy with other work. Each line is printed when it is measured.
+busy with other work; `--pause` waits so many milliseconds before each single text, as a server does between requests,
+so that cores are idle when it comes. Each line is printed when it is measured.
 
 Expected before measuring: nearly as many times one thread's rate as there are cores, since whole pieces of a batch are
 worked on apart; one short text no slower with more threads, and a p99 within 3 times the median.
@@ -49,7 +50,9 @@ def batches(lengths: list[int], budget: int) -> list[tuple[torch.Tensor, Packing
     return [packed(part) for part in cut]
 
 
-def seconds(runner: CpuRunner, batch: tuple[torch.Tensor, Packing]) -> float:
+def seconds(runner: CpuRunner, batch: tuple[torch.Tensor, Packing], *, pause: float = 0.0) -> float:
+    if pause:
+        time.sleep(pause)
     start = time.perf_counter()
     runner(batch[0], None, None, batch[1], all_states=False)
     return time.perf_counter() - start
@@ -81,6 +84,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["int8", "bfloat16", "float32"], default="int8")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--pause", type=float, default=0.0, metavar="MS")
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     with busy_cores(usable_cores() if options.busy else 0):
@@ -100,6 +104,8 @@ def measure(options: argparse.Namespace) -> None:
     every_length = sorted((torch.randn(TEXTS) * 60 + 130).clamp(10, 512).int().tolist())
     rows: list[dict[str, Any]] = []
     beside = ", other processes on all cores" if options.busy else ""
+    if options.pause:
+        beside += f", {options.pause:g} ms before each single text"
     print(f"{instruction_set()}, {options.dtype}{beside}", flush=True)
     for threads in map(int, options.threads.split(",")):
         runner = CpuRunner(model, smoothing if options.dtype == "int8" else None, threads=threads)
@@ -112,15 +118,17 @@ def measure(options: argparse.Namespace) -> None:
         line = f"{threads:3} threads {rate:10,.0f} tokens/s  {times_first:5.1f}×"
         for length, repeats in REPEATS.items():
             one = packed([length])
-            times = sorted([1e3 * seconds(runner, one) for _ in range(repeats + 50)][50:])  # the first ones warm up
+            every = [1e3 * seconds(runner, one, pause=options.pause / 1e3) for _ in range(repeats + 50)]
+            times = sorted(every[50:])  # the first ones warm up
             middle, tail = times[repeats // 2], times[repeats * 99 // 100]
             row[f"one_text_of_{length}_ms"] = {"median": middle, "p99": tail}
             line += f"   {length} tokens: {middle:.2f} ms, p99 {tail:.2f} ({tail / middle:.1f}×)"
         rows.append(row)
         print(line, flush=True)
     if options.save:
-        name = f"threads-{instruction_set()}-{options.dtype}" + ("-busy" if options.busy else "")
-        flags = f"--dtype {options.dtype}" + (" --busy" if options.busy else "")
+        pause = f"{options.pause:g}" if options.pause else ""
+        name = f"threads-{instruction_set()}-{options.dtype}" + ("-busy" if options.busy else "") + (pause and "-pause")
+        flags = f"--dtype {options.dtype}" + (" --busy" if options.busy else "") + (pause and f" --pause {pause}")
         save_result(name, f"python -m benchmarks.threads {flags} --save", rows)
 
 

@@ -7,6 +7,8 @@ import copy
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -180,3 +182,58 @@ def test_a_runner_is_neither_copied_nor_pickled() -> None:
         copied(fast)
         with pytest.raises(InputError, match=r"^A runner .* cannot be copied.*\nCopy or pickle the compiled"):
             copied(fast.base_model.runner)
+
+
+STARVED = """
+import os, statistics, sys, time
+import torch
+import bertie
+from bertie.engine.cpu import runner as cpu_runner
+
+cpu_runner.usable_cores = lambda: 2
+torch.set_num_threads(1)  # its threads are not ours
+cores = sorted(os.sched_getaffinity(0))
+config = bertie.BertConfig(vocab_size=100, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+                           intermediate_size=1024)
+model = bertie.BertModel(config).eval()
+before = set(os.listdir("/proc/self/task"))
+fast = bertie.compile(model, threads=2)
+(worker,) = map(int, set(os.listdir("/proc/self/task")) - before)
+ids, ends = torch.arange(24), torch.tensor([0, 24])
+
+def median():
+    times = []
+    for _ in range(40):
+        start = time.perf_counter()
+        answers.append(fast(ids, cu_seqlens=ends)[0])
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+answers = []
+fast.runner.threads = 1
+alone = median()
+fast.runner.threads = 2
+os.sched_setaffinity(0, cores[:1])
+os.sched_setaffinity(worker, cores[1:2])
+os.sched_setscheduler(worker, os.SCHED_IDLE, os.sched_param(0))
+hog = os.fork()
+if not hog:
+    os.sched_setaffinity(0, cores[1:2])
+    while os.getppid() != 1:
+        sum(range(10_000))
+    os._exit(0)
+together = median()
+os.kill(hog, 9)
+assert all(torch.equal(answer, answers[0]) for answer in answers)
+print(together / alone)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs Linux and two cores"
+)
+def test_a_member_that_the_system_does_not_run_is_not_waited_for() -> None:
+    """Its core belongs to another process, which leaves it a few milliseconds of every second."""
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 10, "times as long as with one thread"

@@ -2,8 +2,8 @@
 //
 // The texts of a batch are cut into chunks of about CHUNK tokens, whole texts only. A chunk goes through all layers by
 // itself, so its states stay in a core's own cache and threads never wait for one another. When there are fewer chunks
-// than threads (one short text, say, or the last of a batch) a group of threads shares each: they split every product's
-// columns, every row of a LayerNorm, every head, and meet at a barrier in between.
+// than threads (one short text, say, or the last of a batch) several threads share each (Meeting, team.h): they split
+// every product's columns, every row of a LayerNorm, every head.
 
 #include "walk.h"
 
@@ -44,8 +44,8 @@ std::vector<Chunk> cut(const int32_t *ends, int texts, int threads) {
     return chunks;
 }
 
-// How many of a team are worth having on one chunk. At every barrier all wait for the slowest, which on a large machine
-// with other work on it is late by more than a small share of the work takes.
+// How many of a team are worth having on one chunk: the end of every step costs each of them a look at what the others
+// have written, and on a large machine one of them is late now and then.
 int useful(const Model &model, const Chunk &chunk, int size) {
     const int64_t share = 2 << 20;  // multiplications of one product, some 30 µs in eight bits
     const int64_t paying = (int64_t)chunk.tokens * model.padded * std::max(model.most_wide, model.padded) / share;
@@ -71,25 +71,29 @@ int forward(Model &model, Batch batch, int texts, int threads) {
         });
         const int count = (int)chunks.size();
         const size_t scratch = (model.kernels->attention_scratch(longest, model.head_width) + 15) / 16 * 16;
-        const std::unique_ptr<Barrier[]> meetings(new Barrier[threads]);
-        std::vector<std::unique_ptr<Workspace>> spaces(threads);
+        // Every member takes as many chunks as the others, by itself; what then remains they share.
+        const int rest = count % threads, single = count - rest, alone = std::min(threads, count);
+        std::vector<std::unique_ptr<Workspace>> spaces(single ? alone + rest : alone);
+        for (size_t i = 0; i < spaces.size(); i++) spaces[i] = model.take(most, i ? 0 : threads * scratch);
+        std::vector<std::unique_ptr<Meeting>> meetings;
+        for (int i = single; i < count; i++) {
+            const int members = std::min((threads + rest - 1) / rest, useful(model, chunks[i], threads));
+            meetings.push_back(std::make_unique<Meeting>(Walk::steps(model, chunks[i].tokens), members));
+        }
         std::atomic<int> next{0};
-        for (int i = 0; i < std::min(threads, count); i++) spaces[i] = model.take(most, i ? 0 : threads * scratch);
         run_team(threads, [&](int member, int size) {
             float *own = spaces[0]->scratch.get() + member * scratch;
-            // Every member takes as many chunks as the others; groups of them share what then remains.
-            const int rest = count % size, single = count - rest;
-            for (int mine; (mine = next.fetch_add(1)) < single;)
-                Walk{model, batch, chunks[mine], *spaces[member], own, meetings[0], 0, 1}.run();
-            if (!rest) return;
-            const int group = (int)((long)member * rest / size);
-            const int first = (group * size + rest - 1) / rest, last = ((group + 1) * size + rest - 1) / rest;
-            const Chunk &chunk = chunks[single + group];
-            const int members = std::min(last - first, useful(model, chunk, size));
-            if (member - first >= members) return;
-            meetings[group].wait(members);  // the first of them may still be using its workspace
-            Workspace &space = *spaces[single ? first : group];
-            Walk{model, batch, chunk, space, own, meetings[group], member - first, members}.run();
+            const bool whole = size == threads;  // otherwise nothing is shared
+            if (member < alone)
+                for (int mine; (mine = next.fetch_add(1)) < (whole ? single : count);)
+                    Walk{model, batch, chunks[mine], *spaces[member], own, nullptr}.run();
+            for (int i = 0; whole && i < rest; i++) {
+                const int which = ((int)((long)member * rest / size) + i) % rest, number = meetings[which]->join();
+                if (number >= 0)
+                    Walk{model, batch, chunks[single + which], *spaces[single ? alone + which : which], own,
+                         meetings[which].get(), number}
+                        .run();
+            }
         });
         for (auto &space : spaces)
             if (space) model.give_back(std::move(space));

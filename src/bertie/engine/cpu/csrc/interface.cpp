@@ -27,8 +27,9 @@ void fill(Model &model, OwnedLinear &owned, int kind, int K, int N, const float 
     owned.tiles.resize(model.kernels->tiles_bytes(&owned.view));
     owned.view.tiles = owned.tiles.get();
     const int tiles = (N + model.kernels->tile - 1) / model.kernels->tile;
-    run_team(threads, [&](int member, int size) {
-        for (int tile = member; tile < tiles; tile += size) model.kernels->pack(weight, &owned.view, tile);
+    std::atomic<int> next{0};
+    run_team(threads, [&](int, int) {
+        for (int tile; (tile = next.fetch_add(1)) < tiles;) model.kernels->pack(weight, &owned.view, tile);
     });
 }
 

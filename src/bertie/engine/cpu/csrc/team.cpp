@@ -44,11 +44,11 @@ class Pool {
     void run(int size, const Job &job) {
         size = grow(size);
         job_ = &job;
-        left_.store(size - 1);
-        call_.store(((call_.load() >> 16) + 1) << 16 | (uint64_t)size);
+        state_.store(((state_.load() >> 33) + 1) << 33 | (uint64_t)size << 17 | OPEN);
         called_.wake();
         job(0, size);
-        done_.until([&] { return left_.load() == 0; });
+        state_.fetch_and(~OPEN);
+        done_.until([&] { return inside(state_.load()) == 0; });
     }
 
   private:
@@ -58,7 +58,7 @@ class Pool {
         try {
             const NoSignals here;
             for (; workers_ < size - 1; workers_++)
-                std::thread([this, number = workers_ + 1, seen = call_.load()] { work(number, seen); }).detach();
+                std::thread([this, number = workers_ + 1, seen = call(state_.load())] { work(number, seen); }).detach();
         } catch (const std::system_error &) {  // the system has no more threads
         }
         return std::min(size, workers_ + 1);
@@ -66,21 +66,30 @@ class Pool {
 
     void work(int number, uint64_t seen) {
         for (int looks = Waiting::LOOKS;;) {
-            called_.until([&] { return call_.load() != seen; }, looks);
-            seen = call_.load();
-            const int size = (int)(seen & 0xffff);
-            looks = number < size ? Waiting::LOOKS : 0;  // who is not in the team does not look for its next call
-            if (number >= size) continue;
-            (*job_)(number, size);
-            if (left_.fetch_sub(1) == 1) done_.wake();
+            called_.until([&] { return call(state_.load()) != seen; }, looks);
+            uint64_t state = state_.load();
+            seen = call(state);
+            looks = number < size(state) ? Waiting::LOOKS : 0;  // who is not in the team does not look for its next call
+            if (number >= size(state)) continue;
+            const auto open = [&] { return call(state) == seen && state & OPEN; };
+            while (open() && !state_.compare_exchange_weak(state, state + 1)) {
+            }
+            if (!open()) continue;  // too late: the others have done it
+            (*job_)(number, size(state));
+            state = state_.fetch_sub(1);
+            if (inside(state) == 1 && !(state & OPEN)) done_.wake();
         }
     }
 
+    // Of `state_`: calls so far; the size of this one's team; whether workers may still begin; how many are at work. One
+    // number, so that nobody begins what its caller has ended, and nobody reads what the next caller may be writing.
+    static constexpr uint64_t OPEN = 1 << 16;
+    static uint64_t call(uint64_t state) { return state >> 33; }
+    static int size(uint64_t state) { return (int)(state >> 17 & 0xffff); }
+    static int inside(uint64_t state) { return (int)(state & 0xffff); }
+
     Waiting called_, done_;
-    // Calls so far, and in the last 16 bits the size of this one's team: one number, so that a worker that is not in the
-    // team reads nothing else, which the next caller may be writing.
-    std::atomic<uint64_t> call_{0};
-    std::atomic<int> left_{0};
+    std::atomic<uint64_t> state_{0};
     const Job *job_ = nullptr;
     int workers_ = 0;
 };
@@ -101,18 +110,6 @@ Pool &the_pool() {
 }
 
 }  // namespace
-
-void Barrier::wait(int size) {
-    if (size == 1) return;
-    const unsigned round = round_.load();
-    if (arrived_.fetch_add(1) == size - 1) {
-        arrived_.store(0);
-        round_.store(round + 1);
-        waiting_.wake();
-    } else {
-        waiting_.until([&] { return round_.load() != round; });
-    }
-}
 
 void run_team(int size, const Job &job) {
     if (size > 1) {

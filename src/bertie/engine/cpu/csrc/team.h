@@ -1,9 +1,12 @@
 // Threads that wait for work together: one pool for the process, made when first needed.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 
 // What threads wait for. They look for about 50 µs, the pause between two steps of a team that runs undisturbed, and then
@@ -42,14 +45,45 @@ class Waiting {
     std::condition_variable changed_;
 };
 
-// A meeting point for as many threads as each of them says.
-class Barrier {
+// A piece of work in steps that several threads do together, each step when the one before it is done.
+//
+// A step is cut into as many parts as there are members. Every member takes its own part first and then those that nobody
+// has begun. So one that the system has not let run yet is not waited for: the others do its parts, and when it comes it
+// passes over the steps that are done. Waited for is only who is in the middle of a part.
+class Meeting {
   public:
-    void wait(int size);
+    static constexpr int MOST = 64;  // members
+
+    Meeting(int steps, int size) : size_(std::min(size, MOST)), steps_(new Step[steps]) {}
+
+    // This thread's number, or −1 where enough are here.
+    int join() {
+        const int number = joined_.load() < size_ ? joined_.fetch_add(1) : size_;
+        return number < size_ ? number : -1;
+    }
+
+    // Does `count` things, work(first, last) some of them, and returns when all are done.
+    template <class Work>
+    void share(int number, int member, int count, Work work) {
+        Step &step = steps_[number];
+        for (int i = 0, part = member; i < size_; i++, part = part + 1 < size_ ? part + 1 : 0) {
+            const uint64_t bit = (uint64_t)1 << part;
+            if (step.taken.load() & bit || step.taken.fetch_or(bit) & bit) continue;
+            work((int)((long)count * part / size_), (int)((long)count * (part + 1) / size_));
+            if (step.done.fetch_add(1) == size_ - 1) waiting_.wake();
+        }
+        waiting_.until([&] { return step.done.load() == size_; });
+    }
 
   private:
-    std::atomic<int> arrived_{0};
-    std::atomic<unsigned> round_{0};
+    struct Step {
+        std::atomic<uint64_t> taken{0};  // parts, a bit each
+        std::atomic<int> done{0};
+        char apart[48];  // from the next step, which others may be at
+    };
+    const int size_;
+    std::atomic<int> joined_{0};
+    const std::unique_ptr<Step[]> steps_;
     Waiting waiting_;
 };
 
@@ -58,7 +92,8 @@ extern std::mutex across_forks;
 
 using Job = std::function<void(int member, int size)>;
 
-// Runs job(0) … job(size−1) side by side, job(0) on the caller, and returns when all are done. Fewer run where the system
-// gives no more threads, and when the pool is busy with another caller this thread does it all, as job(0) of 1: `size`
-// tells the job how many there are. The job must not throw.
+// Runs job(0) on the caller and job(1) … job(size−1) beside it, and returns when all that began are done. A job that was
+// not begun when job(0) ended is never run, so job(0) must leave nothing undone that no other has begun. Fewer run where
+// the system gives no more threads, and when the pool is busy with another caller this thread does it all, as job(0) of 1:
+// `size` tells the job how many there are. The job must not throw.
 void run_team(int size, const Job &job);

@@ -15,13 +15,25 @@ struct Walk {
     const Batch &batch;
     const Chunk &chunk;
     Workspace &space;
-    float *scratch;  // attention's, this member's own
-    Barrier &barrier;
-    int member, size;
+    float *scratch;      // attention's, this member's own
+    Meeting *meeting;    // null: this thread does it all
+    int member = 0;
+    int step = 0;
 
-    // This member's share of `count` things.
-    int begin(int count) const { return (int)((long)count * member / size); }
-    int end(int count) const { return (int)((long)count * (member + 1) / size); }
+    // Does `count` things together with the other members, work(first, last) some of them, and returns when all are done.
+    template <class Work>
+    void share(int count, Work work) {
+        if (meeting)
+            meeting->share(step++, member, count, work);
+        else
+            work(0, count);
+    }
+
+    // How often `share` is called at most on the way through a model: what a meeting has to hold.
+    static int steps(const Model &model, int tokens) {
+        const int blocks = (tokens + FEED_FORWARD - 1) / FEED_FORWARD;
+        return 5 + (int)model.layers.size() * (8 + 4 * blocks);
+    }
 
     // Rows [from, from + rows) of the chunk. `half`: x is bfloat16 already, as a BFLOAT16 product reads it.
     void product(size_t layer, int which, const void *x, long ldx, bool half, int from, int rows, Output out,
@@ -33,14 +45,14 @@ struct Walk {
         if (linear.kind != FLOAT && !half) {
             rounded.q = space.rounded.get();
             rounded.ld = linear.kind == INT8 ? linear.K : depth_of(linear.K);
-            kernels.round_rows(floats, ldx, begin(rows), end(rows), &linear, &rounded);
-            if (linear.kind == INT8) watch(model.widths[4 * layer + which], from, begin(rows), end(rows));
-            barrier.wait(size);
+            share(rows, [&](int first, int last) {
+                kernels.round_rows(floats, ldx, first, last, &linear, &rounded);
+                if (linear.kind == INT8) watch(model.widths[4 * layer + which], from, first, last);
+            });
         }
-        const int tiles = (linear.N + kernels.tile - 1) / kernels.tile;
-        kernels.multiply(&linear, floats, ldx, &rounded, rows, begin(tiles), end(tiles), out, epilogue, activation,
-                         residual, ldr);
-        barrier.wait(size);
+        share((linear.N + kernels.tile - 1) / kernels.tile, [&](int first, int last) {
+            kernels.multiply(&linear, floats, ldx, &rounded, rows, first, last, out, epilogue, activation, residual, ldr);
+        });
     }
 
     // A row's step is known by now, and is wide where the row is: one comparison for K numbers rounded.
@@ -59,43 +71,42 @@ struct Walk {
     }
 
     void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to) {
-        norm(weight, bias, from, to, model.width, model.padded);
-    }
-
-    void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to, int width, int padded) {
-        model.kernels->layer_norm(from, padded, begin(chunk.tokens), end(chunk.tokens), width, padded, weight.get(),
-                                  bias.get(), model.eps, to, padded);
-        barrier.wait(size);
+        share(chunk.tokens, [&](int first, int last) {
+            model.kernels->layer_norm(from, model.padded, first, last, model.width, model.padded, weight.get(),
+                                      bias.get(), model.eps, to, model.padded);
+        });
     }
 
     void embed() {
         const bool projected = model.project.view.tiles != nullptr;
         const int width = model.table_width, padded = (width + 15) / 16 * 16;
         float *sums = projected ? space.x.get() : space.y.get(), *normal = projected ? space.y.get() : space.x.get();
-        int text = chunk.first_text;
-        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++) {
-            const int token = chunk.first_token + row;
-            while (batch.ends[text + 1] <= token) text++;
-            const float *word = model.words + batch.ids[token] * width;
-            const float *type = model.types + (batch.types ? batch.types[token] : 0) * width;
-            float *to = sums + (long)row * padded;
-            if (model.positions) {
-                const int64_t place = batch.positions ? batch.positions[token] : token - batch.ends[text];
-                const float *position = model.positions + place * width;
-                for (int i = 0; i < width; i++) to[i] = word[i] + type[i] + position[i];
-            } else {
-                for (int i = 0; i < width; i++) to[i] = word[i] + type[i];
+        share(chunk.tokens, [&](int first, int last) {
+            int text = chunk.first_text;
+            for (int row = first; row < last; row++) {
+                const int token = chunk.first_token + row;
+                while (batch.ends[text + 1] <= token) text++;
+                const float *word = model.words + batch.ids[token] * width;
+                const float *type = model.types + (batch.types ? batch.types[token] : 0) * width;
+                float *to = sums + (long)row * padded;
+                if (model.positions) {
+                    const int64_t place = batch.positions ? batch.positions[token] : token - batch.ends[text];
+                    const float *position = model.positions + place * width;
+                    for (int i = 0; i < width; i++) to[i] = word[i] + type[i] + position[i];
+                } else {
+                    for (int i = 0; i < width; i++) to[i] = word[i] + type[i];
+                }
+                for (int i = width; i < padded; i++) to[i] = 0;
             }
-            for (int i = width; i < padded; i++) to[i] = 0;
-        }
-        // the same rows are this member's in `norm`
-        norm(model.norm_weight, model.norm_bias, sums, normal, width, padded);
+            model.kernels->layer_norm(sums, padded, first, last, width, padded, model.norm_weight.get(),
+                                      model.norm_bias.get(), model.eps, normal, padded);
+        });
         if (!projected) return;
         const Linear &linear = model.project.view;
-        const int tiles = (linear.N + model.kernels->tile - 1) / model.kernels->tile;
-        model.kernels->multiply(&linear, normal, padded, nullptr, chunk.tokens, begin(tiles), end(tiles),
-                                {space.x.get(), model.padded, false}, PLAIN, RELU, nullptr, 0);
-        barrier.wait(size);
+        share((linear.N + model.kernels->tile - 1) / model.kernels->tile, [&](int first, int last) {
+            model.kernels->multiply(&linear, normal, padded, nullptr, chunk.tokens, first, last,
+                                    {space.x.get(), model.padded, false}, PLAIN, RELU, nullptr, 0);
+        });
     }
 
     // Whether attention reads bfloat16, and whether the product after it, or after an activation, does.
@@ -108,39 +119,41 @@ struct Walk {
         const int wide = layer.heads * model.head_width, jobs = (chunk.last_text - chunk.first_text) * layer.heads;
         const bool half = half_attention(layer);
         const long ld = 3L * wide;
-        for (int job = begin(jobs); job < end(jobs); job++) {
-            const int text = chunk.first_text + job / layer.heads, head = job % layer.heads;
-            const int length = batch.ends[text + 1] - batch.ends[text];
-            const long row = batch.ends[text] - chunk.first_token, column = (long)head * model.head_width;
-            const long place = row * context.ld + column;
-            const float *bias =
-                model.longest ? model.bias.get() + layer.numbers[head] * model.bias_stride + model.longest - 1 : nullptr;
-            if (half) {
-                const uint16_t *q = reinterpret_cast<const uint16_t *>(space.qkv.get()) + row * ld + column;
-                uint16_t *halves = static_cast<uint16_t *>(context.data);
-                float *floats = static_cast<float *>(context.data);
-                const Output out{context.half ? (void *)(halves + place) : floats + place, context.ld, context.half};
-                model.kernels->attend_half(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
-                                           out, scratch);
-                if (context.half && head == layer.heads - 1)
-                    for (long i = row; i < row + length; i++)
-                        for (long j = wide; j < context.ld; j++) halves[i * context.ld + j] = 0;
-            } else {
-                const float *q = space.qkv.get() + row * ld + column;
-                model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
-                                      static_cast<float *>(context.data) + place, context.ld, scratch);
+        share(jobs, [&](int first, int last) {
+            for (int job = first; job < last; job++) {
+                const int text = chunk.first_text + job / layer.heads, head = job % layer.heads;
+                const int length = batch.ends[text + 1] - batch.ends[text];
+                const long row = batch.ends[text] - chunk.first_token, column = (long)head * model.head_width;
+                const long place = row * context.ld + column;
+                const float *bias =
+                    model.longest ? model.bias.get() + layer.numbers[head] * model.bias_stride + model.longest - 1 : nullptr;
+                if (half) {
+                    const uint16_t *q = reinterpret_cast<const uint16_t *>(space.qkv.get()) + row * ld + column;
+                    uint16_t *halves = static_cast<uint16_t *>(context.data);
+                    float *floats = static_cast<float *>(context.data);
+                    const Output out{context.half ? (void *)(halves + place) : floats + place, context.ld, context.half};
+                    model.kernels->attend_half(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
+                                               out, scratch);
+                    if (context.half && head == layer.heads - 1)
+                        for (long i = row; i < row + length; i++)
+                            for (long j = wide; j < context.ld; j++) halves[i * context.ld + j] = 0;
+                } else {
+                    const float *q = space.qkv.get() + row * ld + column;
+                    model.kernels->attend(q, q + wide, q + 2 * wide, ld, length, model.head_width, model.scale, bias,
+                                          static_cast<float *>(context.data) + place, context.ld, scratch);
+                }
             }
-        }
-        barrier.wait(size);
+        });
     }
 
     // y = x + bias: all that is left of attention without heads, or of feed-forward without neurons.
     void add_bias(const OwnedLinear &linear, const float *x, float *y) {
         const float *bias = linear.bias.get();
-        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++)
-            for (long i = (long)row * model.padded, column = 0; column < model.padded; i++, column++)
-                y[i] = x[i] + bias[column];
-        // the same rows are this member's in `norm`
+        share(chunk.tokens, [&](int first, int last) {
+            for (int row = first; row < last; row++)
+                for (long i = (long)row * model.padded, column = 0; column < model.padded; i++, column++)
+                    y[i] = x[i] + bias[column];
+        });
     }
 
     // What is rounded to eight bits next need not be exact before.
@@ -150,27 +163,34 @@ struct Walk {
 
     // State number `state` of all that `to` has room for.
     void give(void *to, size_t state) {
-        for (int row = begin(chunk.tokens); row < end(chunk.tokens); row++) {
-            const float *from = space.x.get() + (long)row * model.padded;
-            const size_t place = (state * batch.tokens + chunk.first_token + row) * model.width;
-            if (!batch.half) {
-                std::memcpy(static_cast<float *>(to) + place, from, model.width * sizeof(float));
-                continue;
+        share(chunk.tokens, [&](int first, int last) {
+            for (int row = first; row < last; row++) {
+                const float *from = space.x.get() + (long)row * model.padded;
+                const size_t place = (state * batch.tokens + chunk.first_token + row) * model.width;
+                if (!batch.half) {
+                    std::memcpy(static_cast<float *>(to) + place, from, model.width * sizeof(float));
+                    continue;
+                }
+                uint16_t *halves = static_cast<uint16_t *>(to) + place;
+                for (int i = 0; i < model.width; i++) {
+                    uint32_t bits;
+                    std::memcpy(&bits, from + i, 4);
+                    halves[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // the nearest, ties to even
+                }
             }
-            uint16_t *halves = static_cast<uint16_t *>(to) + place;
-            for (int i = 0; i < model.width; i++) {
-                uint32_t bits;
-                std::memcpy(&bits, from + i, 4);
-                halves[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // the nearest, ties to even
-            }
-        }
+        });
     }
 
     // Tokens are added up one after the other: the same bits in any company.
     void pool() {
+        share(chunk.last_text - chunk.first_text,
+              [&](int first, int last) { pool(chunk.first_text + first, chunk.first_text + last); });
+    }
+
+    void pool(int first_text, int last_text) {
         const Pooled &pooled = batch.pooled;
-        const int texts = chunk.last_text - chunk.first_text, width = model.width;
-        for (int text = chunk.first_text + begin(texts); text < chunk.first_text + end(texts); text++) {
+        const int width = model.width;
+        for (int text = first_text; text < last_text; text++) {
             const int64_t count = pooled.counts[text], begins = batch.ends[text] - chunk.first_token;
             const float *first = space.x.get() + (begins + pooled.starts[text]) * model.padded;
             for (int mode = 0; mode < pooled.num_modes; mode++) {
@@ -227,6 +247,5 @@ struct Walk {
         }
         if (batch.out) give(batch.out, 0);
         if (batch.pooled.vectors) pool();
-        barrier.wait(size);
     }
 };
