@@ -156,6 +156,21 @@ def remove_job(output: str) -> None:
     remove(joined(output, f"{FOLDER}/job.json"))
 
 
+def check_dtype(output: str, job: Job, dtype: str) -> None:
+    """Refuse to continue in other numbers: if no dtype was asked for, a GPU's is not the CPU's."""
+    name = joined(output, f"{FOLDER}/dtype")
+    there, _, begun_in = (read_small(name) or b"").decode().partition(" ")
+    if there != job.fingerprint:  # it is new
+        write_small(name, f"{job.fingerprint} {dtype}")
+    elif begun_in != dtype:
+        raise DataError(
+            f"{output} was begun in {begun_in}; here the model would compute in {dtype}.",
+            "Continue on a machine like the first, or start again: another {output}, and a {dtype} for all machines.",
+            output=...,
+            dtype=...,
+        )
+
+
 def _as_json(job: Job) -> dict[str, object]:
     values = {name: value for name, value in vars(job).items() if name not in ("files", "pieces", "reading")}
     values |= {"settings": dict(job.settings), "columns": list(job.columns), "reading": asdict(job.reading)}

@@ -33,6 +33,7 @@ from bertie.arguments import one_of
 from bertie.bulk.manifest import Settings
 from bertie.data.columns import choose_pair, choose_text
 from bertie.errors import DataError, InputError
+from bertie.running.open import OpenModel
 from bertie.running.precision import NEED_RANGES, Numbers, quantize
 from bertie.running.rows import Cuts, TextOrPair
 
@@ -60,6 +61,7 @@ class Question(Protocol[Item, Answers]):
     """A task with its model, ready for the rows of a job."""
 
     refuses: bool  # whether single items may be refused, and are to be checked before they are answered
+    loaded: OpenModel
 
     def cuts(self) -> Cuts:
         """A new account of texts that are longer than the model."""
@@ -164,6 +166,7 @@ class EmbedQuestion:
                 precision=self.precision,
             )
         self.embedder = tasks.Embedder(**given)
+        self.loaded = self.embedder.loaded
         self.cutting = self.embedder.cutting(**call, long=self.long)
         self.refuses = self.long == "error"
 
@@ -217,6 +220,8 @@ class ValueQuestion(Generic[Answer]):
 class Rows(Protocol[Item, Answer_co]):
     """What a question asks of a `RowTask`."""
 
+    loaded: OpenModel
+
     def cuts(self) -> Cuts: ...
 
     def tokenized(self, items: list[Item], cuts: Cuts) -> Iterable[object]: ...
@@ -228,7 +233,7 @@ class RowQuestion(ValueQuestion[Answer], Generic[Item, Answer]):
     """Such a task that judges rows."""
 
     def __init__(self, rows: Rows[Item, Answer], *, refuses: bool) -> None:
-        self.rows, self.refuses = rows, refuses
+        self.rows, self.refuses, self.loaded = rows, refuses, rows.loaded
 
     def cuts(self) -> Cuts:
         return self.rows.cuts()
@@ -286,7 +291,8 @@ class RerankQuestion(ValueQuestion[tuple[float, bool]]):
     """Every row is a query and a document, and gets the document's score; sorting is for whoever reads the answers."""
 
     def __init__(self, settings: Settings) -> None:
-        self.scorer = tasks.Reranker(**settings).scorer
+        reranker = tasks.Reranker(**settings)
+        self.scorer, self.loaded = reranker.scorer, reranker.loaded
         self.refuses = settings.get("long") == "error"
 
     def named(self) -> dict[str, object]:
@@ -310,6 +316,7 @@ class FillQuestion(ValueQuestion[Filled]):
 
     def __init__(self, settings: Settings) -> None:
         self.task = tasks.MaskFiller(**settings)
+        self.loaded = self.task.loaded
 
     def named(self) -> dict[str, object]:
         return {"filled": str, "masks": list[list[Candidate]], "fillings": list[Filling]}

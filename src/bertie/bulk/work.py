@@ -23,7 +23,7 @@ from itertools import repeat
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from bertie.bulk.inputs import read_schema
-from bertie.bulk.manifest import FOOTER, Done, model_hash, part_name, read_job
+from bertie.bulk.manifest import FOOTER, Done, check_dtype, model_hash, part_name, read_job
 from bertie.bulk.questions import TASKS, AnyQuestion, Block
 from bertie.bulk.reading import BATCH_ROWS, Batch, is_all_text, read_piece, texts_of
 from bertie.bulk.stores import joined, new_file, unwritable
@@ -104,6 +104,7 @@ class Worker:
                 "Put the same files there, or name a folder that all machines share.",
             )
         self.question: AnyQuestion = TASKS[job.task].make({"model": model, "device": device, **job.settings})
+        check_dtype(output, job, self.question.loaded.dtype)
         self.fields = [one.with_name(job.prefix + one.name) for one in self.question.fields()]
         # One thread makes parquet of the next part while the other waits for the disk.
         self._writer = ThreadPoolExecutor(1, "bertie-bulk-write")

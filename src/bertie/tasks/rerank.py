@@ -103,6 +103,7 @@ class Reranker:
                 for query in (True, False)
             )
             self.scorer: PairScorer = _MaxSim(queries, texts)
+            self.loaded = texts.loaded
             return
         if embeds(model):
             for name, value in (("function", function), ("relevant", relevant)):
@@ -114,6 +115,7 @@ class Reranker:
                     )
             embedder = Embedder(model, tokenizer=tokenizer, device=device, dtype=dtype, normalize=True)
             self.scorer = _Cosine(embedder, long)
+            self.loaded = embedder.loaded
             return
         self.loaded = open_model(
             model, BertForSequenceClassification, task=self.name, tokenizer=tokenizer, device=device, dtype=dtype

@@ -22,6 +22,7 @@ from bertie.bulk import BulkReport, prepare, run, work
 from bertie.bulk.progress import Progress
 from bertie.bulk.ray import _report, _said
 from bertie.errors import BertieError, DataError, InputError, MissingExtra
+from bertie.running.open import OpenModel
 from bulk_jobs import answers, check_whole, jsonl_file, some_texts, stop_after
 from sentence_models import tiny_sentence_model
 
@@ -110,6 +111,21 @@ def test_another_job_in_the_folder_is_refused_by_what_differs(
     (texts / "2.parquet").rename(texts / "3.parquet")
     with pytest.raises(DataError, match=r"1 file was removed .*2.parquet\); 1 file was added .*3.parquet"):
         bertie.bulk("embed", texts, out, model)
+
+
+def test_a_job_is_not_continued_in_other_numbers(
+    model: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it was begun on a machine with a GPU, whose default is float16, and goes on where there is none."""
+    out = tmp_path / "out"
+    bertie.bulk("embed", texts, out, model, piece_rows=90)
+    (out / "part-000003.parquet").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenModel, "dtype", "float16")
+        with pytest.raises(DataError, match=r"was begun in float32; here the model would compute in float16") as caught:
+            bertie.bulk("embed", texts, out, model, piece_rows=90)
+    assert "another output, and a dtype for all machines" in str(caught.value)
+    assert bertie.bulk("embed", texts, out, model, piece_rows=90).computed == 1
 
 
 @pytest.mark.parametrize("bad", [{"truncate_dim": 999}, {"strict": True}, {"ray": "localhost:1"}])
