@@ -28,7 +28,7 @@ from serving import folders
 from bertie.serve.app import ROUTES
 from scripts.serve_drain import run as run_drains
 from system.serve_process import FORMS, Server, serving
-from system.test_serve_limits import until
+from system.test_serve_limits import until, working
 from tiny_models import saved
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
@@ -328,3 +328,26 @@ def test_traces_without_their_package_are_explained(model: str, workers: str) ->
     assert ended.returncode == 2
     assert "pip install 'bertie[otel]'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_processes_that_hang_are_replaced_and_the_others_go_on(tmp_path: Path, model: str) -> None:
+    """A stopped process is there and answers nobody, as with a driver that hangs."""
+    with two_engines(tmp_path, model, "--hung-seconds", "4") as (server, first, second):
+        listed = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+
+        def children() -> set[int]:
+            return set(map(int, listed.read_text().split()))
+
+        def is_well() -> bool:
+            with suppress(httpx.HTTPError):
+                return len(children()) == 3 and server.get("/ready").status_code == 200 and working(server)
+            return False
+
+        (front,) = children() - {first, second}
+        for hung in (first, front):
+            os.kill(hung, signal.SIGSTOP)
+            assert until(lambda hung=hung: hung not in children(), 30)
+            assert until(is_well, 20)
+        assert second in children()
+    killed = re.findall(r'a process does not respond and is killed","child":"([^"]+)', server.log.read_text())
+    assert set(killed) == {"engine-0", "front-0"}

@@ -61,6 +61,7 @@ class DrainingServer(uvicorn.Server):
         self.parent: int | None = None
         self._watching: list[asyncio.Task[None]] = []
         self.on_listening: Callable[[], None] = lambda: None
+        self.beat: Callable[[], None] = lambda: None
         self.on_ready: Callable[[], None] = lambda: None
 
     @contextlib.contextmanager
@@ -119,6 +120,7 @@ class DrainingServer(uvicorn.Server):
     async def _watch_parent(self, parent: int) -> None:
         """A worker whose parent was killed would go on for ever, and nobody would know."""
         while os.getppid() == parent:
+            self.beat()
             await asyncio.sleep(0.5)
         self.drain_once()
 
@@ -227,14 +229,17 @@ def _listening(service: Service, startup: Callable[[], Awaitable[None]]) -> Drai
 
 def serve_front(
     settings: Settings, sock: socket.socket, folder: Path, engines: int, *, name: str, parent: int, again: bool,
-    rate_buckets: mmap.mmap, on_ready: Callable[[], None],
+    rate_buckets: mmap.mmap, on_ready: Callable[[], None], beat: Callable[[], None],
 ) -> int:  # fmt: skip
-    """A front process: HTTP, until told to stop or until the parent is gone; the exit code."""
+    """A front process: HTTP, until told to stop or until the parent is gone; the exit code.
+
+    `beat` is called now and then while its loop runs.
+    """
     handler = _begin(settings)
     settings = replace(settings, limits=replace(settings.limits, connections=allowed_connections(settings)))
     server = make_front(settings, folder, engines, again=again, rate_buckets=rate_buckets)
     server.service.metrics.settle(name)
-    server.parent, server.on_ready = parent, on_ready
+    server.parent, server.on_ready, server.beat = parent, on_ready, beat
     try:
         server.run([sock])
     finally:

@@ -70,6 +70,7 @@ class Engine:
         self._short, self._long = (FairQueue(queue_tokens, queue_requests, self._lock) for _ in range(2))
         self._closing = self._down = False
         self._failures = 0
+        self._begun: dict[int, float] = {}  # by thread: when what it runs on the device began
         self._rate = 0.0  # tokens a second, lately
         self.skipped = 0
         self._threads = []
@@ -83,6 +84,11 @@ class Engine:
     def waiting(self) -> tuple[int, int]:
         """(jobs, tokens) in both queues."""
         return self._short.jobs + self._long.jobs, self._short.tokens + self._long.tokens
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long what runs on the device has been running: far more than a batch takes if the device hangs."""
+        return max((time.perf_counter() - begun for begun in list(self._begun.values())), default=0.0)
 
     def submit(
         self, lane: Lane[I, A], items: Sequence[I], lengths: Sequence[int], *, seconds: float, client: str = "",
@@ -241,14 +247,18 @@ class Engine:
         queue.running = set()
 
     def _through(self, lane: AnyLane, batch: Batch) -> Sequence[object]:
-        with self._launching:
-            parts = [job.items[start:stop] for job, start, stop in batch]
-            found = lane.run(parts if lane.in_parts else [item for part in parts for item in part])
-        match found:
-            case Later():
-                answers = found.read()
-            case _:
-                answers = found
+        self._begun[threading.get_ident()] = time.perf_counter()
+        try:
+            with self._launching:
+                parts = [job.items[start:stop] for job, start, stop in batch]
+                found = lane.run(parts if lane.in_parts else [item for part in parts for item in part])
+            match found:
+                case Later():
+                    answers = found.read()
+                case _:
+                    answers = found
+        finally:
+            del self._begun[threading.get_ident()]
         wanted = sum(stop - start for _, start, stop in batch)
         if len(answers) != wanted:
             raise RuntimeError(f"{lane.name} gave {len(answers)} answers for {wanted} items")

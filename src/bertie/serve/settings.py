@@ -70,6 +70,7 @@ class Settings:
     admin_keys: frozenset[bytes] = frozenset()
     allowed_hosts: tuple[str, ...] = ()
     drain_seconds: float = 25.0
+    hung_seconds: float = 60.0  # without a sign of life, before a process of several is replaced; 0: never
     prune_folder: str | None = None  # where the page may write pruned checkpoints; None: nowhere
     log_level: str = "info"
     log_sample: float = 1.0  # the part of the answered requests that are logged; all others always are

@@ -36,6 +36,7 @@ from bertie.serve.processes.messages import (
     packed,
 )
 from bertie.serve.processes.shared import Blocks, Layout, SharedMemory
+from bertie.serve.processes.supervisor import _Child
 from bertie.serve.queues import Lane
 from bertie.serve.service import Call, Service
 from bertie.serve.settings import ModelChoice, Settings, chosen_devices, core_shares, default_fronts
@@ -139,6 +140,17 @@ def test_nothing_is_forwarded_for_a_client_that_has_left() -> None:
             await asyncio.wait_for(link.ask(call), 5)
 
     asyncio.run(scenario())
+
+
+def test_a_process_that_hangs_is_killed_once_however_long_it_takes_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    child = _Child("front-0", lambda: 0, memoryview(bytearray(8)).cast("Q"))
+    assert [child.silent_seconds() for _ in range(3)] == [0, 0, 0]  # it has not begun
+    child.beat()
+    assert [child.silent_seconds() for _ in range(4)] == [0, 1, 2, 3]
+    child.kill_hung()
+    assert [child.silent_seconds() for _ in range(4)] == [0, 0, 0, 0]
 
 
 def test_both_ends_see_the_same_memory() -> None:

@@ -506,3 +506,17 @@ def test_a_device_that_fails_where_work_arrives_is_a_breakdown() -> None:
         assert [type(error) for _, error in engine.submit_all([(queued(lane, 1), None)])] == [EngineDown]
 
     with_engine(work, at_once=True, short_tokens=100, on_crash=crashed.append)
+
+
+def test_how_long_a_batch_has_been_under_way_is_known() -> None:
+    async def work(engine: Engine, model: Model, lane: Lane) -> None:
+        assert engine.busy_seconds == 0
+        first = await hold(engine, model, lane)
+        await asyncio.sleep(0.2)
+        assert 0.2 <= engine.busy_seconds < 20
+        model.free.set()
+        await first.future
+        await asyncio.to_thread(engine.close)
+        assert engine.busy_seconds == 0
+
+    with_engine(work)

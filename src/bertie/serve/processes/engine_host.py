@@ -349,11 +349,11 @@ def _state_of(model: ServedModel) -> ModelState:
 
 def run_engine(
     settings: Settings, number: int, folder: Path, *, parent: int, again: bool,
-    report: Callable[[BertieError | None], None],
+    report: Callable[[BertieError | None], None], beat: Callable[[], None],
 ) -> int:  # fmt: skip
     """Serve fronts until SIGUSR1, or until nobody is left; the exit code. `report` is told of success or failure.
 
-    `again`: another process of this number was ready before.
+    `again`: another process of this number was ready before. `beat` is called now and then while all is well.
     SIGTERM and SIGINT are for fronts: a terminal or a service manager sends them to all processes, and what the fronts
     have accepted still has to be computed.
     """
@@ -364,14 +364,14 @@ def run_engine(
     handler = start_logging(settings.log_level)
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(_run(settings, number, folder, parent, again, report))
+            return runner.run(_run(settings, number, folder, parent, again, report, beat))
     finally:
         handler.close()
 
 
 async def _run(
     settings: Settings, number: int, folder: Path, parent: int, again: bool,
-    report: Callable[[BertieError | None], None],
+    report: Callable[[BertieError | None], None], beat: Callable[[], None],
 ) -> int:  # fmt: skip
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGUSR1, ended.set)
@@ -386,6 +386,7 @@ async def _run(
 
     service.models.on_lost = lost
 
+    living = loop.create_task(_live(service, settings.hung_seconds, beat))
     listening = loop.create_task(host.listen(address_of(folder, number)))
     try:
         for choice in host.choices(settings.models):
@@ -402,5 +403,15 @@ async def _run(
             await asyncio.wait_for(ended.wait(), _LOOK_SECONDS)
         service.set_gauges()  # which fronts show
     listening.cancel()
+    living.cancel()
     service.close()
     return 1 if service.lost_device else 0
+
+
+async def _live(service: Service, hung_seconds: float, beat: Callable[[], None]) -> None:
+    """Signs of life, while the loop runs and no batch takes far longer than batches do: then the device hangs."""
+    while True:
+        engines = [model.engine for model in service.models.all if model.engine is not None]
+        if not any(engine.busy_seconds > hung_seconds for engine in engines):
+            beat()
+        await asyncio.sleep(_LOOK_SECONDS)

@@ -2,8 +2,9 @@
 
 It binds the sockets, imports everything once, and forks: a child that has died is back within a moment, its code and
 its sockets are there already, and connections that come meanwhile wait. Every front has a listening socket of its own
-on the one port, among which the kernel deals out connections. Children say through a pipe when they are ready. When
-told to stop, fronts finish what they have accepted, and then the engines end.
+on the one port, among which the kernel deals out connections. Children say through a pipe when they are ready, and give
+signs of life in memory that they share with this process: one that hangs is killed, and so replaced. When told to stop,
+fronts finish what they have accepted, and then the engines end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import mmap
 import os
 import select
 import shutil
@@ -43,6 +45,7 @@ _LONGEST_PAUSE = 2.0  # with its start, less than the five seconds in which a se
 _QUICK_SECONDS = 5.0  # a child that lives no longer than this is not started again at once
 _SPARE_SECONDS = 5.0  # beyond a front's own drain
 _LOOK_SECONDS = 0.05
+_MOST_AT_A_LOOK = 1.0  # of silence: while this process itself did not run (Ctrl-Z), nobody else need have
 _MOST_STARTS = 4
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
@@ -83,13 +86,17 @@ class _Processes:
         self._heard, self._tell = os.pipe()
         self._ready: set[str] = set()
         self._rates = shared_buckets()
+        self._pulses = memoryview(mmap.mmap(-1, 8 * (len(devices) + fronts))).cast("Q")
         self._stops = 0
         cores = core_shares(len(devices))
         self._engines = [
-            self._child(f"engine-{number}", partial(self._run_engine, number, device, cores[number]))
+            self._child(f"engine-{number}", partial(self._run_engine, number, device, cores[number]), number)
             for number, device in enumerate(devices)
         ]
-        self._fronts = [self._child(f"front-{number}", partial(self._run_front, number)) for number in range(fronts)]
+        self._fronts = [
+            self._child(f"front-{number}", partial(self._run_front, number), len(devices) + number)
+            for number in range(fronts)
+        ]
         self._children = [*self._engines, *self._fronts]
 
     def run(self) -> int:
@@ -110,6 +117,9 @@ class _Processes:
                         if child.name not in self._ready and child.starts >= _MOST_STARTS:
                             return 1  # it never was ready, and has said why
                         child.start_when_due()
+                    elif self._settings.hung_seconds and child.silent_seconds() > self._settings.hung_seconds:
+                        logger.error("a process does not respond and is killed", extra={"child": child.name})
+                        child.kill_hung()
                 self._listen()
                 if not said and len(self._ready) == len(self._children):
                     said = True
@@ -167,7 +177,7 @@ class _Processes:
 
     # -- in the children --------------------------------------------------------------------------------------------
 
-    def _child(self, name: str, work: Callable[[], int]) -> _Child:
+    def _child(self, name: str, work: Callable[[], int], place: int) -> _Child:
         def run() -> int:
             name_process(name)
             try:
@@ -176,7 +186,7 @@ class _Processes:
                 self._report(name, error)
                 return 2
 
-        return _Child(name, run)
+        return _Child(name, run, self._pulses[place : place + 1])
 
     def _report(self, name: str, error: BertieError | None = None) -> None:
         report = Report(name) if error is None else Report(name, error.cause, error.remedy)
@@ -197,7 +207,7 @@ class _Processes:
             settings = replace(settings, threads=settings.threads or len(cores))
         code = run_engine(
             settings, number, self._folder, parent=self._pid, again=name in self._ready,
-            report=lambda error: self._report(name, error),
+            report=lambda error: self._report(name, error), beat=self._engines[number].beat,
         )  # fmt: skip
         if os.getppid() != self._pid:  # whoever would remove it was killed, and the fronts have ended
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -221,7 +231,7 @@ class _Processes:
         return serve_front(
             replace(self._settings, limits=limits), self._sockets[number], self._folder, len(self._engines),
             name=name, parent=self._pid, again=name in self._ready,
-            rate_buckets=self._rates, on_ready=lambda: self._report(name),
+            rate_buckets=self._rates, on_ready=lambda: self._report(name), beat=self._fronts[number].beat,
         )  # fmt: skip
 
 
@@ -230,10 +240,11 @@ def _counted(children: Sequence[_Child], what: str) -> str:
 
 
 class _Child:
-    """One process, started again when it dies."""
+    """One process, started again when it dies. `pulse` is a number in shared memory, which changes while it lives."""
 
-    def __init__(self, name: str, work: Callable[[], int]) -> None:
-        self.name, self._work = name, work
+    def __init__(self, name: str, work: Callable[[], int], pulse: memoryview) -> None:
+        self.name, self._work, self._pulse = name, work, pulse
+        self._last_pulse, self._last_look, self._silent = 0, 0.0, 0.0
         self.code: int | None = None
         self.starts = 0
         self._pid = 0
@@ -252,6 +263,25 @@ class _Child:
         self._next = time.monotonic() + self._pause
         return True
 
+    def beat(self) -> None:
+        """A sign of life, from the child."""
+        self._pulse[0] += 1
+
+    def kill_hung(self) -> None:
+        """Without waiting for its end, which may take a while."""
+        self.send(signal.SIGKILL)
+        self._pulse[0] = 0  # it is not expected to give another sign, and not killed again
+
+    def silent_seconds(self) -> float:
+        """How long there was no sign of life, counted from the first one on; to be asked again and again."""
+        now, pulse = time.monotonic(), self._pulse[0]
+        passed, self._last_look = now - self._last_look, now
+        if pulse == self._last_pulse and pulse:
+            self._silent += min(passed, _MOST_AT_A_LOOK)
+        else:
+            self._last_pulse, self._silent = pulse, 0.0
+        return self._silent
+
     def start_when_due(self) -> None:
         if time.monotonic() < self._next:
             return
@@ -259,6 +289,7 @@ class _Child:
             logger.warning("a process is started again", extra={"child": self.name, "exit_code": self.code})
         self._since = time.monotonic()
         self.starts += 1
+        self._pulse[0], self._silent = 0, 0.0
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # in the child until this process's handlers are gone there

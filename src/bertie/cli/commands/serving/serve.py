@@ -121,6 +121,13 @@ def _limit(flag: str, name: str, shown: str) -> Callable[[F], F]:
     show_default=True,
     help="Seconds to finish accepted requests when it stops.",
 )
+@click.option(
+    "--hung-seconds",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds after which a process that does not respond is replaced; 0 is never.",
+)
 @click.option("--api-key-file", metavar="FILE", help="API keys, one per line; or set BERTIE_API_KEYS. [default: open]")
 @click.option(
     "--admin-key-file",
