@@ -24,15 +24,11 @@ def texts(rng: random.Random, count: int) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=rng.choice([1, 2, 5, 12, 30, 80, 200]))) for _ in range(count)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=1000)
-    batches = parser.parse_args().batches
-    seed = 0
-    print(f"seed {seed}, {batches} batches")
+def measure(batches: int, seed: int) -> tuple[float, bool]:
+    """The largest difference, and whether three runs gave the same bits."""
     rng = random.Random(seed)
     loaded = open_model(
-        None, BertModel, task="embed", default=default_embedding_model(), device="cpu", add_pooling_layer=False
+        None, BertModel, task="embed", default=default_embedding_model, device="cpu", add_pooling_layer=False
     )
     probes = ["a", "", *texts(rng, 14)]
     alone = [Embedder(loaded).embed(text) for text in probes]
@@ -46,7 +42,17 @@ def main() -> None:
         together = embedder.embed([*company[:place], probes[number], *company[place:]])
         largest = max(largest, float(np.abs(together[place] - alone[number]).max()))
     runs = [Embedder(loaded).embed(probes).tobytes() for _ in range(3)]
-    print(f"largest difference {largest:.1e} over {batches} batches; three runs bit-equal: {len(set(runs)) == 1}")
+    return largest, len(set(runs)) == 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=1000)
+    batches = parser.parse_args().batches
+    seed = 0
+    print(f"seed {seed}, {batches} batches")
+    largest, equal = measure(batches, seed)
+    print(f"largest difference {largest:.1e} over {batches} batches; three runs bit-equal: {equal}")
 
 
 if __name__ == "__main__":

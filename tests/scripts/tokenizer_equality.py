@@ -27,6 +27,7 @@ from bertie.text import BertTokenizer, WordPieceTokenizer
 from bertie.text.wordpiece.reference import replace_surrogates
 
 BATCH = 2000
+PROGRESS = 50_000  # lines between two reports
 EVERYTHING = {
     "return_offsets_mapping": True,
     "return_special_tokens_mask": True,
@@ -119,6 +120,8 @@ def main() -> int:
             sample = texts[:: arguments.reference_every]
             compare_reference(name, ours, reference, sample)
             num_lines, num_reference = num_lines + len(texts), num_reference + len(sample)
+            if num_lines % PROGRESS == 0:
+                print(f"{num_lines:,} lines equal; {time.perf_counter() - started:.0f} s", flush=True)
         for turn, (name, vocabulary, _, paired, settings) in enumerate(SETTINGS):
             ours, hub, reference = made[vocabulary]
             for start in range(0, arguments.fuzz, BATCH):
@@ -127,6 +130,7 @@ def main() -> int:
                 compare(name, ours, hub, [replace_surrogates(text) for text in texts], paired, settings)
                 compare_reference(name, ours, reference, texts)
                 num_fuzz, num_reference = num_fuzz + len(texts), num_reference + len(texts)
+            print(f"{num_fuzz:,} fuzz strings equal; {time.perf_counter() - started:.0f} s", flush=True)
     except Difference as difference:
         print(f"DIFFERENT after {num_lines} lines and {num_fuzz} fuzz strings: {difference}")
         return 1

