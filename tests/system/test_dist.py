@@ -1,7 +1,8 @@
 """What `make dist` makes, installed as a newcomer would: an empty environment, no compiler, README's first lines.
 
 Building and installing want a package index, so these are slow tests; `ENOUGH` seconds is what a newcomer is asked for
-after the download.
+after the download. Every Python of this machine that Bertie supports is tried, pyenv's included. Where the index has no
+PyTorch without CUDA for one of them, its environment takes several gigabytes while its tests run.
 """
 
 from __future__ import annotations
@@ -71,11 +72,24 @@ def test_the_names_say_which_systems_they_are_for(dist: Path) -> None:
         assert name in pure, name
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def pythons() -> dict[str, str]:
+    """Interpreters by version, as "3.12"; the one that runs this test is among them."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    on_path = (shutil.which(f"python3.{minor}") for minor in range(11, 20))
+    found = {}
+    for python in (*filter(None, on_path), *map(str, sorted(root.glob("3.*/bin/python"))), sys.executable):
+        asked = subprocess.run([python, "-c", "import sys, venv; print(*sys.version_info[:2])"], capture_output=True)
+        version = tuple(map(int, asked.stdout.split()))
+        if asked.returncode == 0 and version >= (3, 11):
+            found[".".join(map(str, version))] = python
+    return found
+
+
+@pytest.fixture(scope="module", params=pythons().items(), ids=lambda item: item[0])
+def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An empty environment with what Bertie needs and the default model, and without Bertie."""
     folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
+    subprocess.run([request.param[1], "-m", "venv", folder], check=True, timeout=120)
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     needs = re.findall(r'"([^"]+)"', project.partition("dependencies = [")[2].partition("]\n\n")[0])
     install(folder, *needs)
@@ -119,6 +133,6 @@ def install(environment: Path, *what: str) -> None:
         env=bare(environment),
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
