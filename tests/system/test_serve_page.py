@@ -227,9 +227,10 @@ def test_explore_is_a_section_of_the_page(page: Any, watch: Watch, server: Serve
     page.wait_for_selector("#view[data-ready='attention']")
     assert page.is_hidden("#tasks")
     for model in ("my-ner", "my-squad"):
+        page.evaluate("document.querySelector('#view').id = 'view-of-the-last-model'")
         page.select_option("#model", model)
-        page.wait_for_selector("#opened:not(:has(#view)), .busy #opened", state="attached")
         page.wait_for_selector("#explore:not(.busy) #view[data-ready='attention']")
+        assert page.locator("#view-of-the-last-model").count() == 0
         assert page.locator(".thumb").count() > 0
     page.click("#section-tasks")
     page.wait_for_selector("#tab-embed[aria-selected=true]")
