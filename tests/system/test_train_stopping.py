@@ -64,6 +64,19 @@ def wait_for_waiters(lock: os.stat_result, number: int) -> None:
     raise AssertionError("the command never came to the lock")
 
 
+def wait_until_asleep(pid: int) -> None:
+    """Until it waits for something, and not only for a moment.
+
+    A signal that comes just before Python calls read() is seen when read() returns, here never: it is sent later.
+    """
+    looks, until = 0, time.monotonic() + 60
+    while looks < 10:
+        assert time.monotonic() < until
+        asleep = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+        looks = looks + 1 if asleep else 0
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_stopped_while_reading_says_that_nothing_is_kept(desk: Path, number: int) -> None:
     os.mkfifo("pipe.jsonl")  # data that never comes
@@ -76,6 +89,7 @@ def test_stopped_while_reading_says_that_nothing_is_kept(desk: Path, number: int
             except OSError:
                 assert time.monotonic() < until
                 time.sleep(0.05)
+        wait_until_asleep(process.pid)
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
         os.close(writer)
