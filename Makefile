@@ -93,6 +93,7 @@ coverage: .venv/test
 
 # Each compares the GPU with the CPU, says what it compared, and fails at the first difference. gpu_pipeline.py measures.
 gpu-check: .venv/demo
+	@$(BIN)/python -c "import sys, torch; torch.cuda.is_available() or sys.exit('gpu-check needs an NVIDIA GPU, and a PyTorch that was built for CUDA.')"
 	@for check in $(filter-out %gpu_pipeline.py,$(wildcard tests/scripts/gpu_*.py)); do \
 	  echo "== $$check"; $(BIN)/python $$check || exit 1; done
 
