@@ -65,26 +65,44 @@ double activated(double x, Activation activation) {
 // A weight [N, K] with everything beside it, made ready.
 struct Made {
     Linear linear;
-    Floats weight, bias, smooth, scale, sum;
+    Floats weight, bias, smooth, scale, sum, moments;
+    std::vector<int> exact;
     std::vector<char> tiles;
 
-    Made(int K, int N, Kind kind, int parts = 1) : weight(numbers((size_t)K * N, 0.1f)), bias(numbers(N, 0.5f)) {
+    Made(int K, int N, Kind kind, int num_exact) : weight(numbers((size_t)K * N, 0.1f)), bias(numbers(N, 0.5f)) {
         smooth = Floats(K);
         for (float &one : smooth) one = 0.5f + (float)between(0, 100) / 100;
         scale = sum = Floats(N);
-        linear.K = K, linear.N = N, linear.kind = kind, linear.parts = parts, linear.bias = bias.data();
+        linear.K = K, linear.N = N, linear.kind = kind, linear.bias = bias.data();
+        if (kind == BFLOAT16) {
+            for (int k = 0; k < K; k++) exact.push_back(k);
+            std::shuffle(exact.begin(), exact.end(), chance);
+            exact.resize(num_exact);
+            moments = numbers(K, 1);
+            for (float &one : moments) one *= one;
+            for (int k : exact) moments[k] = 0;
+            linear.exact = exact.data(), linear.num_exact = num_exact;
+            if (between(0, 3)) linear.moments = moments.data();
+        }
         tiles.resize(kernels.tiles_bytes(&linear) + 63);
         linear.tiles = tiles.data() + (64 - (uintptr_t)tiles.data() % 64) % 64;
         linear.column_scale = scale.data(), linear.column_sum = sum.data(), linear.inverse_smooth = smooth.data();
         for (int tile = 0; tile * kernels.tile < N; tile++) kernels.pack(weight.data(), &linear, tile);
     }
 
+    bool is_exact(int k) const { return std::count(exact.begin(), exact.end(), k) > 0; }
+
     // The weight as the product sees it, times what its input was multiplied by.
     double at(int n, int k) const {
         const float w = weight[(size_t)n * linear.K + k];
-        if (linear.kind == BFLOAT16) return linear.parts == 1 ? rounded_half(w) : rounded_half(w) + (double)rounded_half(w - rounded_half(w));
-        if (linear.kind == FLOAT) return w;
-        return std::rint(w / smooth[k] / scale[n]) * scale[n];
+        if (linear.kind == FLOAT || is_exact(k)) return w;
+        if (linear.kind == INT8) return std::rint(w / smooth[k] / scale[n]) * scale[n];
+        if (!kernels.half) return w;  // the scale is not kept: `slack` says how far it may be off
+        return rounded_half(w * (1 / scale[n])) * (double)scale[n];
+    }
+    double slack(int k) const {
+        if (linear.kind != BFLOAT16) return 0;
+        return is_exact(k) ? 1.0 / (1 << 15) : kernels.half ? 1e-6 : 1.0 / (1 << 8);
     }
 };
 
@@ -94,16 +112,16 @@ struct Rows {
     Floats scale, zero;
     Rounded rounded;
     Rows(const Made &made, const Floats &x, int rows)
-        : memory((size_t)(rows + 32) * depth_of(made.linear.K)), scale(rows), zero(rows) {
+        : memory((size_t)(rows + 32) * depth_of(made.linear)), scale(rows), zero(rows) {
         const int K = made.linear.K;
-        rounded = {memory.data(), made.linear.kind == INT8 ? K : depth_of(K), scale.data(), zero.data()};
+        rounded = {memory.data(), depth_of(made.linear), scale.data(), zero.data()};
         if (made.linear.kind != FLOAT) kernels.round_rows(x.data(), K, 0, rows, &made.linear, &rounded);
     }
 };
 
 void products(Kind kind) {
     const int K = 16 * between(1, 13), N = 16 * between(1, 13), rows = between(1, between(0, 3) ? 20 : 75);
-    const Made made(K, N, kind, kind == BFLOAT16 ? between(1, 2) : 1);
+    const Made made(K, N, kind, between(0, 8));
     const Floats x = numbers((size_t)rows * K, 1, between(0, 3) ? 0 : 3), residual = numbers((size_t)rows * N, 1);
     const Rows given(made, x, rows);
     const Epilogue epilogue = (Epilogue)between(0, 2);
@@ -123,17 +141,18 @@ void products(Kind kind) {
         }
         const double step = (high - low) / 255.0, zero = std::rint(-low / step);
         for (int n = 0; n < N; n++) {
-            double wanted = made.bias[n], size = std::fabs(wanted) + 1;
+            double wanted = made.bias[n], size = std::fabs(wanted) + 1, slack = 0;
             for (int k = 0; k < K; k++) {
                 const float v = x[(size_t)r * K + k];
                 const double input = kind == FLOAT      ? v
-                                     : kind == BFLOAT16 ? rounded_half(v)
+                                     : kind == BFLOAT16 ? (made.is_exact(k) ? v : rounded_half(v))
                                                         : (std::rint(v * made.smooth[k] / step + zero) - zero) * step;
                 wanted += input * made.at(n, k);
                 size += std::fabs(input * made.at(n, k));
+                slack += made.slack(k) * std::fabs(input * made.at(n, k));
             }
             // a tie may go the other way, one step of an input times a weight
-            double allowed = 4e-6 * size + (kind == INT8 ? 4 * step * 127 * made.scale[n] : 0);
+            double allowed = 4e-6 * size + slack + (kind == INT8 ? 4 * step * 127 * made.scale[n] : 0);
             if (epilogue == ACTIVATE) wanted = activated(wanted, activation), allowed = 1.2 * allowed + 2e-6;
             if (epilogue == ACTIVATE && activation == GELU_COARSE) allowed += 2e-4;
             if (epilogue == RESIDUAL) wanted += residual[(size_t)r * N + n];
@@ -233,7 +252,8 @@ void time() {
         double sum = 0, rounding = 0;
         std::printf("%-9s", KINDS[kind]);
         for (const auto &shape : shapes) {
-            const Made made(shape.K, shape.N, (Kind)kind);
+            const bool two_numbers = kind == BFLOAT16 && shape.K == width && shape.N > width;  // as bfloat16.py has it
+            const Made made(shape.K, shape.N, (Kind)kind, two_numbers ? 8 : 0);
             const Floats x = numbers((size_t)rows * shape.K, 1), residual = numbers((size_t)rows * shape.N, 1);
             Rows given(made, x, rows);
             const bool half = kernels.half && ((kind == BFLOAT16 && shape.epilogue != RESIDUAL) || (kind == INT8 && shape.name[0] == 'q'));
@@ -241,7 +261,7 @@ void time() {
             const double took = microseconds([&] {
                 kernels.multiply(&made.linear, x.data(), shape.K, &given.rounded, rows, 0,
                                  (shape.N + kernels.tile - 1) / kernels.tile, {out.data(), shape.N, half}, shape.epilogue,
-                                 kind == INT8 ? GELU_COARSE : GELU_ERF, residual.data(), shape.N);
+                                 kind == FLOAT ? GELU_ERF : GELU_COARSE, residual.data(), shape.N);
             });
             const bool extra = shape.name[0] == '(';
             if (kind != FLOAT && !extra)

@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -25,7 +26,9 @@ void bertie_rows(void *, int64_t, int64_t, int64_t);
 void bertie_limits(void *, const float *);
 int64_t bertie_outside(void *, float *);
 int bertie_layer(void *, int, int, const int *, const float *, const float *, const float *, const float *);
-int bertie_linear(void *, int, int, int, int, int, const float *, const float *, const float *, int);
+int bertie_linear(void *, int, int, int, int, int, const float *, const float *, const float *, const float *, const int *,
+                  int, int);
+int bertie_squares(void *, const int64_t *, const int64_t *, const int32_t *, int, float *, long);
 int bertie_projection(void *, int, int, int, const float *, const float *, const float *, const float *, int);
 int bertie_bias(void *, int, int, const float *);
 int bertie_forward(void *, const int64_t *, const int64_t *, const int64_t *, const int32_t *, int, void *, void *, int, int);
@@ -94,7 +97,7 @@ void engine() {
     }
     std::vector<int> kept(heads);  // their numbers, as if others had been pruned
     for (int &number : kept) number = between(0, heads - 1);
-    const bool half = !between(0, 2);  // bfloat16
+    const bool half = !between(0, 2), exact = !half && !between(0, 2);  // bfloat16; float32 alone
     const std::vector<float> limits(4 * layers, (float)between(1, 60));
     bertie_limits(model, limits.data());
     for (int layer = 0; layer < layers; layer++) {
@@ -104,9 +107,12 @@ void engine() {
             const int rows = shapes[which][0], columns = shapes[which][1];
             const auto matrix = rectangle(rows, columns), shift = numbers(padded(rows), 0.1f);
             const std::vector<float> smooth(padded(columns), 1.5f);
-            const int kind = half ? between(2, 3) : between(0, 2) ? 0 : 1;  // of interface.cpp
+            const int kind = half ? 2 : exact || between(0, 2) ? 0 : 1;  // of kernels.h
+            std::vector<int> twice(half && which % 2 == 0 ? between(0, std::min(16, columns)) : 0);
+            for (int &input : twice) input = between(0, columns - 1);
             bertie_linear(model, layer, which, kind, padded(columns), padded(rows), matrix.data(), shift.data(),
-                          kind == 1 ? smooth.data() : nullptr, between(1, 5));
+                          kind == 1 ? smooth.data() : nullptr, half && between(0, 1) ? smooth.data() : nullptr,
+                          twice.data(), (int)twice.size(), between(1, 5));
         }
     }
     const int callers = between(1, 4), times = 3;
@@ -161,6 +167,16 @@ void engine() {
         });
     for (std::thread &thread : threads) thread.join();
     calls += (long)callers * (times + 1);
+    if (exact) {
+        const Batch &batch = batches[0];
+        const long stride = padded(std::max(std::max(width, wide), inner));
+        std::vector<float> sums(4 * layers * stride);
+        expect(!bertie_squares(model, batch.ids.data(), batch.positions.data(), batch.ends.data(),
+                               (int)batch.ends.size() - 1, sums.data(), stride),
+               "no memory, or ids refused");
+        expect(*std::min_element(sums.begin(), sums.end()) >= 0, "a sum of squares below 0");
+        calls++;
+    }
     bertie_model_free(model);
 }
 

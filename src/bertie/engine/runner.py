@@ -41,8 +41,8 @@ def embedding_tables(embeddings: BertEmbeddings) -> tuple[Tensor, Tensor, Tensor
 class Options:
     """How a runner is made. `calibration` is rows of token ids, which int8 and fp8 look at before they round.
 
-    int8 looks at `unusual` rows as well, which may lose twice as much. `exact` are parameters
-    by name, as they were before the model was rounded to bfloat16.
+    int8 looks at `unusual` rows as well, which may lose twice as much. `exact` are the parameters of a model that was
+    rounded to bfloat16, by name, as they were before.
     """
 
     dtype: str

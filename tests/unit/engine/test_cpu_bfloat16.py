@@ -17,6 +17,8 @@ from tests.unit.engine.test_cpu_runner import SHAPES, batch
 import bertie
 from bertie.defaults import default_embedding_model
 from bertie.engine import FastBert
+from bertie.engine.calibration import inputs_watched, packed
+from bertie.engine.cpu import bfloat16
 from bertie.engine.cpu import runner as cpu_runner
 from bertie.engine.cpu.library import bfloat16_instructions, instruction_set
 from bertie.engine.cpu.runner import CpuRunner
@@ -143,6 +145,64 @@ def test_embeddings_biases_and_norms_stay_as_they_were_until_they_are_changed(tm
         norm.weight.zero_()
         norm.bias.fill_(0.25)
     assert (fast(ids, cu_seqlens=ends)[0] == 0.25).all()
+
+
+def with_large_channels() -> Any:
+    """A model like trained ones: a few channels of every LayerNorm are far larger than the others."""
+    model = tiny("BertModel", hidden_size=64, initializer_range=0.05)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("LayerNorm.weight"):
+                parameter[[3, 17, 40]] *= 20
+    return model
+
+
+def test_moments_are_the_mean_squares_of_what_products_read() -> None:
+    model = with_large_channels()
+    rows = bfloat16.random_rows(model.config)
+    found = CpuRunner(model).moments(rows)
+    seen: dict[Any, torch.Tensor] = {}
+    ids, packing = packed(rows)
+    with inputs_watched(model, lambda key, x: seen.update({key: x.flatten(0, -2).square().mean(0)})), torch.no_grad():
+        model(ids, cu_seqlens=packing.cu_seqlens)
+    assert found.keys() == seen.keys()
+    for key, wanted in seen.items():
+        if key[1] != "out":  # whose inputs lie in padded heads
+            torch.testing.assert_close(found[key][: len(wanted)], wanted, rtol=1e-4, atol=1e-6)
+            assert (found[key][len(wanted) :] == 0).all()
+        assert float(found[key].sum()) == pytest.approx(float(wanted.sum()), rel=1e-4)
+
+
+def error_of(model: Any) -> float:
+    """The mean square distance to float32, relative to the answer."""
+    lengths = [40, 7, 48]
+    ids, _ = batch(lengths)
+    found, wanted = (
+        CpuRunner(model, bfloat16=rounded)(ids, None, None, Packing.of(lengths), all_states=False)[0]
+        for rounded in (True, False)
+    )
+    return float((found - wanted).square().mean() / wanted.square().mean())
+
+
+def test_large_channels_are_two_numbers_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_large_channels()
+    kept = error_of(model)
+    monkeypatch.setattr(bfloat16, "_CHANNELS", 0)
+    assert kept < 0.5 * error_of(model)
+
+
+def test_columns_are_rounded_where_it_costs_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("BertModel", hidden_size=64, initializer_range=0.05)
+    monkeypatch.setattr(bfloat16, "_CHANNELS", 0)
+    chosen = error_of(model)
+    monkeypatch.setattr(CpuRunner, "moments", lambda self, rows: {})
+    assert chosen < 0.8 * error_of(model)
+
+
+def test_copies_have_the_same_bits() -> None:
+    fast: Any = bertie.compile(with_large_channels(), dtype="bfloat16")
+    ids, ends = batch([40, 3])
+    assert torch.equal(copy.deepcopy(fast)(ids, cu_seqlens=ends)[0], fast(ids, cu_seqlens=ends)[0])
 
 
 def test_minilm_is_near_float32() -> None:

@@ -1,46 +1,64 @@
-"""What bfloat16 on a CPU does not round, so that a mean cosine to float32 is 0.99999 and not 0.99997.
+"""Fitting bfloat16 to a model on a CPU, so that its mean cosine to float32 is 0.99999 and not 0.99997.
 
-Embeddings, biases and LayerNorms are added and multiplied in float32 anyway: rounding them saves nothing, and the
-weights of LayerNorms alone cost more than everything that products round. Errors of the last layers go straight into
-the answer, so each of their weights is the sum of two bfloat16 numbers (figures: benchmarks/results/cpu-notes.md).
+Only what a product multiplies is rounded: embeddings, biases and LayerNorms are added and multiplied in float32 anyway,
+and the weights of LayerNorms alone would cost more than everything that products round. Of the products,
+
+- each column of weights is rounded after it was multiplied by a number between 1 and 2, the one of 256 with which
+  rounding costs least; the column's sums are divided by it again, which costs nothing;
+- a few inputs are much larger than the others and carry much of the error. Where a product reads what a LayerNorm wrote
+  (queries, keys and values; feed-forward's first) its eight largest inputs and their weights are two numbers each, an
+  upper and a lower part.
+
+Both need to know how large each input is. Rows of random ids say that well enough, and no text is needed. The last
+layer's attention is float32 (csrc/walk.h). Figures, and what else was tried: benchmarks/results/cpu-notes.md.
 """
 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from bertie.config import BertConfig
+from bertie.engine.calibration import Rows
 from bertie.model import BertModel
 
-_LAST = 2  # layers
-
-
-def has_two_parts(number: int, num_layers: int) -> bool:
-    """Whether the weights of a layer are sums of two numbers."""
-    return number >= num_layers - _LAST
+_TWO_NUMBERS = ("qkv", "up")  # the products some of whose inputs are two numbers each
+_CHANNELS = 8
+_ROWS, _LENGTH = 8, 64
 
 
 def exact_parameters(model: BertModel) -> dict[str, Tensor]:
-    """Copies of all that would be lost if the model were rounded, by name."""
-    count = len(model.encoder.layer)
-    layers = tuple(f"encoder.layer.{number}." for number in range(count) if has_two_parts(number, count))
+    """Copies of all that rounding the model would lose, by name."""
     return {
         name: parameter.detach().clone()
         for name, parameter in model.named_parameters()
-        if parameter.ndim == 1 or name.startswith(("embeddings.", *layers))
+        if name.startswith(("embeddings.", "encoder."))
     }
 
 
-def with_exact(model: BertModel, exact: Mapping[str, Tensor]) -> BertModel:
-    """A model that shares its parameters with `model`, except those that are exact ones rounded: they are exact."""
-    if not exact:
-        return model
-    shared = {id(parameter): parameter for name, parameter in model.named_parameters() if name not in exact}
-    made = copy.deepcopy(model, shared)
+def unrounded(model: BertModel, exact: Mapping[str, Tensor]) -> BertModel:
+    """The model in float32, as it was before it was rounded; a parameter that has changed since is as it is now."""
+    made = copy.deepcopy(model)
     for name, parameter in made.named_parameters():
-        if name in exact and torch.equal(exact[name].to(parameter.dtype), parameter):
-            parameter.data = exact[name]
+        known = name in exact and torch.equal(exact[name].to(parameter.dtype), parameter)
+        parameter.data = exact[name] if known else parameter.data.float()
     return made
+
+
+def random_rows(config: BertConfig) -> Rows:
+    """Ids from all over the vocabulary, the same for every model of these sizes."""
+    chance = random.Random(0)
+    length = min(_LENGTH, config.max_input_length)
+    return [[chance.randrange(config.vocab_size) for _ in range(length)] for _ in range(_ROWS)]
+
+
+def exact_inputs(part: str, weight: Tensor, moments: Tensor) -> Tensor | None:
+    """Which inputs of a product with this weight `[N, K]` are two numbers each: those that carry most of its answer."""
+    if part not in _TWO_NUMBERS:
+        return None
+    cost = moments.double() * weight.double().square().sum(0)
+    return cost.topk(min(_CHANNELS, len(cost))).indices.int()

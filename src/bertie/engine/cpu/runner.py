@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertie.engine.calibration import PRODUCTS, Key, products_of
-from bertie.engine.cpu.bfloat16 import has_two_parts, with_exact
+from bertie.engine.calibration import PRODUCTS, Key, Rows, packed, products_of
+from bertie.engine.cpu.bfloat16 import exact_inputs, random_rows, unrounded
 from bertie.engine.cpu.cores import check_threads, own_quota
 from bertie.engine.cpu.library import bfloat16_instructions, load_library
 from bertie.engine.runner import AS_IT_IS, Options, Outside, PooledRows, Refused, Runner, embedding_tables
@@ -42,7 +42,7 @@ _ACTIVATIONS = {
     "gelu_accurate": 1,
     "relu": 2,
 }
-_FLOAT, _INT8, _BFLOAT16, _TWICE_BFLOAT16 = 0, 1, 2, 3  # and kinds of products
+_FLOAT, _INT8, _BFLOAT16 = 0, 1, 2  # and kinds of products
 # How csrc/model.h counts ways of pooling; what means divide their sums by is the caller's.
 _POOLING = {"cls": 0, "max": 1, "mean": 2, "mean_sqrt_len_tokens": 2, "weightedmean": 3, "lasttoken": 4}
 _NO_ROW = 2  # bertie_forward's answer to ids that a table does not have
@@ -59,8 +59,8 @@ def padded(size: int) -> int:
 class CpuRunner(Runner):
     """All layers in the model's own dtype, float32 or bfloat16, or in int8 where `smoothing` says so.
 
-    In bfloat16 the numbers that a product multiplies are rounded; sums, softmax, LayerNorm and what is added up from
-    layer to layer are float32.
+    In bfloat16 the numbers that a product multiplies are rounded (bfloat16.py says how); sums, softmax, LayerNorm and
+    what is added up from layer to layer are float32.
     """
 
     def __init__(
@@ -109,8 +109,13 @@ class CpuRunner(Runner):
         library.bertie_rows(self._handle, *map(len, self._tables))
         self._add_projection(embeddings)
         self._add_shared_bias(model, head)
+        self._num_inputs: dict[Key, int] = {}  # of each product, padded
+        self._moments: dict[Key, Tensor] = {}  # and their mean squares, while bfloat16 products are made ready
+        if self._bfloat16:
+            self._moments = CpuRunner(model, bfloat16=False, threads=threads).moments(random_rows(config))
         for number, layer in enumerate(model.encoder.layer):
             self._add_layer(number, layer, head)
+        self._moments.clear()
 
     @staticmethod
     def check(model: BertModel) -> ctypes.CDLL:
@@ -147,7 +152,7 @@ class CpuRunner(Runner):
     @classmethod
     def of(cls, model: BertModel, options: Options) -> CpuRunner:
         if options.dtype != "int8":
-            exact = with_exact(model, options.exact)
+            exact = unrounded(model, options.exact) if options.exact else model
             made = cls(exact, bfloat16=options.dtype == "bfloat16", threads=options.threads)
             made.dtype = model.dtype  # of the states
             return made
@@ -213,11 +218,40 @@ class CpuRunner(Runner):
                 inverse = F.pad(inverse.view(-1, head), (0, padded(head) - head), value=1.0).flatten()
             inverse = F.pad(inverse, (0, weight.shape[1] - len(inverse)), value=1.0).contiguous()
         kind = _INT8 if smooth is not None else _BFLOAT16 if self._bfloat16 else _FLOAT
-        if kind == _BFLOAT16 and has_two_parts(number, self.num_layers) and not _is_bfloat16(weight):
-            kind = _TWICE_BFLOAT16
+        moments, exact = self._moments.get((number, part)), None
+        if moments is not None:
+            exact = exact_inputs(part, weight, moments)
+            moments = moments if exact is None else moments.index_fill(0, exact.long(), 0)
         which, (rows, columns) = PRODUCTS.index(part), weight.shape
-        arrays = map(address, (weight, bias, inverse))
-        _check(self._library.bertie_linear(self._handle, number, which, kind, columns, rows, *arrays, self._team))
+        self._num_inputs[number, part] = columns
+        arrays = map(address, (weight, bias, inverse, moments, exact))
+        num_exact = 0 if exact is None else len(exact)
+        status = self._library.bertie_linear(
+            self._handle, number, which, kind, columns, rows, *arrays, num_exact, self._team
+        )
+        _check(status)
+
+    def moments(self, rows: Rows) -> dict[Key, Tensor]:
+        """The mean square of every input of every product over these rows, in float32; `[K]`, padded as weights are."""
+        assert not self._bfloat16
+        ids, packing = packed(rows)
+        positions = None if self._padding is None else packing.positions(ids, self._padding).long().contiguous()
+        sums = torch.zeros(self.num_layers, len(PRODUCTS), max(self._num_inputs.values(), default=1))
+        status = self._library.bertie_squares(
+            self._handle,
+            address(ids),
+            address(positions),
+            address(packing.cu_seqlens),
+            packing.num_texts,
+            address(sums),
+            sums.shape[-1],
+        )
+        self._checked(status, ids, None, positions, packing)
+        means = sums / len(ids)
+        return {
+            (number, part): means[number, PRODUCTS.index(part), :count].contiguous()
+            for (number, part), count in self._num_inputs.items()
+        }
 
     def __call__(
         self, ids: Tensor, type_ids: Tensor | None, positions: Tensor | None, packing: Packing, *, all_states: bool
@@ -404,10 +438,6 @@ def address(tensor: Tensor | None) -> int | None:
 
 def _plain(parameter: Tensor) -> Tensor:
     return parameter.detach().float().contiguous()
-
-
-def _is_bfloat16(weight: Tensor) -> bool:
-    return torch.equal(weight.bfloat16().float(), weight)
 
 
 def _check(status: int | bool) -> None:

@@ -67,25 +67,57 @@ void turn_keys(const float *k, long ld, int length, int head_width, float *to) {
     }
 }
 
-// Gives put(j, e) the exponentials of scores s[0 … length), WIDTH at a time, zeros after the last; one over their sum.
-// e^x = 2^(x·log₂e), which is in `factor`. A bias is added first; its table goes on for a vector's width.
-template <class Put>
-INLINE float softmax(float *s, int length, F factor, const float *bias, Put put) {
-    const long last = (length - 1) / WIDTH * WIDTH;  // where the keys past the end are, which count for nothing
-    if (bias)
-        for (long j = 0; j <= last; j += WIDTH) store(s + j, load(s + j) + load(bias + j));
-    F high = first_lanes(load(s + last), length - (int)last, splat(-3.0e38f));
-    for (long j = 0; j < last; j += WIDTH) high = largest(high, load(s + j));
-    const F most = splat(maximum(high)) * factor;
-    F total = F{};
-    for (long j = 0; j < last; j += WIDTH) {
-        const F e = exp2_of(fma(load(s + j), factor, -most));
-        put(j, e);
-        total = total + e;
+// One number of each vector [rows, WIDTH]: all its lanes joined, in a fixed order. WIDTH rows at a time, turned, so that no
+// row waits for its own lanes. Whole squares are read and written.
+template <F (*JOIN)(F, F)>
+INLINE void across(const float *vectors, int rows, float *to) {
+    alignas(64) float turned[WIDTH * WIDTH];
+    for (int row = 0; row < rows; row += WIDTH) {
+        turn_square(vectors + row * WIDTH, WIDTH, turned, WIDTH);
+        F lanes[WIDTH];
+#pragma GCC unroll 16
+        for (int i = 0; i < WIDTH; i++) lanes[i] = load(turned + i * WIDTH);
+#pragma GCC unroll 4
+        for (int width = WIDTH / 2; width; width /= 2)
+#pragma GCC unroll 8
+            for (int i = 0; i < width; i++) lanes[i] = JOIN(lanes[i], lanes[i + width]);
+        store(to + row, lanes[0]);
     }
-    const F end = first_lanes(exp2_of(fma(load(s + last), factor, -most)), length - (int)last, F{});
-    put(last, end);
-    return 1 / sum(total + end);
+}
+INLINE F plus(F a, F b) { return a + b; }
+
+// Gives put(r, j, e) the exponentials of scores [rows, ld], WIDTH at a time, zeros after the last of `length`; one over
+// their sums goes to `inverse`. e^x = 2^(x·log₂e), which is in `factor`. A bias is added first; its table goes on for a
+// vector's width. Whole squares of rows are written to `inverse`.
+template <int ROWS_AT_MOST, F (*EXP2)(F), class Put>
+INLINE void softmax(float *scores, long ld, int rows, int length, F factor, const float *bias, float *inverse, Put put) {
+    constexpr int SQUARES = (ROWS_AT_MOST + WIDTH - 1) / WIDTH * WIDTH;
+    alignas(64) float vectors[SQUARES * WIDTH], most[SQUARES];
+    const long last = (length - 1) / WIDTH * WIDTH;  // where the keys past the end are, which count for nothing
+    for (int r = 0; r < rows; r++) {
+        float *s = scores + r * ld;
+        if (bias)
+            for (long j = 0; j <= last; j += WIDTH) store(s + j, load(s + j) + load(bias - r + j));
+        F high = first_lanes(load(s + last), length - (int)last, splat(-3.0e38f));
+        for (long j = 0; j < last; j += WIDTH) high = largest(high, load(s + j));
+        store(vectors + r * WIDTH, high);
+    }
+    across<largest>(vectors, rows, most);
+    for (int r = 0; r < rows; r++) {
+        const float *s = scores + r * ld;
+        const F highest = splat(most[r]) * factor;
+        F total = F{};
+        for (long j = 0; j < last; j += WIDTH) {
+            const F e = EXP2(fma(load(s + j), factor, -highest));
+            put(r, j, e);
+            total = total + e;
+        }
+        const F end = first_lanes(EXP2(fma(load(s + last), factor, -highest)), length - (int)last, F{});
+        put(r, last, end);
+        store(vectors + r * WIDTH, total + end);
+    }
+    across<plus>(vectors, rows, inverse);
+    for (int r = 0; r < rows; r += WIDTH) store(inverse + r, splat(1.f) / load(inverse + r));
 }
 
 void attend(const float *q, const float *k, const float *v, long ld, int length, int head_width, float scale,
@@ -110,11 +142,9 @@ void attend(const float *q, const float *k, const float *v, long ld, int length,
                                           false);
             tile += (long)vectors * WIDTH * head_width;
         }
-        float inverse[ROWS];
-        for (int r = 0; r < rows; r++) {
-            float *s = scores + r * keys;
-            inverse[r] = softmax(s, length, factor, bias ? bias - (row + r) : nullptr, [=](long j, F e) { store(s + j, e); });
-        }
+        float inverse[ROWS + WIDTH];
+        softmax<ROWS, exp2_of>(scores, keys, rows, length, factor, bias ? bias - row : nullptr, inverse,
+                               [=](int r, long j, F e) { store(scores + r * keys + j, e); });
         for (int column = 0; column < head_width; column += TILE) {
             const int left = head_width - column < TILE ? head_width - column : TILE, vectors = left / WIDTH;
             float *to = out + row * ldo + column;
@@ -185,19 +215,17 @@ void attend_half(const Half *q, const Half *k, const Half *v, long ld, int lengt
         const Half *tile = turned;
         for (int from = 0; from < wide; from += TILE) {
             const int columns = wide - from < TILE ? wide - from : TILE;
-            half_product(rows, depth, q + row * ld, ld, tile, columns, scores + from, wide);
+            half_product(rows, head_width, q + row * ld, ld, tile, columns, scores + from, wide);
             tile += (long)columns * depth;
         }
-        float inverse[HALF_ROWS];
-        for (int r = 0; r < rows; r++) {
-            Half *line = weights + (long)r * keys;
-            inverse[r] = softmax(scores + (long)r * wide, length, factor, bias ? bias - (row + r) : nullptr,
-                                 [=](long j, F e) { store_half(line + j, e); });
-            for (int j = wide; j < keys; j++) line[j] = 0;
-        }
+        float inverse[HALF_ROWS + WIDTH];
+        softmax<HALF_ROWS, exp2_coarse>(scores, wide, rows, length, factor, bias ? bias - row : nullptr, inverse,
+                                        [=](int r, long j, F e) { store_half(weights + (long)r * keys + j, e); });
+        for (int r = 0; r < rows; r++)
+            for (int j = wide; j < keys; j++) weights[(long)r * keys + j] = 0;
         for (int column = 0; column < head_width; column += TILE) {
             const int columns = head_width - column < TILE ? head_width - column : TILE;
-            half_product(rows, keys, weights, keys, values + (long)column * keys, columns, sums, TILE);
+            half_product(rows, (length + 1) / 2 * 2, weights, keys, values + (long)column * keys, columns, sums, TILE);
             for (int r = 0; r < rows; r++)
                 for (int j = 0; j < columns; j += WIDTH) {
                     const F mean = load(sums + r * TILE + j) * inverse[r];

@@ -71,29 +71,37 @@ int forward(Model &model, Batch batch, int texts, int threads) {
         });
         const int count = (int)chunks.size();
         const size_t scratch = (model.kernels->attention_scratch(longest, model.head_width) + 15) / 16 * 16;
-        // Every member takes as many chunks as the others, by itself; what then remains they share.
-        const int rest = count % threads, single = count - rest, alone = std::min(threads, count);
-        std::vector<std::unique_ptr<Workspace>> spaces(single ? alone + rest : alone);
+        // Every member takes chunks by itself, as many as the others. What then remains they share, and the last chunk
+        // of each too: who is done first helps whoever is not.
+        const int rest = std::min(count, count % threads + (threads > 1 ? threads : 0)), single = count - rest;
+        const int alone = std::min(threads, count);
+        std::vector<std::unique_ptr<Workspace>> spaces(single ? alone + rest : rest);
         for (size_t i = 0; i < spaces.size(); i++) spaces[i] = model.take(most, i ? 0 : threads * scratch);
         std::vector<std::unique_ptr<Meeting>> meetings;
         for (int i = single; i < count; i++) {
-            const int members = std::min((threads + rest - 1) / rest, useful(model, chunks[i], threads));
+            const int each = std::max((threads + rest - 1) / rest, std::min(threads, 2));
+            const int members = std::min(each, useful(model, chunks[i], threads));
             meetings.push_back(std::make_unique<Meeting>(Walk::steps(model, chunks[i].tokens), members));
         }
         std::atomic<int> next{0};
         run_team(threads, [&](int member, int size) {
             float *own = spaces[0]->scratch.get() + member * scratch;
             const bool whole = size == threads;  // otherwise nothing is shared
-            if (member < alone)
-                for (int mine; (mine = next.fetch_add(1)) < (whole ? single : count);)
-                    Walk{model, batch, chunks[mine], *spaces[member], own, nullptr}.run();
-            for (int i = 0; whole && i < rest; i++) {
-                const int which = ((int)((long)member * rest / size) + i) % rest, number = meetings[which]->join();
+            const auto take_part = [&](int which) {
+                const int number = meetings[which]->join();
                 if (number >= 0)
                     Walk{model, batch, chunks[single + which], *spaces[single ? alone + which : which], own,
                          meetings[which].get(), number}
                         .run();
-            }
+            };
+            if (member < alone)
+                for (int mine; (mine = next.fetch_add(1)) < count;) {
+                    if (whole && mine >= single)
+                        take_part(mine - single);
+                    else
+                        Walk{model, batch, chunks[mine], *spaces[member], own, nullptr}.run();
+                }
+            for (int i = 0; whole && i < rest; i++) take_part(((int)((long)member * rest / size) + i) % rest);
         });
         for (auto &space : spaces)
             if (space) model.give_back(std::move(space));

@@ -7,21 +7,21 @@
 #if defined(BERTIE_TILES)
 constexpr int HALF_ROWS = 2 * SQUARE;  // rows to a block
 
-// C[rows, columns] = A · B for rows ≤ HALF_ROWS, B the sum of its parts. Whole squares are read and written: C has room
-// for HALF_ROWS.
-void half_product(int rows, int depth, const Half *A, long lda, const Half *B, int columns, float *C, long ldc,
-                  int parts = 1) {
+// C[rows, columns] = A · B for rows ≤ HALF_ROWS. Whole squares are read and written: C has room for HALF_ROWS, and what
+// follows `depth` in A and B, up to depth_of(depth), is zero.
+void half_product(int rows, int depth, const Half *A, long lda, const Half *B, int columns, float *C, long ldc) {
+    const int steps = depth_of(depth) / 32;
     const long a = lda * (long)sizeof(Half), b = columns * 4L, c = ldc * (long)sizeof(float);
     for (int n = 0; n < columns; n += 2 * SQUARE) {
         const Half *from = B + 2 * n;
         if (n + SQUARE < columns)
-            (rows > SQUARE ? squares<2, 2, true> : squares<1, 2, true>)(depth / 32, A, a, from, b, C + n, c, parts);
+            (rows > SQUARE ? squares<2, 2, true> : squares<1, 2, true>)(steps, A, a, from, b, C + n, c);
         else
-            (rows > SQUARE ? squares<2, 1, true> : squares<1, 1, true>)(depth / 32, A, a, from, b, C + n, c, parts);
+            (rows > SQUARE ? squares<2, 1, true> : squares<1, 1, true>)(steps, A, a, from, b, C + n, c);
     }
 }
 #else
-constexpr int HALF_ROWS = 5 * ROWS;
+constexpr int HALF_ROWS = 8 * ROWS;
 
 INLINE F dot_half(F sums, I a, I b) {
 #if defined(__AVX512BF16__)
@@ -35,44 +35,44 @@ INLINE F dot_half(F sums, I a, I b) {
 }
 
 template <int M, int NV>
-void half_product_of(int groups, const Half *A, long lda, const Half *B, float *C, long ldc, int parts) {
+void half_product_of(int groups, const Half *A, long lda, const Half *B, float *C, long ldc) {
     F sums[M][NV];
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int r = 0; r < M; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < NV; v++) sums[r][v] = F{};
-    for (int part = 0; part < parts; part++, B += (long)groups * NV * WIDTH * 2)
-        for (int g = 0; g < groups; g++) {
-            I b[NV];
+    for (int g = 0; g < groups; g++) {
+        I b[NV];
 #pragma GCC unroll 4
-            for (int v = 0; v < NV; v++) std::memcpy(&b[v], B + (long)(g * NV + v) * WIDTH * 2, sizeof(I));
-#pragma GCC unroll 6
-            for (int r = 0; r < M; r++) {
-                int32_t lane;
-                std::memcpy(&lane, A + r * lda + g * 2, 4);
-                const I a = splat_int(lane);
+        for (int v = 0; v < NV; v++) std::memcpy(&b[v], B + (long)(g * NV + v) * WIDTH * 2, sizeof(I));
+#pragma GCC unroll 12
+        for (int r = 0; r < M; r++) {
+            int32_t lane;
+            std::memcpy(&lane, A + r * lda + g * 2, 4);
+            const I a = splat_int(lane);
 #pragma GCC unroll 4
-                for (int v = 0; v < NV; v++) sums[r][v] = dot_half(sums[r][v], a, b[v]);
-            }
+            for (int v = 0; v < NV; v++) sums[r][v] = dot_half(sums[r][v], a, b[v]);
         }
-#pragma GCC unroll 6
+    }
+#pragma GCC unroll 12
     for (int r = 0; r < M; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < NV; v++) store(C + r * ldc + v * WIDTH, sums[r][v]);
 }
 
-using HalfProduct = void (*)(int, const Half *, long, const Half *, float *, long, int);
+using HalfProduct = void (*)(int, const Half *, long, const Half *, float *, long);
 
+// As many sums at a time as registers hold: narrow products take more rows.
+constexpr int half_rows(int vectors) { return vectors * WIDTH <= TILE / 2 ? 2 * ROWS : ROWS; }
+
+template <int NV, int... BELOW>
+HalfProduct half_product_with(int rows, std::integer_sequence<int, BELOW...>) {
+    static constexpr HalfProduct by_rows[] = {half_product_of<BELOW + 1, NV>...};
+    return by_rows[rows - 1];
+}
 template <int NV>
 HalfProduct half_product_with(int rows) {
-    switch (rows) {
-        case 1: return half_product_of<1, NV>;
-        case 2: return half_product_of<2, NV>;
-        case 3: return half_product_of<3, NV>;
-        case 4: return half_product_of<4, NV>;
-        case 5: return half_product_of<5, NV>;
-        default: return half_product_of<6, NV>;
-    }
+    return half_product_with<NV>(rows, std::make_integer_sequence<int, half_rows(NV)>());
 }
 HalfProduct choose_half_product(int rows, int vectors) {
     switch (vectors) {
@@ -83,56 +83,67 @@ HalfProduct choose_half_product(int rows, int vectors) {
     }
 }
 
-void half_product(int rows, int depth, const Half *A, long lda, const Half *B, int columns, float *C, long ldc,
-                  int parts = 1) {
-    for (int row = 0; row < rows; row += ROWS)
-        choose_half_product(rows - row < ROWS ? rows - row : ROWS, columns / WIDTH)(depth / 2, A + row * lda, lda, B,
-                                                                                    C + row * ldc, ldc, parts);
+void half_product(int rows, int depth, const Half *A, long lda, const Half *B, int columns, float *C, long ldc) {
+    const int vectors = columns / WIDTH, most = half_rows(vectors);
+    for (int row = 0; row < rows; row += most)
+        choose_half_product(rows - row < most ? rows - row : most, vectors)(depth / 2, A + row * lda, lda, B, C + row * ldc,
+                                                                            ldc);
 }
 #endif
-
-// A finished stretch of a row, from column `from` on; after the last column zeros, up to the row's end.
-INLINE void put_half(const float *values, int vectors, long row, int from, int N, Output out) {
-    Half *line = static_cast<Half *>(out.data) + row * out.ld;
-    for (int v = 0; v < vectors; v++) store_half(line + from + v * WIDTH, load(values + v * WIDTH));
-    if (from + vectors * WIDTH == N)
-        for (long column = N; column < out.ld; column++) line[column] = 0;
-}
 
 void multiply_half(const Linear *linear, const Rounded *rounded, int num_rows, int tile, Output out, Epilogue epilogue,
                    Activation activation, const float *residual, long ldr) {
     const int vectors = tile_vectors(linear->N, tile), columns = vectors * WIDTH, from = tile * TILE;
-    const int depth = depth_of(linear->K);
-    const Half *B = static_cast<const Half *>(linear->tiles) + (long)from * depth * linear->parts;
-    const float *bias = linear->bias + from;
+    const int depth = linear->K + 2 * linear->num_exact;
+    const Half *B = static_cast<const Half *>(linear->tiles) + (long)from * depth_of(*linear);
+    const float *bias = linear->bias + from, *scale = linear->column_scale + from;
     alignas(64) float sums[HALF_ROWS * TILE];
     for (int row = 0; row < num_rows; row += HALF_ROWS) {
         const int rows = num_rows - row < HALF_ROWS ? num_rows - row : HALF_ROWS;
         const Half *A = static_cast<const Half *>(rounded->q) + row * rounded->ld;
-        half_product(rows, depth, A, rounded->ld, B, columns, sums, TILE, linear->parts);
+        half_product(rows, depth, A, rounded->ld, B, columns, sums, TILE);
         for (int r = 0; r < rows; r++) {
-            float *line = out.half ? sums + r * TILE : static_cast<float *>(out.data) + (row + r) * out.ld + from;
-            for (int v = 0; v < columns; v += WIDTH) store(line + v, load(sums + r * TILE + v) + load(bias + v));
-            finish(line, vectors, epilogue, activation, residual ? residual + (row + r) * ldr + from : nullptr);
-            if (out.half) put_half(line, vectors, row + r, from, linear->N, out);
+            const float *line = sums + r * TILE;
+            finish_row(out, row + r, from, linear->N, vectors, epilogue, activation, residual, ldr, [=](int v) {
+                return fma(load(line + v * WIDTH), load(scale + v * WIDTH), load(bias + v * WIDTH));
+            });
         }
     }
 }
 
-// A part is what the parts before it have left of a weight.
+// Columns side by side, two k's to a lane. After the K weights of a column come those of its exact inputs: the first
+// number of a weight by the second of its input, then the second by the first.
 void pack_half(const float *weight, Linear *linear, int tile) {
-    const int K = linear->K, columns = tile_vectors(linear->N, tile) * WIDTH, depth = depth_of(K);
-    Half *to = static_cast<Half *>(linear->tiles) + (long)tile * TILE * depth * linear->parts;
+    const int K = linear->K, columns = tile_vectors(linear->N, tile) * WIDTH, depth = depth_of(*linear);
+    const int num_exact = linear->num_exact;
+    Half *to = static_cast<Half *>(linear->tiles) + (long)tile * TILE * depth;
     for (int c = 0; c < columns; c++) {
-        const float *row = weight + (long)(tile * TILE + c) * K;
-        for (int k = 0; k < depth; k += WIDTH) {
-            F left = k < K ? load(row + k) : F{};
-            for (int part = 0; part < linear->parts; part++, left = left - (F)upper_half(left)) {
-                Half some[WIDTH];
-                store_half(some, left);
-                for (int i = 0; i < WIDTH; i++)
-                    to[((long)(part * depth + k + i) / 2 * columns + c) * 2 + i % 2] = some[i];
-            }
+        const int n = tile * TILE + c;
+        const float *row = weight + (long)n * K;
+        const float scale = best_scale(row, *linear);
+        const auto put = [=](int k, Half half) { to[((long)(k / 2) * columns + c) * 2 + k % 2] = half; };
+        linear->column_scale[n] = 1 / scale;
+        for (int k = 0; k < K; k++) put(k, half_of(row[k] * scale));
+        for (int i = 0; i < num_exact; i++) {
+            const float w = row[linear->exact[i]] * scale;
+            put(K + i, half_of(w));
+            put(K + num_exact + i, half_of(w - rounded_to_half(w)));
         }
+        for (int k = K + 2 * num_exact; k < depth; k++) put(k, 0);
+    }
+}
+
+void round_half(const float *x, long ldx, int first, int last, const Linear *linear, const Rounded *out) {
+    const int K = linear->K, num_exact = linear->num_exact;
+    for (int row = first; row < last; row++) {
+        const float *from = x + row * ldx;
+        Half *to = (Half *)out->q + row * out->ld;
+        for (int k = 0; k < K; k += WIDTH) store_half(to + k, load(from + k));
+        for (int i = 0; i < num_exact; i++) {
+            const int k = linear->exact[i];
+            to[K + i] = half_of(from[k] - rounded_to_half(from[k]));
+            to[K + num_exact + i] = to[k];
+        }
+        for (int k = K + 2 * num_exact; k < out->ld; k++) to[k] = 0;
     }
 }

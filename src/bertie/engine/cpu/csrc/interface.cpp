@@ -4,25 +4,37 @@
 
 namespace {
 
-constexpr int TWICE_BFLOAT16 = 3;  // beside kinds: BFLOAT16 of two parts
+// What rounding has to know of a product's inputs: INT8 has inverse_smooth [K], BFLOAT16 may have the rest.
+struct Inputs {
+    const float *inverse_smooth = nullptr, *moments = nullptr;
+    const int *exact = nullptr;
+    int num_exact = 0;
+};
 
-// A product made ready. INT8 alone has an inverse_smooth.
-void fill(Model &model, OwnedLinear &owned, int kind, int K, int N, const float *weight, const float *bias,
-          const float *inverse_smooth, int threads) {
+// A product made ready.
+void fill(Model &model, OwnedLinear &owned, Kind kind, int K, int N, const float *weight, const float *bias,
+          const Inputs &inputs, int threads) {
     owned = OwnedLinear();
     owned.bias = copied(bias, N, N);
     owned.view.K = K;
     owned.view.N = N;
-    owned.view.kind = kind == TWICE_BFLOAT16 ? BFLOAT16 : static_cast<Kind>(kind);
-    owned.view.parts = kind == TWICE_BFLOAT16 ? 2 : 1;
+    owned.view.kind = kind;
     owned.view.bias = owned.bias.get();
-    if (kind == INT8) {
-        owned.inverse_smooth = copied(inverse_smooth, K, K);
+    if (kind != FLOAT) {
         owned.column_scale.resize(N);
+        owned.view.column_scale = owned.column_scale.get();
+    }
+    if (kind == INT8) {
+        owned.inverse_smooth = copied(inputs.inverse_smooth, K, K);
         owned.column_sum.resize(N);
         owned.view.inverse_smooth = owned.inverse_smooth.get();
-        owned.view.column_scale = owned.column_scale.get();
         owned.view.column_sum = owned.column_sum.get();
+    }
+    if (kind == BFLOAT16) {
+        owned.exact.assign(inputs.exact, inputs.exact + inputs.num_exact);
+        owned.view.exact = owned.exact.data();
+        owned.view.num_exact = inputs.num_exact;
+        owned.view.moments = inputs.moments;
     }
     owned.tiles.resize(model.kernels->tiles_bytes(&owned.view));
     owned.view.tiles = owned.tiles.get();
@@ -31,6 +43,7 @@ void fill(Model &model, OwnedLinear &owned, int kind, int K, int N, const float 
     run_team(threads, [&](int, int) {
         for (int tile; (tile = next.fetch_add(1)) < tiles;) model.kernels->pack(weight, &owned.view, tile);
     });
+    owned.view.moments = nullptr;  // the caller's
 }
 
 }  // namespace
@@ -39,7 +52,7 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 10; }
+API int bertie_version() { return 11; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 // The instructions that multiply bfloat16; null where float32's do it, over rounded numbers.
 API const char *bertie_bfloat16() { return best_kernels()->bfloat16; }
@@ -109,7 +122,7 @@ API int bertie_projection(void *handle, int width, int K, int N, const float *we
         model->table_width = width;
         model->norm_weight = copied(norm_weight, width, K);
         model->norm_bias = copied(norm_bias, width, K);
-        fill(*model, model->project, FLOAT, K, N, weight, bias, nullptr, threads);
+        fill(*model, model->project, FLOAT, K, N, weight, bias, {}, threads);
         return 0;
     } catch (const std::bad_alloc &) {
         return 1;
@@ -135,13 +148,15 @@ API int bertie_bias(void *handle, int heads, int longest, const float *table) {
     }
 }
 
-// weight [N, K], bias [N], K and N multiples of 16, 0 too. kind as in kernels.h, or 3 for BFLOAT16 whose
-// weights are sums of two; INT8 takes inverse_smooth [K].
+// weight [N, K], bias [N], K and N multiples of 16, 0 too. kind as in kernels.h. INT8 takes inverse_smooth [K]. BFLOAT16
+// takes the mean square of each input, moments [K], or null, and exact [num_exact], at most 16 inputs of QKV or of UP.
 API int bertie_linear(void *handle, int number, int which, int kind, int K, int N, const float *weight,
-                      const float *bias, const float *inverse_smooth, int threads) {
+                      const float *bias, const float *inverse_smooth, const float *moments, const int *exact, int num_exact,
+                      int threads) {
     try {
         Model *model = static_cast<Model *>(handle);
-        fill(*model, model->layers[number].linear[which], kind, K, N, weight, bias, inverse_smooth, threads);
+        fill(*model, model->layers[number].linear[which], static_cast<Kind>(kind), K, N, weight, bias,
+             {inverse_smooth, moments, exact, num_exact}, threads);
         model->most_wide = std::max(model->most_wide, which == UP ? N : 0);
         return 0;
     } catch (const std::bad_alloc &) {
@@ -168,6 +183,14 @@ API int bertie_forward(void *handle, const int64_t *ids, const int64_t *types, c
                        const int32_t *ends, int texts, void *out, void *states, int half, int threads) {
     const Batch batch{ids, types, positions, ends, out, states, half != 0, {}, ends[texts], nullptr};
     return forward(*static_cast<Model *>(handle), batch, texts, threads);
+}
+
+// What the inputs of every product of a FLOAT model are like over these texts, all of segment 0: their squares are added
+// to sums [layers, 4, stride]. A product that has fewer inputs than `stride` leaves the rest as it is.
+API int bertie_squares(void *handle, const int64_t *ids, const int64_t *positions, const int32_t *ends, int texts,
+                       float *sums, long stride) {
+    const Batch batch{ids, nullptr, positions, ends, nullptr, nullptr, false, {}, ends[texts], nullptr, sums, stride};
+    return forward(*static_cast<Model *>(handle), batch, texts, 1);
 }
 
 // The same of texts of segment 0, each pooled: vectors [texts, modes, width] float32, sums where a mean is meant.

@@ -12,27 +12,32 @@ enum Kind { FLOAT = 0, INT8 = 1, BFLOAT16 = 2 };
 
 // A weight matrix made ready: columns in tiles, each tile stored in the order in which it is read.
 struct Linear {
-    int K = 0, N = 0;               // multiples of 16
+    int K = 0, N = 0;                 // multiples of 16
     Kind kind = FLOAT;
-    int parts = 1;                  // BFLOAT16: a weight is the sum of as many numbers
     void *tiles = nullptr;
-    float *bias = nullptr;          // [N]
-    float *column_scale = nullptr;  // [N], int8: a column's step
-    float *column_sum = nullptr;    // [N], int8: Σₖ weight, takes the activations' zero point out again
-    float *inverse_smooth = nullptr;  // [K], int8: activations are multiplied by this before they are rounded
+    float *bias = nullptr;            // [N]
+    float *column_scale = nullptr;    // [N]: what a column's sum is multiplied by, where weights are rounded
+    float *column_sum = nullptr;      // [N], INT8: Σₖ weight, takes the activations' zero point out again
+    float *inverse_smooth = nullptr;  // [K], INT8: activations are multiplied by this before they are rounded
+    const float *moments = nullptr;   // [K], BFLOAT16, while `pack` runs: the mean square of each input, or null
+    const int *exact = nullptr;       // [num_exact], BFLOAT16: inputs that are two numbers each, and so are their weights
+    int num_exact = 0;
 };
 
-// Rows as a product reads them that is not FLOAT. INT8: x ≈ scale · (q − zero). BFLOAT16: ld is depth_of(K), zeros at the
-// end of a row, and memory for whole squares of 16 rows.
+// Rows as a product reads them that is not FLOAT. INT8: x ≈ scale · (q − zero). BFLOAT16: after the K numbers come the
+// second numbers of exact inputs, then their first ones again, then zeros; memory is for whole squares of 16 rows.
 struct Rounded {
     const void *q;  // uint8 or int16; bfloat16, or float32 where the processor has no bfloat16; [rows, ld]
-    long ld;        // in elements
+    long ld;        // in elements: depth_of(linear)
     float *scale;   // [rows], INT8
     float *zero;    // [rows], INT8, a whole number
 };
 
 // A bfloat16 row is this long: the matrix unit takes 32 numbers at a step.
 inline int depth_of(int K) { return (K + 31) / 32 * 32; }
+inline int depth_of(const Linear &linear) {
+    return linear.kind == BFLOAT16 ? depth_of(linear.K + 2 * linear.num_exact) : linear.K;
+}
 
 // Where answers go, [rows, ld]: float32, or bfloat16 (`half`) for a reader that takes it so, zeros from N to ld.
 struct Output {

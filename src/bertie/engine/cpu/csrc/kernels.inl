@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "kernels.h"
 #include "simd.h"
@@ -72,19 +73,17 @@ INLINE F gelu_erf(F x) {
     return largest(x, splat(0.f)) - largest(half, -half) * tail;
 }
 
-// The same to 1.3e-4, which eight bits cannot see: ½ + x·P(x²) in place of Φ, fitted on |x| ≤ 4.6 for the least error of
-// x·Φ(x).
+// The same to 0.0002 (or of itself, where it is above 1), which neither eight bits nor bfloat16 can see: ½ + x·P(x²) in
+// place of Φ, fitted on |x| ≤ 3.9 for the least error of x·Φ(x).
 INLINE F gelu_coarse(F x) {
-    const F c = largest(smallest(x, splat(4.6f)), splat(-4.6f)), t = c * c;
-    F p = splat(2.5772707e-11f);
-    p = fma(p, t, splat(-2.9192155e-9f));
-    p = fma(p, t, splat(1.4501079e-7f));
-    p = fma(p, t, splat(-4.1834787e-6f));
-    p = fma(p, t, splat(7.8483492e-5f));
-    p = fma(p, t, splat(-1.0189521e-3f));
-    p = fma(p, t, splat(9.5205372e-3f));
-    p = fma(p, t, splat(-6.5877534e-2f));
-    p = fma(p, t, splat(3.9865294e-1f));
+    const F c = largest(smallest(x, splat(3.9f)), splat(-3.9f)), t = c * c;
+    F p = splat(2.6271682e-08f);
+    p = fma(p, t, splat(-1.7705072e-06f));
+    p = fma(p, t, splat(5.1237548e-05f));
+    p = fma(p, t, splat(-0.00084451499f));
+    p = fma(p, t, splat(0.0089138034f));
+    p = fma(p, t, splat(-0.064869519f));
+    p = fma(p, t, splat(0.39808565f));
     return x * fma(c, p, splat(0.5f));
 }
 
@@ -95,27 +94,27 @@ INLINE F gelu_tanh(F x) {
     return x * reciprocal(splat(1.f) + e);
 }
 
-template <F (*ACTIVATE_ONE)(F)>
-INLINE void activate(float *out, int count) {
-    for (int v = 0; v < count; v++) store(out + v * WIDTH, ACTIVATE_ONE(load(out + v * WIDTH)));
-}
-
 INLINE F relu(F x) { return largest(x, splat(0.f)); }
 
-// A finished stretch of a row: [values, values + count·WIDTH)
-INLINE void finish(float *out, int count, Epilogue epilogue, Activation activation, const float *residual) {
-    if (epilogue == ACTIVATE) {
-        if (activation == GELU_ERF)
-            activate<gelu_erf>(out, count);
-        else if (activation == GELU_COARSE)
-            activate<gelu_coarse>(out, count);
-        else if (activation == GELU_TANH)
-            activate<gelu_tanh>(out, count);
-        else
-            activate<relu>(out, count);
-    } else if (epilogue == RESIDUAL) {
-        for (int v = 0; v < count; v++) store(out + v * WIDTH, load(out + v * WIDTH) + load(residual + v * WIDTH));
-    }
+// A stretch of a row on its way out: get(v) is vector v of a product, put(v, …) takes what becomes of it.
+template <F (*ACTIVATE_ONE)(F), class Get, class Put>
+INLINE void activate(int count, Get get, Put put) {
+    for (int v = 0; v < count; v++) put(v, ACTIVATE_ONE(get(v)));
+}
+template <class Get, class Put>
+INLINE void finish(int count, Epilogue epilogue, Activation activation, const float *residual, Get get, Put put) {
+    if (epilogue == PLAIN)
+        for (int v = 0; v < count; v++) put(v, get(v));
+    else if (epilogue == RESIDUAL)
+        for (int v = 0; v < count; v++) put(v, get(v) + load(residual + v * WIDTH));
+    else if (activation == GELU_ERF)
+        activate<gelu_erf>(count, get, put);
+    else if (activation == GELU_COARSE)
+        activate<gelu_coarse>(count, get, put);
+    else if (activation == GELU_TANH)
+        activate<gelu_tanh>(count, get, put);
+    else
+        activate<relu>(count, get, put);
 }
 
 // ---- float products ------------------------------------------------------------------------------------------------
@@ -182,12 +181,56 @@ void multiply_float(const Linear *linear, const float *x, long ldx, int num_rows
                 for (int r = 0; r < rows; r++) std::memcpy(C + r * ldo, linear->bias + from, columns * sizeof(float));
             (rows == ROWS ? whole : choose_product(rows, vectors))(depth, x + row * ldx + k, ldx,
                                                                    B + (long)k * columns, columns, C, ldo, true);
-            if (last && epilogue != PLAIN)
-                for (int r = 0; r < rows; r++)
-                    finish(C + r * ldo, vectors, epilogue, activation,
-                           residual ? residual + (row + r) * ldr + from : nullptr);
+            for (int r = 0; r < rows && last && epilogue != PLAIN; r++)
+                finish(
+                    vectors, epilogue, activation, residual ? residual + (row + r) * ldr + from : nullptr,
+                    [=](int v) { return load(C + r * ldo + v * WIDTH); },
+                    [=](int v, F y) { store(C + r * ldo + v * WIDTH, y); });
         }
     }
+}
+
+// Rounding a column's weights costs less where most of them lie just below a power of two, and where the few that count
+// most are near a bfloat16 number by chance. So a column is multiplied by the best of some factors first, and its sums are
+// divided by it: the best one has the least mean square error for inputs of these `moments`.
+constexpr int SCALES = 256;
+
+INLINE float error_of(const float *row, const Linear &linear, float scale) {
+    F total = F{};
+    for (int k = 0; k < linear.K; k += WIDTH) {
+        const F w = load(row + k) * scale, off = w - (F)upper_half(w);
+        total = fma(off * off, load(linear.moments + k), total);
+    }
+    return sum(total) / (scale * scale);
+}
+
+float best_scale(const float *row, const Linear &linear) {
+    if (!linear.moments) return 1;
+    float best = 1, least = error_of(row, linear, 1);
+    for (int i = 1; i < SCALES && least > 0; i++) {
+        const float scale = std::exp2((float)i / SCALES), error = error_of(row, linear, scale);
+        if (error < least) least = error, best = scale;
+    }
+    return best;
+}
+
+// finish() into row `row` of `out`, from column `from` on; in bfloat16 zeros after the last column, up to the row's end.
+template <class Get>
+INLINE void finish_row(Output out, long row, int from, int N, int vectors, Epilogue epilogue, Activation activation,
+                       const float *residual, long ldr, Get get) {
+    if (residual) residual += row * ldr + from;
+#if defined(BERTIE_HALF)
+    if (out.half) {
+        Half *line = static_cast<Half *>(out.data) + row * out.ld;
+        finish(vectors, epilogue, activation, residual, get, [=](int v, F y) { store_half(line + from + v * WIDTH, y); });
+        if (from + vectors * WIDTH == N)
+            for (long column = N; column < out.ld; column++) line[column] = 0;
+        return;
+    }
+#endif
+    (void)N;
+    float *line = static_cast<float *>(out.data) + row * out.ld + from;
+    finish(vectors, epilogue, activation, residual, get, [=](int v, F y) { store(line + v * WIDTH, y); });
 }
 
 #include "int8.inl"
@@ -205,15 +248,8 @@ void multiply_int8(const Linear *linear, const Rounded *rounded, int num_rows, i
     const int vectors = tile_vectors(linear->N, tile), from = tile * TILE, groups = groups_of(linear->K);
     const Weight *B = static_cast<const Weight *>(linear->tiles) + (long)from * groups * GROUP;
     const ProductInt8 whole = choose_product_int8(ROWS, vectors);
-#if defined(BERTIE_HALF)
     alignas(64) float before[MOST_ROWS * TILE];
-#endif
     for (int row = 0, rows; row < num_rows; row += rows) {
-        float *C = static_cast<float *>(out.data) + row * out.ld + from;
-        long ldc = out.ld;
-#if defined(BERTIE_HALF)
-        if (out.half) C = before, ldc = TILE;
-#endif
         const Quantum *A = static_cast<const Quantum *>(rounded->q) + row * rounded->ld;
         const int left = num_rows - row;
         ProductInt8 product;
@@ -228,15 +264,12 @@ void multiply_int8(const Linear *linear, const Rounded *rounded, int num_rows, i
             product = rows == ROWS ? whole : choose_product_int8(rows, vectors);
         }
         product(groups, A, rounded->ld, B, rounded->scale + row, rounded->zero + row, linear->column_scale + from,
-                linear->column_sum + from, linear->bias + from, C, ldc);
-        if (epilogue != PLAIN)
-            for (int r = 0; r < rows; r++)
-                finish(C + r * ldc, vectors, epilogue, activation,
-                       residual ? residual + (row + r) * ldr + from : nullptr);
-#if defined(BERTIE_HALF)
-        if (out.half)
-            for (int r = 0; r < rows; r++) put_half(C + r * ldc, vectors, row + r, from, linear->N, out);
-#endif
+                linear->column_sum + from, linear->bias + from, before, TILE);
+        for (int r = 0; r < rows; r++) {
+            const float *line = before + r * TILE;
+            finish_row(out, row + r, from, linear->N, vectors, epilogue, activation, residual, ldr,
+                       [=](int v) { return load(line + v * WIDTH); });
+        }
     }
 }
 
@@ -267,7 +300,7 @@ long tiles_bytes(const Linear *linear) {
     if (linear->kind == INT8) return groups_of(linear->K) * GROUP * N * (long)sizeof(Weight);
     if (linear->kind == FLOAT) return K * N * (long)sizeof(float);
 #if defined(BERTIE_HALF)
-    return linear->parts * depth_of(linear->K) * N * (long)sizeof(Half);
+    return depth_of(*linear) * N * (long)sizeof(Half);
 #else
     return K * N * (long)sizeof(float);
 #endif
@@ -310,16 +343,25 @@ void pack_int8(const float *weight, Linear *linear, int tile) {
     std::free(smoothed);
 }
 
-#if !defined(BERTIE_HALF)
+#if !defined(BERTIE_HALF)  // rounded numbers as float32; exact ones need no second number
 void pack_half(const float *weight, Linear *linear, int tile) {
     pack_float(weight, linear, tile);
-    float *to = static_cast<float *>(linear->tiles) + (long)tile * TILE * linear->K;
-    const long count = (long)tile_vectors(linear->N, tile) * WIDTH * linear->K;
-    for (long i = 0; i < count; i += WIDTH) {
-        F left = load(to + i), sum = F{};
-        for (int part = 0; part < linear->parts; part++, left = left - (F)upper_half(left))
-            sum = sum + (F)upper_half(left);
-        store(to + i, sum);
+    const int K = linear->K, columns = tile_vectors(linear->N, tile) * WIDTH;
+    float *to = static_cast<float *>(linear->tiles) + (long)tile * TILE * K;
+    for (int c = 0; c < columns; c++) {
+        const float *row = weight + (long)(tile * TILE + c) * K;
+        const float scale = best_scale(row, *linear);
+        for (int k = 0; k < K; k++) to[(long)k * columns + c] = rounded_to_half(row[k] * scale) / scale;
+        for (int i = 0; i < linear->num_exact; i++) to[(long)linear->exact[i] * columns + c] = row[linear->exact[i]];
+    }
+}
+
+void round_half(const float *x, long ldx, int first, int last, const Linear *linear, const Rounded *out) {
+    for (int row = first; row < last; row++) {
+        const float *from = x + row * ldx;
+        float *to = (float *)out->q + row * out->ld;
+        for (int k = 0; k < linear->K; k += WIDTH) store(to + k, (F)upper_half(load(from + k)));
+        for (int i = 0; i < linear->num_exact; i++) to[linear->exact[i]] = from[linear->exact[i]];
     }
 }
 #endif
@@ -335,31 +377,18 @@ void pack(const float *weight, Linear *linear, int tile) {
 
 // ---- rounding activations ------------------------------------------------------------------------------------------
 
-void round_half(const float *x, long ldx, int first, int last, int K, const Rounded *out) {
-    for (int row = first; row < last; row++) {
-        const float *from = x + row * ldx;
-        Half *to = (Half *)out->q + row * out->ld;
-        for (int k = 0; k < K; k += WIDTH)
-#if defined(BERTIE_HALF)
-            store_half(to + k, load(from + k));
-#else
-            store(to + k, (F)upper_half(load(from + k)));
-#endif
-        for (int k = K; k < out->ld; k++) to[k] = 0;
-    }
-}
-
 // Each row between its smallest and its largest value (0 included) in 255 steps.
 void round_int8(const float *x, long ldx, int first, int last, int K, const float *inverse_smooth, const Rounded *out) {
     for (int row = first; row < last; row++) {
         const float *from = x + row * ldx;
-        F low = F{}, high = F{};
-        for (int k = 0; k < K; k += WIDTH) {
-            const F v = load(from + k) * load(inverse_smooth + k);
-            low = smallest(low, v);
-            high = largest(high, v);
+        F low = F{}, high = F{}, low2 = F{}, high2 = F{};  // two of each: neither waits for the one before
+        for (int k = 0; k < K; k += 2 * WIDTH) {
+            const int next = k + WIDTH < K ? k + WIDTH : k;
+            const F v = load(from + k) * load(inverse_smooth + k), v2 = load(from + next) * load(inverse_smooth + next);
+            low = smallest(low, v), high = largest(high, v);
+            low2 = smallest(low2, v2), high2 = largest(high2, v2);
         }
-        const float least = minimum(low), most = maximum(high), range = most - least;
+        const float least = minimum(smallest(low, low2)), most = maximum(largest(high, high2)), range = most - least;
         // Any step does for a row of zeros; a small one keeps it from counting as wide.
         const float scale = range > 0 ? range / 255 : 1e-30f, inverse = 1 / scale;
         const int zero = (int)std::lrintf(-least * inverse);
@@ -368,10 +397,20 @@ void round_int8(const float *x, long ldx, int first, int last, int K, const floa
         Quantum *to = (Quantum *)out->q + row * out->ld;
 #if defined(__AVX512VNNI__)
         const __m512 zeros = _mm512_set1_ps((float)zero), steps = _mm512_set1_ps(inverse);
-        for (int k = 0; k < K; k += WIDTH) {
+        const auto whole = [=](int k) {
             const __m512 v = _mm512_mul_ps(_mm512_loadu_ps(from + k), _mm512_loadu_ps(inverse_smooth + k));
-            const __m512i whole = _mm512_cvtps_epi32(_mm512_fmadd_ps(v, steps, zeros));
-            const __m512i clipped = _mm512_max_epi32(whole, _mm512_setzero_si512());
+            return _mm512_cvtps_epi32(_mm512_fmadd_ps(v, steps, zeros));
+        };
+        // Four vectors become one, clipped on the way; each quarter of it has numbers of all four, which are sorted last.
+        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        int k = 0;
+        for (; k + 4 * WIDTH <= K; k += 4 * WIDTH) {
+            const __m512i first = _mm512_packs_epi32(whole(k), whole(k + WIDTH));
+            const __m512i last = _mm512_packs_epi32(whole(k + 2 * WIDTH), whole(k + 3 * WIDTH));
+            _mm512_storeu_si512(to + k, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(first, last)));
+        }
+        for (; k < K; k += WIDTH) {
+            const __m512i clipped = _mm512_max_epi32(whole(k), _mm512_setzero_si512());
             _mm_storeu_si128((__m128i *)(to + k), _mm512_cvtusepi32_epi8(clipped));
         }
 #else
@@ -391,7 +430,7 @@ void round_rows(const float *x, long ldx, int first, int last, const Linear *lin
     if (linear->kind == INT8)
         round_int8(x, ldx, first, last, linear->K, linear->inverse_smooth, out);
     else
-        round_half(x, ldx, first, last, linear->K, out);
+        round_half(x, ldx, first, last, linear, out);
 }
 
 // ---- LayerNorm -----------------------------------------------------------------------------------------------------
@@ -403,17 +442,27 @@ void layer_norm(const float *x, long ldx, int first, int last, int width, int pa
                 const float *bias, float eps, float *out, long ldo) {
     for (int row = first; row < last; row++) {
         const float *from = x + row * ldx;
-        F total = F{};
-        for (int k = 0; k < padded; k += WIDTH) total = total + load(from + k);
-        const float mean = sum(total) / width;
-        F differences = F{}, squares = F{};
-        for (int k = 0; k < padded; k += WIDTH) {
+        F total = F{}, total2 = F{};  // two of each sum: neither waits for the one before
+        const int even = padded / (2 * WIDTH) * (2 * WIDTH);
+        for (int k = 0; k < even; k += 2 * WIDTH) {
+            total = total + load(from + k);
+            total2 = total2 + load(from + k + WIDTH);
+        }
+        if (even < padded) total = total + load(from + even);
+        const float mean = sum(total + total2) / width;
+        F differences = F{}, squares = F{}, differences2 = F{}, squares2 = F{};
+        const auto add = [=](int k, F &differences, F &squares) {
             F d = load(from + k) - mean;
             if (k + WIDTH > width) d = first_lanes(d, width - k, F{});
             differences = differences + d;
             squares = fma(d, d, squares);
+        };
+        for (int k = 0; k < even; k += 2 * WIDTH) {
+            add(k, differences, squares);
+            add(k + WIDTH, differences2, squares2);
         }
-        const float off = sum(differences) / width, around = sum(squares) / width;
+        if (even < padded) add(even, differences, squares);
+        const float off = sum(differences + differences2) / width, around = sum(squares + squares2) / width;
         const float inverse = 1 / std::sqrt(around - std::fmin(off * off, around) + eps);
         float *to = out + row * ldo;
         for (int k = 0; k < padded; k += WIDTH)

@@ -59,6 +59,7 @@ struct OwnedLinear {
     Linear view;
     Array<char> tiles;
     Array<float> bias, column_scale, column_sum, inverse_smooth;
+    std::vector<int> exact;
 };
 
 enum { QKV = 0, OUT = 1, UP = 2, DOWN = 3 };
@@ -124,7 +125,7 @@ struct Model {
             found->wide.resize((size_t)FEED_FORWARD * depth_of(most_wide));
             found->scale.resize(rows);
             found->zero.resize(rows);
-            found->rounded.resize(std::max(squares * depth_of(most_input), (size_t)FEED_FORWARD * depth_of(most_wide)));
+            found->rounded.resize(std::max(squares * (depth_of(most_input) + 32), (size_t)FEED_FORWARD * depth_of(most_wide)));
         }
         if (found->scratch.size() < scratch) found->scratch.resize(scratch);
         return found;
@@ -154,6 +155,8 @@ struct Batch {
     Pooled pooled;
     int tokens;
     std::atomic<bool> *outside;              // [texts]: whether a row of this text was wider than its product's limit
+    float *squares = nullptr;                // [layers, 4, stride], or null: sums of squares of every product's inputs
+    long stride = 0;
 };
 
 // All texts of a batch through the model, by a team of threads; bertie_forward (interface.cpp) says what comes back.

@@ -55,6 +55,16 @@ INLINE U upper_half(F v) {
     const U u = (U)v;
     return (u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000;
 }
+INLINE uint16_t half_of(float x) {
+    uint32_t u;
+    std::memcpy(&u, &x, 4);
+    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+INLINE float rounded_to_half(float x) {
+    const uint32_t u = (uint32_t)half_of(x) << 16;
+    std::memcpy(&x, &u, 4);
+    return x;
+}
 // WIDTH numbers as bfloat16 in 16 bits each.
 INLINE void store_half(uint16_t *p, F v) {
 #if defined(__AVX512BF16__)
@@ -144,11 +154,24 @@ INLINE F nearest(F v, I *whole) {
     return shifted - magic;
 }
 
+// A number in two: what is left of it, in [−½, ½], and the whole number nearest to it, which becomes an exponent.
+#if defined(__AVX512F__)
+typedef F Whole;
+INLINE F rest_of(F t, Whole *whole) {
+    *whole = (F)_mm512_roundscale_ps((__m512)t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return t - *whole;
+}
+INLINE F times_power(F p, Whole whole) { return (F)_mm512_scalef_ps((__m512)p, (__m512)whole); }
+#else
+typedef I Whole;
+INLINE F rest_of(F t, Whole *whole) { return t - nearest(t, whole); }
+INLINE F times_power(F p, Whole whole) { return p * from_bits((whole + 127) << 23); }
+#endif
+
 // 2^t for t ≤ 127: the integer part goes into the exponent, Taylor's series of 2^f covers f in [−½, ½] (error 5e-9).
 INLINE F exp2_of(F t) {
-    I whole;
-    t = largest(t, splat(-126.f));
-    F f = t - nearest(t, &whole);
+    Whole whole;
+    const F f = rest_of(largest(t, splat(-126.f)), &whole);
     F p = splat(1.5252734e-5f);
     p = fma(p, f, splat(1.5403530e-4f));
     p = fma(p, f, splat(1.3333558e-3f));
@@ -157,5 +180,15 @@ INLINE F exp2_of(F t) {
     p = fma(p, f, splat(2.4022651e-1f));
     p = fma(p, f, splat(6.9314718e-1f));
     p = fma(p, f, splat(1.f));
-    return p * from_bits((whole + 127) << 23);
+    return times_power(p, whole);
+}
+// The same to 8e-5 of itself, for what is rounded to bfloat16 next.
+INLINE F exp2_coarse(F t) {
+    Whole whole;
+    const F f = rest_of(largest(t, splat(-126.f)), &whole);
+    F p = splat(0.055171669f);
+    p = fma(p, f, splat(0.24261113f));
+    p = fma(p, f, splat(0.69326097f));
+    p = fma(p, f, splat(0.99992806f));
+    return times_power(p, whole);
 }

@@ -88,30 +88,29 @@ void plain_lines(void *to, long to_stride, const void *from, long from_stride) {
 
 #endif
 
-// sums[M · 16, N · 16] = A · B over `steps` of 64 bytes of k's, and again for every further part of B. Strides are in bytes.
+// sums[M · 16, N · 16] = A · B over `steps` of 64 bytes of k's. Strides are in bytes.
 template <int M, int N, bool HALF>
-INLINE void squares(int steps, const void *A, long lda, const void *B, long ldb, void *sums, long lds, int parts = 1) {
+INLINE void squares(int steps, const void *A, long lda, const void *B, long ldb, void *sums, long lds) {
     const char *a = static_cast<const char *>(A), *b = static_cast<const char *>(B);
     char *to = static_cast<char *>(sums);
     TILE_ZERO(0);
     if (N == 2) TILE_ZERO(1);
     if (M == 2) TILE_ZERO(2);
     if (M == 2 && N == 2) TILE_ZERO(3);
-    for (int part = 0; part < parts; part++, a = static_cast<const char *>(A))
-        for (int step = 0; step < steps; step++, a += 64, b += SQUARE * ldb) {
-            TILE_LOAD(4, a, lda);
-            TILE_LOAD(6, b, ldb);
-            TILE_DOT(HALF, 0, 4, 6);
-            if (N == 2) {
-                TILE_LOAD(7, b + 64, ldb);
-                TILE_DOT(HALF, 1, 4, 7);
-            }
-            if (M == 2) {
-                TILE_LOAD(5, a + SQUARE * lda, lda);
-                TILE_DOT(HALF, 2, 5, 6);
-                if (N == 2) TILE_DOT(HALF, 3, 5, 7);
-            }
+    for (int step = 0; step < steps; step++, a += 64, b += SQUARE * ldb) {
+        TILE_LOAD(4, a, lda);
+        TILE_LOAD(6, b, ldb);
+        TILE_DOT(HALF, 0, 4, 6);
+        if (N == 2) {
+            TILE_LOAD(7, b + 64, ldb);
+            TILE_DOT(HALF, 1, 4, 7);
         }
+        if (M == 2) {
+            TILE_LOAD(5, a + SQUARE * lda, lda);
+            TILE_DOT(HALF, 2, 5, 6);
+            if (N == 2) TILE_DOT(HALF, 3, 5, 7);
+        }
+    }
     TILE_STORE(0, to, lds);
     if (N == 2) TILE_STORE(1, to + 64, lds);
     if (M == 2) TILE_STORE(2, to + SQUARE * lds, lds);

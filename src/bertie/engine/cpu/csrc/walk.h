@@ -42,9 +42,10 @@ struct Walk {
         const Kernels &kernels = *model.kernels;
         const float *floats = static_cast<const float *>(x);
         Rounded rounded{x, ldx, space.scale.get(), space.zero.get()};
+        if (batch.squares) add_squares(batch.squares + (4 * layer + which) * batch.stride, floats, ldx, rows, linear.K);
         if (linear.kind != FLOAT && !half) {
             rounded.q = space.rounded.get();
-            rounded.ld = linear.kind == INT8 ? linear.K : depth_of(linear.K);
+            rounded.ld = depth_of(linear);
             share(rows, [&](int first, int last) {
                 kernels.round_rows(floats, ldx, first, last, &linear, &rounded);
                 if (linear.kind == INT8) watch(model.widths[4 * layer + which], from, first, last);
@@ -53,6 +54,12 @@ struct Walk {
         share((linear.N + kernels.tile - 1) / kernels.tile, [&](int first, int last) {
             kernels.multiply(&linear, floats, ldx, &rounded, rows, first, last, out, epilogue, activation, residual, ldr);
         });
+    }
+
+    // For whoever rounds this product's weights: one thread, float32.
+    static void add_squares(float *sums, const float *x, long ldx, int rows, int K) {
+        for (int row = 0; row < rows; row++)
+            for (int k = 0; k < K; k++) sums[k] += x[row * ldx + k] * x[row * ldx + k];
     }
 
     // A row's step is known by now, and is wide where the row is: one comparison for K numbers rounded.
@@ -109,8 +116,12 @@ struct Walk {
         });
     }
 
-    // Whether attention reads bfloat16, and whether the product after it, or after an activation, does.
-    bool half_attention(const Layer &layer) const { return model.kernels->half && layer.linear[QKV].view.kind != FLOAT; }
+    // Whether attention reads bfloat16, and whether the product after it, or after an activation, does. What the last
+    // layer rounds goes straight into the answer, which bfloat16 wants nearer to float32's than eight bits do.
+    bool half_attention(const Layer &layer) const {
+        const Kind kind = layer.linear[QKV].view.kind;
+        return model.kernels->half && kind != FLOAT && !(kind == BFLOAT16 && &layer == &model.layers.back());
+    }
     bool half_input(const Layer &layer, int which) const {
         return model.kernels->half && layer.linear[which].view.kind == BFLOAT16;
     }
@@ -156,9 +167,9 @@ struct Walk {
         });
     }
 
-    // What is rounded to eight bits next need not be exact before.
+    // What is rounded next need not be exact before.
     Activation activation(const Layer &layer) const {
-        return model.activation == GELU_ERF && layer.linear[DOWN].view.kind == INT8 ? GELU_COARSE : model.activation;
+        return model.activation == GELU_ERF && layer.linear[DOWN].view.kind != FLOAT ? GELU_COARSE : model.activation;
     }
 
     // State number `state` of all that `to` has room for.
@@ -222,7 +233,7 @@ struct Walk {
             const Layer &layer = model.layers[number];
             const int wide = layer.heads * model.head_width, inner = layer.linear[UP].view.N;
             if (layer.heads) {
-                const bool half = half_input(layer, OUT);
+                const bool half = half_attention(layer) && half_input(layer, OUT);
                 const Output context{space.context.get(), half ? depth_of(wide) : wide, half};
                 product(number, QKV, x, padded, false, 0, rows, {space.qkv.get(), 3L * wide, half_attention(layer)},
                         PLAIN, nullptr, 0);
