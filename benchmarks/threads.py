@@ -5,8 +5,9 @@
 A model of all-MiniLM-L6-v2's size with random weights (speed does not depend on their values), 32 texts for each thread
 (512 at most) of 10 to 512 tokens, sorted by length, in batches of the engine's own budget; then one text of 12 tokens,
 500 times, and one of 100, 200 times. BERTIE_CPU chooses other kernels than the best ones; `--busy` keeps every core
-busy with other work; `--pause` waits so many milliseconds before each single text, as a server does between requests,
-so that cores are idle when it comes. Each line is printed when it is measured.
+busy with other work, and prints the tail of a plain loop of one thread that computes as long, which is the system's own
+doing; `--pause` waits so many milliseconds before each single text, as a server does between requests, so that
+cores are idle when it comes. Each line is printed when it is measured.
 
 Expected before measuring: nearly as many times one thread's rate as there are cores, since whole pieces of a batch are
 worked on apart; one short text no slower with more threads, and a p99 within 3 times the median.
@@ -56,6 +57,24 @@ def seconds(runner: CpuRunner, batch: tuple[torch.Tensor, Packing], *, pause: fl
     start = time.perf_counter()
     runner(batch[0], None, None, batch[1], all_states=False)
     return time.perf_counter() - start
+
+
+def tail_of(times: list[float]) -> tuple[float, float]:
+    """Median and 99th percentile."""
+    ordered = sorted(times)
+    return ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
+
+
+def plain_loop(milliseconds: float, repeats: int) -> tuple[float, float]:
+    """The same of a loop that takes so long where nothing interrupts it."""
+
+    def timed(count: int) -> float:
+        start = time.perf_counter()
+        sum(range(count))
+        return 1e3 * (time.perf_counter() - start)
+
+    count = int(milliseconds * 10_000 / min(timed(10_000) for _ in range(50)))
+    return tail_of([timed(count) for _ in range(repeats)])
 
 
 def _spin() -> None:
@@ -119,10 +138,13 @@ def measure(options: argparse.Namespace) -> None:
         for length, repeats in REPEATS.items():
             one = packed([length])
             every = [1e3 * seconds(runner, one, pause=options.pause / 1e3) for _ in range(repeats + 50)]
-            times = sorted(every[50:])  # the first ones warm up
-            middle, tail = times[repeats // 2], times[repeats * 99 // 100]
+            middle, tail = tail_of(every[50:])  # the first ones warm up
             row[f"one_text_of_{length}_ms"] = {"median": middle, "p99": tail}
             line += f"   {length} tokens: {middle:.2f} ms, p99 {tail:.2f} ({tail / middle:.1f}×)"
+            if options.busy:
+                loop, loop_tail = plain_loop(middle, repeats)
+                row[f"loop_as_long_as_{length}_ms"] = {"median": loop, "p99": loop_tail}
+                line += f", a loop {loop_tail:.2f} ({loop_tail / loop:.1f}×)"
         rows.append(row)
         print(line, flush=True)
     if options.save:

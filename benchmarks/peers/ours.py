@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from torch import Tensor
 from benchmarks.peers.batches import Rows, Setting
 from benchmarks.texts import MAX_TOKENS
 from bertie import BertModel
+from bertie.engine import FastBert
+from bertie.engine.runner import PooledRows
 from bertie.errors import BertieError
 from bertie.running.batching import split_by_tokens
 from bertie.running.open import OpenModel
@@ -31,18 +33,19 @@ from bertie.text import BertTokenizer
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """`ids` `[tokens]`, `ends` `[texts + 1]`, `lengths` `[texts]`."""
+    """`ids` `[tokens]`, `rows.lengths` `[texts]`."""
 
     ids: Tensor
-    ends: Tensor
-    lengths: Tensor
+    rows: PooledRows
     places: list[int]
 
     @classmethod
     def of(cls, rows: Rows, places: Sequence[int]) -> PackedBatch:
         lengths = [len(rows[place]) for place in places]
         ids = torch.tensor(list(chain.from_iterable(rows[place] for place in places)))
-        return cls(ids, torch.tensor([0, *accumulate(lengths)]), torch.tensor(lengths), list(places))
+        counts = torch.tensor(lengths)
+        zeros = torch.zeros_like(counts)
+        return cls(ids, PooledRows(counts, zeros, counts, zeros), list(places))
 
 
 class Packed:
@@ -101,5 +104,12 @@ class Packed:
 
     @torch.inference_mode()
     def _forward(self, batch: PackedBatch) -> Tensor:
-        hidden = self.model(batch.ids, cu_seqlens=batch.ends).last_hidden_state
-        return F.normalize(torch.segment_reduce(hidden.float(), "sum", lengths=batch.lengths, axis=0, unsafe=True))
+        """Unit vectors, pooled by the engine, as the peers' graphs end in them."""
+        lengths = batch.rows.lengths
+        if isinstance(self.model, FastBert):
+            summed = self.model.pooled(batch.ids, batch.rows, ["mean"])
+            assert summed is not None
+            return F.normalize(summed[:, 0])
+        ends = F.pad(lengths.cumsum(0), (1, 0))
+        hidden = self.model(batch.ids, cu_seqlens=ends).last_hidden_state
+        return F.normalize(torch.segment_reduce(hidden.float(), "sum", lengths=lengths, axis=0, unsafe=True))
