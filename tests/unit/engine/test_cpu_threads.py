@@ -237,3 +237,66 @@ def test_a_member_that_the_system_does_not_run_is_not_waited_for() -> None:
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 10, "times as long as with one thread"
+
+
+KEPT_WAITING = """
+import os, sys
+import torch
+import bertie
+from bertie.engine.cpu import runner as cpu_runner
+
+cpu_runner.usable_cores = lambda: 2
+torch.set_num_threads(1)  # its threads are not ours
+cores = sorted(os.sched_getaffinity(0))
+config = bertie.BertConfig(vocab_size=100, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+                           intermediate_size=1024)
+model = bertie.BertModel(config).eval()
+before = set(os.listdir("/proc/self/task"))
+fast = bertie.compile(model, threads=2)
+(worker,) = map(int, set(os.listdir("/proc/self/task")) - before)
+short, longer = [(torch.arange(count), torch.tensor([0, count])) for count in (24, 60)]
+wanted = fast(short[0], cu_seqlens=short[1])[0]
+
+def turns():
+    with open(f"/proc/self/task/{worker}/status") as status:
+        return sum(int(line.split()[1]) for line in status if "ctxt_switches" in line)
+
+def calls_without_worker(most):
+    # how many calls follow each other in which the worker sleeps, at the longest
+    longest = now = 0
+    for _ in range(most):
+        known = turns()
+        assert torch.equal(fast(short[0], cu_seqlens=short[1])[0], wanted)
+        now = now + 1 if turns() == known else 0
+        longest = max(longest, now)
+        if longest > 90:
+            break
+    return longest
+
+os.sched_setaffinity(0, cores[:1])
+os.sched_setaffinity(worker, cores[1:2])
+hog = os.fork()
+if not hog:
+    os.sched_setaffinity(0, cores[1:2])
+    while os.getppid() != 1:
+        sum(range(10_000))
+    os._exit(0)
+alone = calls_without_worker(20_000)
+known = turns()
+for _ in range(20):
+    fast(longer[0], cu_seqlens=longer[1])
+print(alone, turns() - known)
+os.kill(hog, 9)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs Linux and two cores"
+)
+def test_a_caller_that_was_kept_waiting_does_the_next_texts_of_that_length_alone() -> None:
+    """A member shares its core with another process, and so loses it in the middle of a part now and then."""
+    done = subprocess.run([sys.executable, "-c", KEPT_WAITING], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    alone, turns_of_longer = map(int, done.stdout.split())
+    assert alone > 90, "calls in which the worker slept"
+    assert turns_of_longer > 0, "longer texts are still shared"

@@ -70,6 +70,9 @@ int forward(Model &model, Batch batch, int texts, int threads) {
             return a.longest != b.longest ? a.longest > b.longest : a.first_token < b.first_token;
         });
         const int count = (int)chunks.size();
+        const bool one = count == 1 && threads > 1, shared = one && model.company.pays(batch.tokens);
+        if (one && !shared) threads = 1;
+        const Moment began = shared ? Moment::now() : Moment{};
         const size_t scratch = (model.kernels->attention_scratch(longest, model.head_width) + 15) / 16 * 16;
         // Every member takes chunks by itself, as many as the others. What then remains they share, and the last chunk
         // of each too: who is done first helps whoever is not.
@@ -78,9 +81,10 @@ int forward(Model &model, Batch batch, int texts, int threads) {
         std::vector<std::unique_ptr<Workspace>> spaces(single ? alone + rest : rest);
         for (size_t i = 0; i < spaces.size(); i++) spaces[i] = model.take(most, i ? 0 : threads * scratch);
         std::vector<std::unique_ptr<Meeting>> meetings;
+        int members = 1;  // of the last meeting
         for (int i = single; i < count; i++) {
             const int each = std::max((threads + rest - 1) / rest, std::min(threads, 2));
-            const int members = std::min(each, useful(model, chunks[i], threads));
+            members = std::min(each, useful(model, chunks[i], threads));
             meetings.push_back(std::make_unique<Meeting>(Walk::steps(model, chunks[i].tokens), members));
         }
         std::atomic<int> next{0};
@@ -103,6 +107,7 @@ int forward(Model &model, Batch batch, int texts, int threads) {
                 }
             for (int i = 0; whole && i < rest; i++) take_part(((int)((long)member * rest / size) + i) % rest);
         });
+        if (shared) model.company.learn(batch.tokens, members, began, Moment::now());
         for (auto &space : spaces)
             if (space) model.give_back(std::move(space));
         const int64_t found = std::count(outside.get(), outside.get() + texts, true);

@@ -102,6 +102,7 @@ struct Model {
     std::vector<Layer> layers;
     std::unique_ptr<Width[]> widths;       // [layers · 4]
     std::atomic<int64_t> texts_outside{0};  // since the model was made
+    Company company;
     int most_qkv = 0, most_context = 0, most_wide = 0, most_input = 0;
     std::vector<std::unique_ptr<Workspace>> idle;  // guarded by across_forks
 

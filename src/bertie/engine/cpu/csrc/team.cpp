@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -110,6 +111,13 @@ Pool &the_pool() {
 }
 
 }  // namespace
+
+Moment Moment::now() {
+    timespec all, computing;
+    clock_gettime(CLOCK_MONOTONIC, &all);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &computing);
+    return {all.tv_sec + 1e-9 * all.tv_nsec, computing.tv_sec + 1e-9 * computing.tv_nsec};
+}
 
 void run_team(int size, const Job &job) {
     if (size > 1) {
