@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 from bertie.engine.cpu import describe, runner
-from bertie.engine.cpu.cores import memory_nodes
+from bertie.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +18,7 @@ def _eight_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(8)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(describe, "memory_nodes", lambda cores: 1)
+    monkeypatch.setattr(describe, "own_nodes", list)
     _quota(monkeypatch, None)
     yield
     torch.set_num_threads(before)
@@ -43,23 +42,26 @@ def test_the_limit_that_counts_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert describe.threads_line().startswith("2: as many as torch uses (OMP_NUM_THREADS")
 
 
-@pytest.mark.parametrize(
-    ("cores", "nodes"), [({0, 3}, 1), ({3, 4}, 2), (set(range(12)), 3), ({8, 11}, 2), ({99}, 1), (set(), 1)]
-)
-def test_memory_nodes_of_the_cores_in_use_are_counted(tmp_path: Path, cores: set[int], nodes: int) -> None:
-    for name, line in {"node0": "0-3,8\n", "node1": "4-7,9\n", "node2": "10-11\n", "node3": "\n"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "cpulist").write_text(line)
-    (tmp_path / "possible").write_text("0-3\n")
-    assert memory_nodes(cores, tmp_path) == nodes
-    assert memory_nodes(cores, tmp_path / "not there") == 1
-
-
 def test_several_memory_nodes_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(describe, "memory_nodes", lambda cores: 2)
+    monkeypatch.setattr(describe, "own_nodes", lambda: [{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}])
     assert describe.threads_line() == (
-        "8: one for each core; they are on 2 memory nodes: consider one process for each (numactl --cpunodebind)"
+        "8: one for each core; they are on 2 memory nodes, each with its own copy of the weights (BERTIE_NODES=off: "
+        "one copy)"
     )
+    torch.set_num_threads(4)
+    assert describe.threads_line().endswith(
+        "; the cores are on 2 memory nodes, and the threads are always on one of them"
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6, 7})
+    assert "nodes" not in describe.threads_line()
+
+
+def test_wrong_nodes_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise InputError("BERTIE_NODES is 'x'.", "Change it.")
+
+    monkeypatch.setattr(describe, "own_nodes", refuse)
+    assert describe.threads_line() == "8: one for each core; BERTIE_NODES is 'x'."
 
 
 def test_kernels_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ ABI/stable/sysfs-devices-node ("cpulist").
 
 from __future__ import annotations
 
-from collections.abc import Set
+import os
+import re
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from bertie.errors import InputError
 
 MOST_THREADS = 1024  # that anyone may ask for
+_MOST_CORES = 1024  # in csrc/nodes.h
 
 
 def check_threads(threads: int | None) -> int | None:
@@ -57,19 +59,45 @@ def cpu_quota(membership: Path, mounted: Path) -> int | None:
     return min(limits, default=None)
 
 
-def memory_nodes(cores: Set[int], folder: Path = Path("/sys/devices/system/node")) -> int:
-    """How many of the machine's memory nodes (NUMA) these cores belong to; 1 where the system does not say."""
-    lists = [_read(node / "cpulist") for node in folder.glob("node*")]
-    return max(1, sum(not cores.isdisjoint(_numbers(line)) for line in lists))
+@lru_cache(maxsize=1)
+def own_nodes() -> list[set[int]]:
+    """The cores of each memory node, as BERTIE_NODES and the system had them when first asked; none: there is one."""
+    asked = os.environ.get("BERTIE_NODES")
+    return memory_nodes(Path("/sys/devices/system/node")) if not asked else [] if asked == "off" else named_nodes(asked)
 
 
-def _numbers(line: str) -> set[int]:
-    """Those of a list like `0-3,8`."""
+def memory_nodes(folder: Path) -> list[set[int]]:
+    """The cores of each of the machine's memory nodes (NUMA) that has any, by the nodes' numbers."""
+    numbered = [node for node in folder.glob("node*") if node.name[4:].isdecimal()]
+    lists = [
+        _numbers(_read(node / "cpulist").strip()) for node in sorted(numbered, key=lambda node: int(node.name[4:]))
+    ]
+    return [cores for cores in lists if cores]
+
+
+def named_nodes(text: str) -> list[set[int]]:
+    """Those of BERTIE_NODES, like `0-3,8;4-7,9`."""
+    nodes = [_numbers(line.strip()) for line in text.split(";")]
+    cores = [core for node in nodes for core in node or ()]
+    if not all(nodes) or len(cores) > len(set(cores)):
+        raise InputError(
+            f"BERTIE_NODES is {text!r:.80}; it must list the cores of each memory node, and each core once.",
+            'Write it like "0-7;8-15" for two nodes of eight cores each, or "off" to treat all cores as one node.',
+        )
+    return [node for node in nodes if node]
+
+
+def _numbers(line: str) -> set[int] | None:
+    """Those of a list like `0-3,8`; None where it is no such list."""
     found: set[int] = set()
-    for part in line.strip().split(","):
-        first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            found.update(range(int(first), int(last or first) + 1))
+    for part in line.split(","):
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+        if match is None:
+            return None
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < _MOST_CORES:
+            return None
+        found.update(range(first, last + 1))
     return found
 
 

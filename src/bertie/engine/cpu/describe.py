@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 
 import torch
 
-from bertie.engine.cpu.cores import memory_nodes, own_quota
+from bertie.engine.cpu.cores import own_nodes, own_quota
 from bertie.engine.cpu.library import bfloat16_instructions, instruction_set
 from bertie.engine.cpu.runner import usable_cores
+from bertie.errors import InputError
 
 
 def kernels_line() -> str:
@@ -37,7 +39,18 @@ def threads_line() -> str:
         why = "one for each core"
     else:
         why = f"as many as torch uses (OMP_NUM_THREADS or torch.set_num_threads), on {cores} cores"
-    nodes = memory_nodes(usable)
-    if nodes > 1:
-        why += f"; they are on {nodes} memory nodes: consider one process for each (numactl --cpunodebind)"
-    return f"{used}: {why}"
+    return f"{used}: {why}{_nodes(usable, used)}"
+
+
+def _nodes(usable: Set[int], used: int) -> str:
+    try:
+        sizes = [len(usable & node) for node in own_nodes() if usable & node]
+    except InputError as error:
+        return f"; {error.cause}"
+    if len(sizes) < 2:
+        return ""
+    if used <= min(sizes):
+        return f"; the cores are on {len(sizes)} memory nodes, and the threads are always on one of them"
+    return (
+        f"; they are on {len(sizes)} memory nodes, each with its own copy of the weights (BERTIE_NODES=off: one copy)"
+    )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 from functools import lru_cache
 
+from bertie.engine.cpu.cores import own_nodes
 from bertie.library import Signatures, open_library
 
-VERSION = 11  # of csrc/interface.cpp
+VERSION = 12  # of csrc/interface.cpp
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 _SIGNATURES: Signatures = {
     "bertie_version": (_INT, []),
     "bertie_instruction_set": (ctypes.c_char_p, []),
     "bertie_bfloat16": (ctypes.c_char_p, []),
+    "bertie_nodes": (None, [_POINTER, _INT]),
     "bertie_model_new": (_POINTER, [_INT, _INT, _INT, _INT, _FLOAT, _FLOAT, _INT, *[_POINTER] * 5]),
     "bertie_model_free": (None, [_POINTER]),
     "bertie_rows": (None, [_POINTER, *[ctypes.c_int64] * 3]),
@@ -33,6 +35,18 @@ _SIGNATURES: Signatures = {
 def load_library() -> ctypes.CDLL | None:
     """The library, or None where it was not built (or is an older one)."""
     return open_library(__file__, "_kernels", _SIGNATURES, version=("bertie_version", VERSION))
+
+
+@lru_cache(maxsize=1)
+def give_nodes(library: ctypes.CDLL) -> None:
+    """Tell the library of several memory nodes, before its first model."""
+    nodes = own_nodes()
+    if len(nodes) > 1:
+        node_of = [0] * (1 + max(map(max, nodes)))  # a core that none of them lists counts as the first node's
+        for number, cores in enumerate(nodes):
+            for core in cores:
+                node_of[core] = number
+        library.bertie_nodes((_INT * len(node_of))(*node_of), len(node_of))
 
 
 def instruction_set() -> str | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from bertie.engine.calibration import PRODUCTS, Key, Rows, packed, products_of
 from bertie.engine.cpu.bfloat16 import exact_inputs, random_rows, unrounded
 from bertie.engine.cpu.cores import check_threads, own_quota
-from bertie.engine.cpu.library import bfloat16_instructions, load_library
+from bertie.engine.cpu.library import bfloat16_instructions, give_nodes, load_library
 from bertie.engine.runner import AS_IT_IS, Options, Outside, PooledRows, Refused, Runner, embedding_tables
 from bertie.errors import CalibrationWarning, InputError
 from bertie.model import BertEmbeddings, BertLayer, BertModel
@@ -126,6 +126,7 @@ class CpuRunner(Runner):
                 "Bertie's CPU kernels were not built when it was installed.",
                 "Install it again where a C++ compiler is found (`bertie doctor` shows the result).",
             )
+        give_nodes(library)
         config = model.config
         if config.position_embedding_type != "absolute":
             raise Refused(f"The CPU engine has no {config.position_embedding_type} positions; the reference runs them.")

@@ -78,23 +78,29 @@ int forward(Model &model, Batch batch, int texts, int threads) {
         // of each too: who is done first helps whoever is not.
         const int rest = std::min(count, count % threads + (threads > 1 ? threads : 0)), single = count - rest;
         const int alone = std::min(threads, count);
+        // Nobody else is woken for one text; where there are several nodes, its members are on the caller's if they fit.
+        const Team team(count == 1 ? std::min(threads, useful(model, chunks[0], threads)) : threads);
         std::vector<std::unique_ptr<Workspace>> spaces(single ? alone + rest : rest);
-        for (size_t i = 0; i < spaces.size(); i++) spaces[i] = model.take(most, i ? 0 : threads * scratch);
+        // A member's own is on its node; one that members of several nodes share is on none.
+        const int common = team.seats().size() > 1 ? NO_NODE : team.node(0);
+        const auto node = [&](int space) { return single && space < alone ? team.node(space) : common; };
+        for (int i = 0; i < (int)spaces.size(); i++)
+            spaces[i] = model.take(node(i), most, i ? 0 : threads, i ? 0 : scratch);
         std::vector<std::unique_ptr<Meeting>> meetings;
-        int members = 1;  // of the last meeting
         for (int i = single; i < count; i++) {
             const int each = std::max((threads + rest - 1) / rest, std::min(threads, 2));
-            members = std::min(each, useful(model, chunks[i], threads));
+            const int members = std::min(each, useful(model, chunks[i], threads));
             meetings.push_back(std::make_unique<Meeting>(Walk::steps(model, chunks[i].tokens), members));
         }
         std::atomic<int> next{0};
-        run_team(threads, [&](int member, int size) {
-            float *own = spaces[0]->scratch.get() + member * scratch;
-            const bool whole = size == threads;  // otherwise nothing is shared
+        run_team(team, [&](int member, int size) {
+            float *own = spaces[0]->scratch.get() + member * spaces[0]->each;
+            const int home = team.node(member);
+            const bool whole = size == team.size();  // otherwise nothing is shared
             const auto take_part = [&](int which) {
                 const int number = meetings[which]->join();
                 if (number >= 0)
-                    Walk{model, batch, chunks[single + which], *spaces[single ? alone + which : which], own,
+                    Walk{model, batch, chunks[single + which], *spaces[single ? alone + which : which], own, home,
                          meetings[which].get(), number}
                         .run();
             };
@@ -103,13 +109,12 @@ int forward(Model &model, Batch batch, int texts, int threads) {
                     if (whole && mine >= single)
                         take_part(mine - single);
                     else
-                        Walk{model, batch, chunks[mine], *spaces[member], own, nullptr}.run();
+                        Walk{model, batch, chunks[mine], *spaces[member], own, home, nullptr}.run();
                 }
             for (int i = 0; whole && i < rest; i++) take_part(((int)((long)member * rest / size) + i) % rest);
         });
-        if (shared) model.company.learn(batch.tokens, members, began, Moment::now());
-        for (auto &space : spaces)
-            if (space) model.give_back(std::move(space));
+        if (shared) model.company.learn(batch.tokens, team.size(), began, Moment::now());
+        for (int i = 0; i < (int)spaces.size(); i++) model.give_back(node(i), std::move(spaces[i]));
         const int64_t found = std::count(outside.get(), outside.get() + texts, true);
         model.texts_outside.fetch_add(found, std::memory_order_relaxed);
         return found ? 3 : 0;

@@ -11,6 +11,21 @@ struct Inputs {
     int num_exact = 0;
 };
 
+// Each node's threads read their own tiles from now on, and the first ones, which lie anywhere, are freed.
+void copy_to_nodes(OwnedLinear &owned) {
+    std::vector<OwnedLinear::Copy> copies(num_nodes());
+    for (OwnedLinear::Copy &copy : copies) copy.tiles.resize(owned.tiles.size());
+    on_each_node([&](int node) {
+        copies[node].view = owned.view;
+        copies[node].view.tiles = copies[node].tiles.get();
+        std::memcpy(copies[node].tiles.get(), owned.tiles.get(), owned.tiles.size());
+    });
+    for (const OwnedLinear::Copy &copy : copies)
+        if (copy.view.tiles) owned.view.tiles = copy.view.tiles;
+    owned.tiles = Array<char>();
+    owned.copies = std::move(copies);
+}
+
 // A product made ready.
 void fill(Model &model, OwnedLinear &owned, Kind kind, int K, int N, const float *weight, const float *bias,
           const Inputs &inputs, int threads) {
@@ -40,10 +55,11 @@ void fill(Model &model, OwnedLinear &owned, Kind kind, int K, int N, const float
     owned.view.tiles = owned.tiles.get();
     const int tiles = (N + model.kernels->tile - 1) / model.kernels->tile;
     std::atomic<int> next{0};
-    run_team(threads, [&](int, int) {
+    run_team(Team(threads), [&](int, int) {
         for (int tile; (tile = next.fetch_add(1)) < tiles;) model.kernels->pack(weight, &owned.view, tile);
     });
     owned.view.moments = nullptr;  // the caller's
+    if (Team::spans(threads)) copy_to_nodes(owned);
 }
 
 }  // namespace
@@ -52,10 +68,18 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 11; }
+API int bertie_version() { return 12; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 // The instructions that multiply bfloat16; null where float32's do it, over rounded numbers.
 API const char *bertie_bfloat16() { return best_kernels()->bfloat16; }
+
+// The memory node of each core, numbered from 0: nodes [cores]. Before the first model; where it is not called, there is one.
+API void bertie_nodes(const int *nodes, int cores) {
+    try {
+        set_nodes(nodes, cores);
+    } catch (const std::bad_alloc &) {  // then there is one
+    }
+}
 
 API void *bertie_model_new(int width, int padded, int head_width, int layers, float scale, float eps, int activation,
                            const float *words, const float *positions, const float *types, const float *norm_weight,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -20,7 +21,9 @@
 
 constexpr int FEED_FORWARD = 192;  // tokens whose wide inner state is held at once
 
-// 64-byte aligned memory; large pieces in huge pages, since weights are read from end to end.
+// 64-byte aligned memory; large pieces in huge pages, since weights are read from end to end. Where there are several
+// memory nodes, its pages are new, and come to lie on the node of the thread that first writes them. They are not shared
+// with other pieces: so a huge page, which comes to lie on one node as a whole, never reaches into the next piece.
 template <class T>
 class Array {
   public:
@@ -28,13 +31,26 @@ class Array {
     explicit Array(size_t count) { resize(count); }
     void resize(size_t count) {
         const size_t bytes = (count * sizeof(T) + 4095) / 4096 * 4096 + 4096;
-        const size_t alignment = bytes >= (4u << 20) ? (2u << 20) : 64;
+        const bool huge = bytes >= (4u << 20);
+        const size_t alignment = huge ? 2u << 20 : 64;
         void *made = nullptr;
-        if (posix_memalign(&made, alignment, bytes)) throw std::bad_alloc();
 #if defined(__linux__)
-        if (bytes >= (4u << 20)) madvise(made, bytes, MADV_HUGEPAGE);
+        if (num_nodes() > 1) {
+            const size_t mapped = huge ? bytes / alignment * alignment + 2 * alignment : bytes;
+            void *const start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (start == MAP_FAILED) throw std::bad_alloc();
+            if (!huge) madvise(start, mapped, MADV_NOHUGEPAGE);
+            made = reinterpret_cast<void *>(((uintptr_t)start + alignment - 1) / alignment * alignment);
+            data_ = {static_cast<T *>(made), Free{start, mapped}};
+        }
 #endif
-        data_.reset(static_cast<T *>(made));
+        if (!made) {
+            if (posix_memalign(&made, alignment, bytes)) throw std::bad_alloc();
+            data_ = {static_cast<T *>(made), Free{}};
+        }
+#if defined(__linux__)
+        if (huge) madvise(made, bytes, MADV_HUGEPAGE);
+#endif
         size_ = count;
     }
     T *get() const { return data_.get(); }
@@ -42,7 +58,14 @@ class Array {
 
   private:
     struct Free {
-        void operator()(T *p) const { std::free(p); }
+        void *start = nullptr;  // of what was mapped; null: nothing was
+        size_t mapped = 0;
+        void operator()(T *p) const {
+#if defined(__linux__)
+            if (start) munmap(start, mapped);
+#endif
+            if (!start) std::free(p);
+        }
     };
     std::unique_ptr<T, Free> data_;
     size_t size_ = 0;
@@ -60,6 +83,17 @@ struct OwnedLinear {
     Array<char> tiles;
     Array<float> bias, column_scale, column_sum, inverse_smooth;
     std::vector<int> exact;
+
+    // The same with tiles in a node's own memory: by node, where teams of several nodes read it.
+    struct Copy {
+        Linear view;
+        Array<char> tiles;
+    };
+    std::vector<Copy> copies;
+
+    const Linear &on(int node) const {
+        return node < (int)copies.size() && copies[node].view.tiles ? copies[node].view : view;
+    }
 };
 
 enum { QKV = 0, OUT = 1, UP = 2, DOWN = 3 };
@@ -82,7 +116,8 @@ struct Workspace {
     Array<float> x, y, scale, zero;
     Array<float> qkv, context, wide;  // or bfloat16, where what reads them takes it
     Array<float> rounded;             // large enough for any kind of activation
-    Array<float> scratch;             // attention's, a part for each member
+    Array<float> scratch;             // attention's, [members, each]
+    size_t members = 0, each = 0;
     int rows = 0;
 };
 
@@ -104,15 +139,16 @@ struct Model {
     std::atomic<int64_t> texts_outside{0};  // since the model was made
     Company company;
     int most_qkv = 0, most_context = 0, most_wide = 0, most_input = 0;
-    std::vector<std::unique_ptr<Workspace>> idle;  // guarded by across_forks
+    std::map<int, std::vector<std::unique_ptr<Workspace>>> idle;  // by node; guarded by across_forks
 
-    std::unique_ptr<Workspace> take(int rows, size_t scratch) {
+    // One whose memory lies on this node, or will when threads of the node write it. A member's attention needs `each`.
+    std::unique_ptr<Workspace> take(int node, int rows, size_t members, size_t each) {
         std::unique_ptr<Workspace> found;
         {
             std::lock_guard<std::mutex> lock(across_forks);
-            if (!idle.empty()) {
-                found = std::move(idle.back());
-                idle.pop_back();
+            if (!idle[node].empty()) {
+                found = std::move(idle[node].back());
+                idle[node].pop_back();
             }
         }
         if (!found) found = std::make_unique<Workspace>();
@@ -128,12 +164,16 @@ struct Model {
             found->zero.resize(rows);
             found->rounded.resize(std::max(squares * (depth_of(most_input) + 32), (size_t)FEED_FORWARD * depth_of(most_wide)));
         }
-        if (found->scratch.size() < scratch) found->scratch.resize(scratch);
+        if (found->members < members || found->each < each) {
+            found->members = std::max(found->members, members);
+            found->each = std::max(found->each, each);
+            found->scratch.resize(found->members * found->each);
+        }
         return found;
     }
-    void give_back(std::unique_ptr<Workspace> workspace) {
+    void give_back(int node, std::unique_ptr<Workspace> workspace) {
         std::lock_guard<std::mutex> lock(across_forks);
-        if (idle.size() < 64) idle.push_back(std::move(workspace));
+        if (idle[node].size() < 64) idle[node].push_back(std::move(workspace));
     }
 };
 

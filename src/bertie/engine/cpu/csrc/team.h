@@ -1,4 +1,4 @@
-// Threads that wait for work together: one pool for the process, made when first needed.
+// Threads that wait for work together: a pool for each memory node, made when first needed.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
+
+#include "nodes.h"
 
 // What threads wait for. They look for about 50 µs, the pause between two steps of a team that runs undisturbed, and then
 // sleep: where cores are few, one that kept looking would hold the core that the one it waits for needs.
@@ -23,13 +26,7 @@ class Waiting {
             __builtin_ia32_pause();
 #endif
         }
-        // Counted before the last look, and `wake` counts after the change: one of the two sees the other.
-        asleep_.fetch_add(1);
-        {
-            std::unique_lock<std::mutex> lock(mutex_);
-            changed_.wait(lock, done);
-        }
-        asleep_.fetch_sub(1);
+        sleep(done);
     }
 
     // To be called after the change that is waited for.
@@ -40,6 +37,8 @@ class Waiting {
     }
 
   private:
+    void sleep(const std::function<bool()> &done);
+
     std::atomic<int> asleep_{0};
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -129,10 +128,39 @@ class Company {
 // Held while the process forks: a child does not inherit it locked by a thread that it does not have.
 extern std::mutex across_forks;
 
+// Who works together: the caller, which is member 0, and workers. Where there are several memory nodes, members sit on the
+// caller's node first, then on the next ones, on each no more than it has cores that the caller may use.
+class Team {
+  public:
+    struct Seats {
+        int node, first, count;  // members [first, first + count)
+        Cores cores;             // that workers of these seats are bound to; none: they are not bound
+    };
+
+    explicit Team(int size);
+    int size() const { return size_; }
+    const std::vector<Seats> &seats() const { return seats_; }
+    int node(int member) const {
+        for (const Seats &seats : seats_)
+            if (member < seats.first + seats.count) return seats.node;
+        return seats_.back().node;
+    }
+    // Whether a team of this size may have members on several nodes, wherever its caller runs.
+    static bool spans(int size);
+
+  private:
+    const int size_;
+    std::vector<Seats> seats_;
+};
+
 using Job = std::function<void(int member, int size)>;
 
-// Runs job(0) on the caller and job(1) … job(size−1) beside it, and returns when all that began are done. A job that was
-// not begun when job(0) ended is never run, so job(0) must leave nothing undone that no other has begun. Fewer run where
-// the system gives no more threads, and when the pool is busy with another caller this thread does it all, as job(0) of 1:
-// `size` tells the job how many there are. The job must not throw.
-void run_team(int size, const Job &job);
+// Runs job(0) on the caller and the other members' jobs beside it, and returns when all that began are done. A job that
+// was not begun when job(0) ended is never run, so job(0) must leave nothing undone that no other has begun. Fewer run
+// where the system gives no more threads, and when a node's workers are busy with another caller: `size` tells the job
+// how many there are, 1 where the caller does it all. The job must not throw.
+void run_team(const Team &team, const Job &job);
+
+// Runs work(node) at once on a thread of each node that this one may use, and returns when all are done. What they write
+// first of memory that is new comes to lie on their node.
+void on_each_node(const std::function<void(int node)> &work);

@@ -16,6 +16,7 @@ struct Walk {
     const Chunk &chunk;
     Workspace &space;
     float *scratch;      // attention's, this member's own
+    int node;            // this member's
     Meeting *meeting;    // null: this thread does it all
     int member = 0;
     int step = 0;
@@ -38,7 +39,7 @@ struct Walk {
     // Rows [from, from + rows) of the chunk. `half`: x is bfloat16 already, as a BFLOAT16 product reads it.
     void product(size_t layer, int which, const void *x, long ldx, bool half, int from, int rows, Output out,
                  Epilogue epilogue, const float *residual, long ldr, Activation activation = RELU) {
-        const Linear &linear = model.layers[layer].linear[which].view;
+        const Linear &linear = model.layers[layer].linear[which].on(node);
         const Kernels &kernels = *model.kernels;
         const float *floats = static_cast<const float *>(x);
         Rounded rounded{x, ldx, space.scale.get(), space.zero.get()};
@@ -109,7 +110,7 @@ struct Walk {
                                       model.norm_bias.get(), model.eps, normal, padded);
         });
         if (!projected) return;
-        const Linear &linear = model.project.view;
+        const Linear &linear = model.project.on(node);
         share((linear.N + model.kernels->tile - 1) / model.kernels->tile, [&](int first, int last) {
             model.kernels->multiply(&linear, normal, padded, nullptr, chunk.tokens, first, last,
                                     {space.x.get(), model.padded, false}, PLAIN, RELU, nullptr, 0);
