@@ -10,6 +10,7 @@ terminal here, where a progress bar would be one file more.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import tempfile
@@ -56,12 +57,15 @@ class Walk:
 
     def start(self) -> None:
         self.steps.clear()
+        gc.collect()
+        gc.disable()  # what earlier calls left behind is no part of this one
         threading.setprofile_all_threads(self) if sys.version_info >= (3, 12) else threading.setprofile(self)
         sys.setprofile(self)
 
     def stop(self) -> None:
         sys.setprofile(None)
         threading.setprofile_all_threads(None) if sys.version_info >= (3, 12) else threading.setprofile(None)
+        gc.enable()
 
     def files(self) -> list[str]:
         return list(dict.fromkeys(step.partition(":")[0] for step in self.steps))
