@@ -184,7 +184,7 @@ def test_a_runner_is_neither_copied_nor_pickled() -> None:
             copied(fast.base_model.runner)
 
 
-STARVED = """
+ONE_WORKER = """
 import os, statistics, sys, time
 import torch
 import bertie
@@ -199,6 +199,20 @@ model = bertie.BertModel(config).eval()
 before = set(os.listdir("/proc/self/task"))
 fast = bertie.compile(model, threads=2)
 (worker,) = map(int, set(os.listdir("/proc/self/task")) - before)
+
+def keep_its_core_busy():
+    os.sched_setaffinity(0, cores[:1])
+    os.sched_setaffinity(worker, cores[1:2])
+    hog = os.fork()
+    if not hog:
+        os.sched_setaffinity(0, cores[1:2])
+        while os.getppid() != 1:
+            sum(range(10_000))
+        os._exit(0)
+    return hog
+"""
+
+STARVED = """
 ids, ends = torch.arange(24), torch.tensor([0, 24])
 
 def median():
@@ -213,15 +227,8 @@ answers = []
 fast.runner.threads = 1
 alone = median()
 fast.runner.threads = 2
-os.sched_setaffinity(0, cores[:1])
-os.sched_setaffinity(worker, cores[1:2])
 os.sched_setscheduler(worker, os.SCHED_IDLE, os.sched_param(0))
-hog = os.fork()
-if not hog:
-    os.sched_setaffinity(0, cores[1:2])
-    while os.getppid() != 1:
-        sum(range(10_000))
-    os._exit(0)
+hog = keep_its_core_busy()
 together = median()
 os.kill(hog, 9)
 assert all(torch.equal(answer, answers[0]) for answer in answers)
@@ -234,26 +241,12 @@ print(together / alone)
 )
 def test_a_member_that_the_system_does_not_run_is_not_waited_for() -> None:
     """Its core belongs to another process, which leaves it a few milliseconds of every second."""
-    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", ONE_WORKER + STARVED], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 10, "times as long as with one thread"
 
 
 KEPT_WAITING = """
-import os, sys
-import torch
-import bertie
-from bertie.engine.cpu import runner as cpu_runner
-
-cpu_runner.usable_cores = lambda: 2
-torch.set_num_threads(1)  # its threads are not ours
-cores = sorted(os.sched_getaffinity(0))
-config = bertie.BertConfig(vocab_size=100, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
-                           intermediate_size=1024)
-model = bertie.BertModel(config).eval()
-before = set(os.listdir("/proc/self/task"))
-fast = bertie.compile(model, threads=2)
-(worker,) = map(int, set(os.listdir("/proc/self/task")) - before)
 short, longer = [(torch.arange(count), torch.tensor([0, count])) for count in (24, 60)]
 wanted = fast(short[0], cu_seqlens=short[1])[0]
 
@@ -273,14 +266,7 @@ def calls_without_worker(most):
             break
     return longest
 
-os.sched_setaffinity(0, cores[:1])
-os.sched_setaffinity(worker, cores[1:2])
-hog = os.fork()
-if not hog:
-    os.sched_setaffinity(0, cores[1:2])
-    while os.getppid() != 1:
-        sum(range(10_000))
-    os._exit(0)
+hog = keep_its_core_busy()
 alone = calls_without_worker(20_000)
 known = turns()
 for _ in range(20):
@@ -295,7 +281,9 @@ os.kill(hog, 9)
 )
 def test_a_caller_that_was_kept_waiting_does_the_next_texts_of_that_length_alone() -> None:
     """A member shares its core with another process, and so loses it in the middle of a part now and then."""
-    done = subprocess.run([sys.executable, "-c", KEPT_WAITING], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_WORKER + KEPT_WAITING], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     alone, turns_of_longer = map(int, done.stdout.split())
     assert alone > 90, "calls in which the worker slept"
