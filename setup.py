@@ -35,10 +35,10 @@ NEWEST = {
     "kernels_avx512_bf16.cpp": "-DBERTIE_NO_BF16",
     "kernels_neon_i8mm.cpp": "-DBERTIE_NO_I8MM",
 }
-HEADERS = ["kernels.h", "model.h", "nodes.h", "simd.h", "team.h", "walk.h"]
+HEADERS = ["kernels.h", "lookup.h", "model.h", "nodes.h", "owned.h", "simd.h", "team.h", "walk.h"]
 INCLUDED = ["kernels.inl", "attention.inl", "half.inl", "int8.inl", "tiles.inl"]
 PLAIN = {"kernels_tiles.cpp": ["-O1"], "kernels_pairs.cpp": ["-O1"]}  # for tests: quick to build is what matters
-FILES = ["interface.cpp", "encoder.cpp", "team.cpp", "nodes.cpp", "dispatch.cpp", "kernels_portable.cpp"]
+FILES = ["interface.cpp", "encoder.cpp", "lookup.cpp", "team.cpp", "nodes.cpp", "dispatch.cpp", "kernels_portable.cpp"]
 
 
 NATIVE = os.environ.get("BERTIE_NATIVE", "" if sys.platform != "win32" else "0")

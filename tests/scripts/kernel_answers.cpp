@@ -98,7 +98,9 @@ struct Made {
         if (linear.kind == FLOAT || is_exact(k)) return w;
         if (linear.kind == INT8) return std::rint(w / smooth[k] / scale[n]) * scale[n];
         if (!kernels.half) return w;  // the scale is not kept: `slack` says how far it may be off
-        return rounded_half(w * (1 / scale[n])) * (double)scale[n];
+        // One of the factors that kernels.inl tries: 1 / scale may be the number beside it, and round a tie the other way.
+        const float factor = std::exp2((float)std::lround(-256 * std::log2(scale[n])) / 256);
+        return rounded_half(w * factor) * (double)scale[n];
     }
     double slack(int k) const {
         if (linear.kind != BFLOAT16) return 0;
@@ -172,17 +174,37 @@ void norms() {
         weight[i] = bias[i] = 0;
         for (int r = 0; r < rows; r++) x[(size_t)r * padded + i] = 0;
     }
-    Floats out(x.size());
-    kernels.layer_norm(x.data(), padded, 0, rows, width, padded, weight.data(), bias.data(), 1e-6f, out.data(), padded);
+    Floats out(x.size()), inverses(rows);
+    kernels.layer_norm(x.data(), padded, 0, rows, width, padded, weight.data(), bias.data(), 1e-6f, out.data(), padded,
+                       inverses.data());
     for (int r = 0; r < rows; r++) {
         double mean = 0, square = 0;
         for (int i = 0; i < width; i++) mean += x[(size_t)r * padded + i] / (double)width;
         for (int i = 0; i < width; i++) square += std::pow(x[(size_t)r * padded + i] - mean, 2) / width;
+        compare(inverses[r] * std::sqrt(square + 1e-6), 1, 2e-4, "inverse", "float32", width, rows, r);
         for (int i = 0; i < padded; i++) {
             const double by = i < width ? (x[(size_t)r * padded + i] - mean) / std::sqrt(square + 1e-6) : 0;
             compare(out[(size_t)r * padded + i], by * weight[i] + bias[i], 2e-4 * (1 + std::fabs(by)), "norm", "float32",
                     width, rows, i);
         }
+    }
+}
+
+void lookups(bool half) {
+    const int N = 16 * between(1, 12);
+    const bool typed = between(0, 1);
+    const Floats position = numbers(N, 1), type = numbers(N, 1), constant = numbers(N, 1);
+    const float step = between(1, 9) * 1e-4f, inverse = (float)between(1, 30);
+    std::vector<int16_t> word(N);
+    for (int16_t &number : word) number = (int16_t)between(-32767, 32767);
+    Floats out(N);
+    kernels.look_up(word.data(), step, position.data(), typed ? type.data() : nullptr, constant.data(), inverse, N, out.data(),
+                    half);
+    for (int n = 0; n < N; n++) {
+        const double sum = (double)word[n] * step + position[n] + (typed ? type[n] : 0), wanted = sum * inverse + constant[n];
+        const float found = half ? from_half(((uint16_t *)out.data())[n]) : out[n];
+        compare(found, wanted, 1e-5 * (1 + inverse) * (1 + std::fabs(sum)) + (half ? std::fabs(wanted) / 250 : 0), "lookup",
+                half ? "bfloat16" : "float32", N, n, typed);
     }
 }
 
@@ -279,7 +301,7 @@ void time() {
     Floats out(x.size());
     std::printf("norm %.1f\n", microseconds([&] {
                     kernels.layer_norm(x.data(), width, 0, rows, width, width, ones.data(), ones.data(), 1e-12f,
-                                       out.data(), width);
+                                       out.data(), width, nullptr);
                 }));
     for (int length : {16, 64, 128, 192, 512}) {
         const int texts = std::max(1, rows / length), head = 32;
@@ -317,7 +339,8 @@ int main(int count, char **given) {
         for (Kind kind : {FLOAT, INT8, BFLOAT16}) products(kind);
         norms();
         attention(false);
-        if (kernels.half) attention(true);
+        lookups(false);
+        if (kernels.half) attention(true), lookups(true);
     }
     std::printf("%s %ld\n", kernels.name, comparisons);
 }

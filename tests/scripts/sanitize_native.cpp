@@ -2,7 +2,7 @@
 //
 //     sanitize_native SEED ROUNDS
 //
-// With an odd seed, the first two cores are on two memory nodes. // A round makes a random model and a random vocabulary, calls
+// With an odd seed, the first two cores are on two memory nodes. A round makes a random model and a random vocabulary, calls
 // each from several threads at once, and compares what comes back with what one thread got alone. It prints how many calls
 // were made, and aborts where two answers differ.
 
@@ -30,6 +30,7 @@ int64_t bertie_outside(void *, float *);
 int bertie_layer(void *, int, int, const int *, const float *, const float *, const float *, const float *);
 int bertie_linear(void *, int, int, int, int, int, const float *, const float *, const float *, const float *, const int *,
                   int, int);
+int bertie_lookup(void *, int, int, int, const float *, const float *, int);
 int bertie_squares(void *, const int64_t *, const int64_t *, const int32_t *, int, float *, long);
 int bertie_projection(void *, int, int, int, const float *, const float *, const float *, const float *, int);
 int bertie_bias(void *, int, int, const float *);
@@ -87,7 +88,8 @@ void engine() {
     void *model = bertie_model_new(width, padded(width), padded(head), layers, 1 / std::sqrt((float)head), 1e-12f,
                                    between(0, 2), word.data(), position.data(), type.data(), weight.data(), bias.data());
     bertie_rows(model, words, places, 2);
-    if (!between(0, 2)) {  // embeddings narrower than the layers
+    const bool projected = !between(0, 2);
+    if (projected) {  // embeddings narrower than the layers
         const int narrow = between(1, width);
         const auto matrix = rectangle(width, narrow), shift = numbers(padded(width), 0.1f);
         bertie_projection(model, narrow, padded(narrow), padded(width), matrix.data(), shift.data(), weight.data(),
@@ -110,6 +112,10 @@ void engine() {
             const auto matrix = rectangle(rows, columns), shift = numbers(padded(rows), 0.1f);
             const std::vector<float> smooth(padded(columns), 1.5f);
             const int kind = half ? 2 : exact || between(0, 2) ? 0 : 1;  // of kernels.h
+            if (!layer && !which && kind && !projected && between(0, 2)) {
+                bertie_lookup(model, kind, padded(columns), padded(rows), matrix.data(), shift.data(), between(1, 5));
+                continue;
+            }
             std::vector<int> twice(half && which % 2 == 0 ? between(0, std::min(16, columns)) : 0);
             for (int &input : twice) input = between(0, columns - 1);
             bertie_linear(model, layer, which, kind, padded(columns), padded(rows), matrix.data(), shift.data(),

@@ -8,7 +8,7 @@ from functools import lru_cache
 from bertie.engine.cpu.cores import own_nodes
 from bertie.library import Signatures, open_library
 
-VERSION = 12  # of csrc/interface.cpp
+VERSION = 13  # of csrc/interface.cpp
 
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 _SIGNATURES: Signatures = {
@@ -23,6 +23,7 @@ _SIGNATURES: Signatures = {
     "bertie_projection": (_INT, [_POINTER, *[_INT] * 3, *[_POINTER] * 4, _INT]),
     "bertie_bias": (_INT, [_POINTER, _INT, _INT, _POINTER]),
     "bertie_linear": (_INT, [_POINTER, *[_INT] * 5, *[_POINTER] * 5, _INT, _INT]),
+    "bertie_lookup": (_INT, [_POINTER, *[_INT] * 3, _POINTER, _POINTER, _INT]),
     "bertie_limits": (None, [_POINTER, _POINTER]),
     "bertie_outside": (ctypes.c_int64, [_POINTER, _POINTER]),
     "bertie_forward": (_INT, [*[_POINTER] * 5, _INT, _POINTER, _POINTER, _INT, _INT]),

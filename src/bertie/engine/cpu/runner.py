@@ -47,6 +47,7 @@ _FLOAT, _INT8, _BFLOAT16 = 0, 1, 2  # and kinds of products
 _POOLING = {"cls": 0, "max": 1, "mean": 2, "mean_sqrt_len_tokens": 2, "weightedmean": 3, "lasttoken": 4}
 _NO_ROW = 2  # bertie_forward's answer to ids that a table does not have
 _WIDE = 3  # and to texts with rows wider than the limits, which are in its result all the same
+_MOST_LOOKED_UP = 160 << 20  # bytes for the first product's answers, by word
 _TIMES = 2.0  # a row this many times as wide as any of the calibration has lost one of its eight bits
 # (layer, part) → what each input channel is divided by before it is rounded: present means int8, absent float32.
 Smoothing = Mapping[Key, Tensor]
@@ -107,6 +108,7 @@ class CpuRunner(Runner):
         )
         _check(self._handle is None)
         library.bertie_rows(self._handle, *map(len, self._tables))
+        self._projects = embeddings.project is not None
         self._add_projection(embeddings)
         self._add_shared_bias(model, head)
         self._num_inputs: dict[Key, int] = {}  # of each product, padded
@@ -212,25 +214,33 @@ class CpuRunner(Runner):
                 self._set(number, part, weight, bias, smooth, head)
 
     def _set(self, number: int, part: str, weight: Tensor, bias: Tensor, smooth: Tensor | None, head: int) -> None:
+        kind = _INT8 if smooth is not None else _BFLOAT16 if self._bfloat16 else _FLOAT
+        which, (rows, columns) = PRODUCTS.index(part), weight.shape
+        self._num_inputs[number, part] = columns
+        if (number, part) == (0, "qkv") and kind != _FLOAT and self._looks_up(rows):
+            arrays = map(address, (weight, bias))
+            _check(self._library.bertie_lookup(self._handle, kind, columns, rows, *arrays, self._team))
+            return
         inverse = None
         if smooth is not None:
             inverse = 1 / smooth
             if part == "out":  # its input lies in padded heads
                 inverse = F.pad(inverse.view(-1, head), (0, padded(head) - head), value=1.0).flatten()
             inverse = F.pad(inverse, (0, weight.shape[1] - len(inverse)), value=1.0).contiguous()
-        kind = _INT8 if smooth is not None else _BFLOAT16 if self._bfloat16 else _FLOAT
         moments, exact = self._moments.get((number, part)), None
         if moments is not None:
             exact = exact_inputs(part, weight, moments)
             moments = moments if exact is None else moments.index_fill(0, exact.long(), 0)
-        which, (rows, columns) = PRODUCTS.index(part), weight.shape
-        self._num_inputs[number, part] = columns
         arrays = map(address, (weight, bias, inverse, moments, exact))
         num_exact = 0 if exact is None else len(exact)
         status = self._library.bertie_linear(
             self._handle, number, which, kind, columns, rows, *arrays, num_exact, self._team
         )
         _check(status)
+
+    def _looks_up(self, rows: int) -> bool:
+        """Whether the first product, of so many rows, is looked up by word (csrc/lookup.h)."""
+        return 0 < 2 * rows * len(self._tables[0]) <= _MOST_LOOKED_UP and not self._projects
 
     def moments(self, rows: Rows) -> dict[Key, Tensor]:
         """The mean square of every input of every product over these rows, in float32; `[K]`, padded as weights are."""

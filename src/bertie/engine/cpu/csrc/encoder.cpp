@@ -73,7 +73,8 @@ int forward(Model &model, Batch batch, int texts, int threads) {
         const bool one = count == 1 && threads > 1, shared = one && model.company.pays(batch.tokens);
         if (one && !shared) threads = 1;
         const Moment began = shared ? Moment::now() : Moment{};
-        const size_t scratch = (model.kernels->attention_scratch(longest, model.head_width) + 15) / 16 * 16;
+        const size_t attention = model.kernels->attention_scratch(longest, model.head_width);
+        const size_t scratch = (std::max(attention, model.lookup ? model.lookup->scratch_size() : 0) + 15) / 16 * 16;
         // Every member takes chunks by itself, as many as the others. What then remains they share, and the last chunk
         // of each too: who is done first helps whoever is not.
         const int rest = std::min(count, count % threads + (threads > 1 ? threads : 0)), single = count - rest;

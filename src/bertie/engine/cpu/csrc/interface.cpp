@@ -68,7 +68,7 @@ extern "C" {
 
 #define API __attribute__((visibility("default")))
 
-API int bertie_version() { return 12; }
+API int bertie_version() { return 13; }
 API const char *bertie_instruction_set() { return best_kernels()->name; }
 // The instructions that multiply bfloat16; null where float32's do it, over rounded numbers.
 API const char *bertie_bfloat16() { return best_kernels()->bfloat16; }
@@ -179,9 +179,30 @@ API int bertie_linear(void *handle, int number, int which, int kind, int K, int 
                       int threads) {
     try {
         Model *model = static_cast<Model *>(handle);
+        if (number == 0 && which == QKV) model->lookup.reset();
         fill(*model, model->layers[number].linear[which], static_cast<Kind>(kind), K, N, weight, bias,
              {inverse_smooth, moments, exact, num_exact}, threads);
         model->most_wide = std::max(model->most_wide, which == UP ? N : 0);
+        return 0;
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+}
+
+// In place of the first layer's QKV: its answers are looked up (lookup.h), which takes 2 · N bytes for each word of the
+// table that is ever read. After bertie_rows, for a model without a projection. `kind` is not FLOAT: how its answers are
+// rounded for attention.
+API int bertie_lookup(void *handle, int kind, int K, int N, const float *weight, const float *bias, int threads) {
+    try {
+        Model *model = static_cast<Model *>(handle);
+        Lookup::Source source{model->kernels, {}, model->width, copied(model->norm_weight.get(), model->width, K),
+                              copied(model->norm_bias.get(), model->width, K), model->words, model->num_words};
+        const std::vector<float> none(N);
+        fill(*model, source.linear, FLOAT, K, N, weight, none.data(), {}, threads);
+        model->lookup = std::make_unique<Lookup>(std::move(source), bias, model->positions, model->num_positions,
+                                                 model->types, model->num_types);
+        model->layers[0].linear[QKV] = OwnedLinear();
+        model->layers[0].linear[QKV].view.kind = static_cast<Kind>(kind);
         return 0;
     } catch (const std::bad_alloc &) {
         return 1;

@@ -61,8 +61,13 @@ struct Kernels {
     void (*multiply)(const Linear *linear, const float *x, long ldx, const Rounded *rounded, int rows, int tile_first,
                      int tile_last, Output out, Epilogue epilogue, Activation activation, const float *residual,
                      long ldr);
+    // inverses [rows]: one over each row's deviation; may be null.
     void (*layer_norm)(const float *x, long ldx, int first, int last, int width, int padded, const float *weight,
-                       const float *bias, float eps, float *out, long ldo);
+                       const float *bias, float eps, float *out, long ldo, float *inverses);
+    // to = (word · step + position + type) · inverse + constant, N numbers each, N a multiple of 16. type may be null: zeros.
+    // If `half`, `to` is bfloat16.
+    void (*look_up)(const int16_t *word, float step, const float *position, const float *type, const float *constant,
+                    float inverse, int N, void *to, bool half);
     // One head of one text. q, k, v: [length, ld]; out: [length, ldo]; scratch: attention_scratch floats. bias is null,
     // or points at what keys at distance 0 get added to their score before it is scaled: bias[key − query].
     void (*attend)(const float *q, const float *k, const float *v, long ld, int length, int head_width, float scale,

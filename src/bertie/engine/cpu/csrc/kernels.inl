@@ -439,7 +439,7 @@ void round_rows(const float *x, long ldx, int first, int last, const Linear *lin
 // count for nothing. The mean of a row far from zero is rounded, by more than its numbers may differ: what it is off by is
 // the mean of the differences.
 void layer_norm(const float *x, long ldx, int first, int last, int width, int padded, const float *weight,
-                const float *bias, float eps, float *out, long ldo) {
+                const float *bias, float eps, float *out, long ldo, float *inverses) {
     for (int row = first; row < last; row++) {
         const float *from = x + row * ldx;
         F total = F{}, total2 = F{};  // two of each sum: neither waits for the one before
@@ -464,10 +464,35 @@ void layer_norm(const float *x, long ldx, int first, int last, int width, int pa
         if (even < padded) add(even, differences, squares);
         const float off = sum(differences + differences2) / width, around = sum(squares + squares2) / width;
         const float inverse = 1 / std::sqrt(around - std::fmin(off * off, around) + eps);
+        if (inverses) inverses[row] = inverse;
         float *to = out + row * ldo;
         for (int k = 0; k < padded; k += WIDTH)
             store(to + k, fma((load(from + k) - mean - off) * inverse, load(weight + k), load(bias + k)));
     }
+}
+
+// ---- the first product, looked up ------------------------------------------------------------------------------------
+
+template <class Put>
+INLINE void add_found(const int16_t *word, float step, const float *position, const float *type, const float *constant,
+                      float inverse, int N, Put put) {
+    for (int i = 0; i < N; i += WIDTH) {
+        S steps;
+        std::memcpy(&steps, word + i, sizeof steps);
+        F total = fma(to_float(__builtin_convertvector(steps, I)), splat(step), load(position + i));
+        if (type) total = total + load(type + i);
+        put(i, fma(total, splat(inverse), load(constant + i)));
+    }
+}
+
+void look_up(const int16_t *word, float step, const float *position, const float *type, const float *constant,
+             float inverse, int N, void *to, bool half) {
+    if (half)
+        add_found(word, step, position, type, constant, inverse, N,
+                  [=](int i, F v) { store_half(static_cast<uint16_t *>(to) + i, v); });
+    else
+        add_found(word, step, position, type, constant, inverse, N,
+                  [=](int i, F v) { store(static_cast<float *>(to) + i, v); });
 }
 
 #include "attention.inl"
@@ -476,10 +501,10 @@ void layer_norm(const float *x, long ldx, int first, int last, int width, int pa
 
 #if !defined(BERTIE_HALF)
 #define KERNELS(table, name, bfloat16)                                                                                \
-    extern const Kernels table = {name,     nullptr,    false,  TILE,    tiles_bytes,      pack, round_rows,           \
-                                  multiply, layer_norm, attend, nullptr, attention_scratch};
+    extern const Kernels table = {name,     nullptr,    false,   TILE,   tiles_bytes, pack, round_rows,               \
+                                  multiply, layer_norm, look_up, attend, nullptr,     attention_scratch};
 #else
 #define KERNELS(table, name, bfloat16)                                                                                \
-    extern const Kernels table = {name,     bfloat16,   true,   TILE,        tiles_bytes,      pack, round_rows,       \
-                                  multiply, layer_norm, attend, attend_half, attention_scratch};
+    extern const Kernels table = {name,     bfloat16,   true,    TILE,   tiles_bytes, pack, round_rows,               \
+                                  multiply, layer_norm, look_up, attend, attend_half, attention_scratch};
 #endif

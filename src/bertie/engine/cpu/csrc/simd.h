@@ -27,6 +27,7 @@ typedef float F __attribute__((vector_size(WIDTH * 4)));
 typedef int32_t I __attribute__((vector_size(WIDTH * 4)));
 typedef uint32_t U __attribute__((vector_size(WIDTH * 4)));
 typedef uint16_t H __attribute__((vector_size(WIDTH * 2)));
+typedef int16_t S __attribute__((vector_size(WIDTH * 2)));
 
 #define INLINE static inline __attribute__((always_inline))
 

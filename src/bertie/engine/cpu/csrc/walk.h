@@ -81,8 +81,30 @@ struct Walk {
     void norm(const Array<float> &weight, const Array<float> &bias, const float *from, float *to) {
         share(chunk.tokens, [&](int first, int last) {
             model.kernels->layer_norm(from, model.padded, first, last, model.width, model.padded, weight.get(),
-                                      bias.get(), model.eps, to, model.padded);
+                                      bias.get(), model.eps, to, model.padded, nullptr);
         });
+    }
+
+    // A token's place in its text, or the one that the batch names. `text` is its text or one before.
+    int64_t place_of(int token, int *text) const {
+        while (batch.ends[*text + 1] <= token) ++*text;
+        return batch.positions ? batch.positions[token] : token - batch.ends[*text];
+    }
+    int64_t type_of(int token) const { return batch.types ? batch.types[token] : 0; }
+
+    // The first layer's queries, keys and values of some rows, whose LayerNorm is done.
+    void look_up(int first, int last) {
+        Lookup &lookup = *model.lookup;
+        const Output out = queries(model.layers[0]);
+        Lookup::Word words[Lookup::WORDS];
+        int text = chunk.first_text;
+        for (int from = first; from < last; from += Lookup::WORDS) {
+            const int some = std::min(Lookup::WORDS, last - from), token = chunk.first_token + from;
+            lookup.find(batch.ids + token, some, node, scratch, words);
+            for (int i = 0; i < some; i++)
+                lookup.row(words[i], place_of(token + i, &text), type_of(token + i), space.inverse.get()[from + i], out,
+                           (from + i) * out.ld);
+        }
     }
 
     void embed() {
@@ -93,12 +115,11 @@ struct Walk {
             int text = chunk.first_text;
             for (int row = first; row < last; row++) {
                 const int token = chunk.first_token + row;
-                while (batch.ends[text + 1] <= token) text++;
+                const int64_t place = place_of(token, &text);
                 const float *word = model.words + batch.ids[token] * width;
-                const float *type = model.types + (batch.types ? batch.types[token] : 0) * width;
+                const float *type = model.types + type_of(token) * width;
                 float *to = sums + (long)row * padded;
                 if (model.positions) {
-                    const int64_t place = batch.positions ? batch.positions[token] : token - batch.ends[text];
                     const float *position = model.positions + place * width;
                     for (int i = 0; i < width; i++) to[i] = word[i] + type[i] + position[i];
                 } else {
@@ -107,7 +128,8 @@ struct Walk {
                 for (int i = width; i < padded; i++) to[i] = 0;
             }
             model.kernels->layer_norm(sums, padded, first, last, width, padded, model.norm_weight.get(),
-                                      model.norm_bias.get(), model.eps, normal, padded);
+                                      model.norm_bias.get(), model.eps, normal, padded, space.inverse.get());
+            if (model.lookup) look_up(first, last);
         });
         if (!projected) return;
         const Linear &linear = model.project.on(node);
@@ -125,6 +147,11 @@ struct Walk {
     }
     bool half_input(const Layer &layer, int which) const {
         return model.kernels->half && layer.linear[which].view.kind == BFLOAT16;
+    }
+
+    // Where a layer's queries, keys and values go.
+    Output queries(const Layer &layer) const {
+        return {space.qkv.get(), 3L * layer.heads * model.head_width, half_attention(layer)};
     }
 
     void attention(const Layer &layer, Output context) {
@@ -236,8 +263,8 @@ struct Walk {
             if (layer.heads) {
                 const bool half = half_attention(layer) && half_input(layer, OUT);
                 const Output context{space.context.get(), half ? depth_of(wide) : wide, half};
-                product(number, QKV, x, padded, false, 0, rows, {space.qkv.get(), 3L * wide, half_attention(layer)},
-                        PLAIN, nullptr, 0);
+                if (number || !model.lookup)
+                    product(number, QKV, x, padded, false, 0, rows, queries(layer), PLAIN, nullptr, 0);
                 attention(layer, context);
                 product(number, OUT, context.data, context.ld, half, 0, rows, {y, padded, false}, RESIDUAL, x, padded);
             } else {
