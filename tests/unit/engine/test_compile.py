@@ -183,7 +183,7 @@ def test_whatever_answers_keeps_the_contract_of_runners(compiled: bool) -> None:
     assert torch.equal(last[0], alone)
     assert torch.equal(states[-1], alone)
     assert (alone.device, alone.dtype) == (runner.device, runner.dtype)
-    assert runner.token_budget == (4096 if compiled else 2048)
+    assert runner.token_budget == (8192 if compiled else 2048)
     assert runner.outside is None
     assert "float32" in runner.describe()
 

@@ -24,6 +24,7 @@ import bertie
 from bertie.engine.cpu import cores
 from bertie.engine.cpu import runner as cpu_runner
 from bertie.engine.cpu.library import instruction_set
+from bertie.engine.cpu.runner import CpuRunner
 from bertie.errors import InputError
 
 pytestmark = pytest.mark.skipif(instruction_set() is None, reason="the kernels were not built: no C++ compiler")
@@ -58,6 +59,21 @@ def test_a_team_has_no_more_threads_than_there_are_cores(monkeypatch: pytest.Mon
     runner.threads = None
     torch.set_num_threads(2)
     assert runner._team == min(2, cpu_runner.usable_cores())
+
+
+def test_batches_are_as_large_as_two_cores_do_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("BertModel")
+    size = sum(parameter.numel() for parameter in model.encoder.parameters())
+
+    def budget(base: int, threads: int = 2) -> int:
+        monkeypatch.setattr(cpu_runner, "_BASE", base)
+        monkeypatch.setattr(cpu_runner, "usable_cores", lambda: 16)
+        return CpuRunner(model, threads=threads).token_budget
+
+    assert budget(size) == budget(size // 3) == 4096
+    assert budget(size * 3 // 2) == 6144
+    assert budget(size * 3) == 8192
+    assert budget(size * 3, threads=16) == 16384
 
 
 def write(folder: Path, files: dict[str, str]) -> tuple[Path, Path]:
