@@ -61,6 +61,7 @@ void Lookup::find(const int64_t *ids, int count, int node, float *scratch, Word 
     for (int i = 0; i < count; i++) {
         if (states_[ids[i]].load(std::memory_order_acquire) == THERE) {
             to[i] = {words_.get() + ids[i] * N, steps_.get()[ids[i]]};
+            for (size_t j = 0; j < N; j += 32) __builtin_prefetch(to[i].numbers + j);  // read as soon as all are found
             continue;
         }
         rows[number] = source_.words + ids[i] * source_.width;
