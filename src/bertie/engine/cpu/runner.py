@@ -242,7 +242,7 @@ class CpuRunner(Runner):
         _check(status)
 
     def _looks_up(self, rows: int) -> bool:
-        """Whether the first product, of so many rows, is looked up by word (csrc/lookup.h)."""
+        """Whether the first product, of this many rows, is looked up by word (csrc/lookup.h)."""
         return 0 < 2 * rows * len(self._tables[0]) <= _MOST_LOOKED_UP and not self._projects
 
     def moments(self, rows: Rows) -> dict[Key, Tensor]:
